@@ -1,0 +1,86 @@
+"""The envelope: the CPUs, memory and threads that every target of a run gets alike."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from suite.errors import RequestError
+
+GIB = 1 << 30
+
+
+class Envelope(BaseModel):
+    """What a target is given. ``cpus`` are host CPU numbers, pinned; a guest sees them as 0..n-1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpus: Annotated[tuple[int, ...], Field(min_length=1)]
+    memory_bytes: Annotated[int, Field(gt=0)]
+    threads: Annotated[int, Field(gt=0)]
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """``"0-2,5"`` to ``(0, 1, 2, 5)``, the kernel's own notation. Raises RequestError on anything else."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+            raise RequestError(f"{text!r} is not a list of CPUs", remedy="write it as 0-3 or 0,2,4")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(cpus))
+
+
+def format_cpu_list(cpus: Iterable[int]) -> str:
+    """``(0, 1, 2, 5)`` to ``"0-2,5"``."""
+    runs: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def parse_bytes(text: str) -> int:
+    """``"512M"``, ``"4G"``, ``"4GiB"`` or a plain number of bytes to bytes (powers of 1024)."""
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    body = text.strip().upper().removesuffix("IB").removesuffix("B")
+    number, unit = (body[:-1], body[-1]) if body[-1:] in units and body else (body, "")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise RequestError(f"{text!r} is not an amount of memory", remedy="write it as 512M or 4G")
+    return int(value * units[unit])
+
+
+def plan_envelope(
+    cpus: str | None, memory_bytes: int, threads: int | None, *, host_cpus: Iterable[int], host_memory_bytes: int
+) -> Envelope:
+    """The envelope a user asked for, checked against the host. Raises RequestError with the arithmetic.
+
+    ``cpus`` is None (all allowed ones), a count such as ``"2"``, or a list such as ``"0,2"`` or ``"0-1"``.
+    """
+    allowed = tuple(sorted(host_cpus))
+    have = f"this host allows CPUs {format_cpu_list(allowed)} ({len(allowed)})"
+    if cpus is None:
+        chosen = allowed
+    elif cpus.strip().isdigit():
+        count = int(cpus)
+        if not 0 < count <= len(allowed):
+            raise RequestError(f"--cpus {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")
+        chosen = allowed[:count]
+    else:
+        chosen = parse_cpu_list(cpus)
+        if missing := set(chosen) - set(allowed):
+            raise RequestError(f"--cpus {cpus}: no CPU {format_cpu_list(missing)}; {have}", remedy="choose among them")
+    if memory_bytes > host_memory_bytes:
+        raise RequestError(
+            f"{memory_bytes / GIB:.1f} GiB of memory asked for, the host has {host_memory_bytes / GIB:.1f} GiB",
+            remedy="lower --memory",
+        )
+    if threads is not None and not 0 < threads <= len(chosen):
+        raise RequestError(f"--threads {threads} on {len(chosen)} CPUs", remedy=f"ask for 1 to {len(chosen)}")
+    return Envelope(cpus=chosen, memory_bytes=memory_bytes, threads=threads or len(chosen))

@@ -1,0 +1,105 @@
+"""The axes of the suite, as interfaces: a node runs commands, a layer opens a node on a node, a scenario measures on one.
+
+Commands are argument lists everywhere; nothing takes shell text.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from suite.plan import Trial
+from suite.records import Environment, Steps, Timeline, TrialRecord
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Process(Protocol):
+    """A command that is running on a node. Its standard input was given at the start and is closed."""
+
+    def lines(self, timeout_s: float) -> Iterator[str]:
+        """Standard output, line by line as it comes, until it ends. Raises CommandFailed after ``timeout_s``."""
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit status. Raises CommandFailed, after killing it, when it outlives ``timeout_s``."""
+
+    def kill(self) -> None:
+        """Ends it at once; harmless when it has ended."""
+
+    def output_tail(self) -> str:
+        """The last lines of its standard error."""
+
+
+class Node(Protocol):
+    """A place that runs commands: this machine, one reached by SSH, a guest, a container."""
+
+    name: str
+    userland: str
+    """Where, on this node, the unpacked tree of the image lies ("/" where the node runs inside it)."""
+    facts: Mapping[str, object]
+    """What the layers below know and the inside cannot see: fields of ``records.Environment``."""
+    substitutes: tuple[str, ...]
+    """Named substitutes that the layers below had to use, such as ``accelerator:tcg``."""
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        """Run to the end. With ``check``, a non-zero exit status raises CommandFailed."""
+
+    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+        """Start and return at once."""
+
+
+class Layer(Protocol):
+    """Something opened on a node that gives a new node; closing it leaves nothing behind."""
+
+    name: str
+
+    def opened(self, node: Node) -> AbstractContextManager[Node]:
+        """Open on ``node``. A half start cleans up after itself before the error leaves."""
+
+
+@contextmanager
+def open_stack(node: Node, layers: Sequence[Layer]) -> Iterator[Node]:
+    """Open each layer on the node that the one before it gave; close in the opposite order."""
+    with ExitStack() as stack:
+        for layer in layers:
+            node = stack.enter_context(layer.opened(node))
+        yield node
+
+
+class Observer(Protocol):
+    """Who is told how a run goes. It may print only what is said here, and nothing between measuring and measured."""
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
+    def phase(self, name: str, detail: str = "") -> None: ...
+    def trial_finished(self, record: TrialRecord) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a scenario brings home from one trial that came to its end."""
+
+    elapsed_s: float
+    throughput_images_per_s: float | None
+    steps: Steps | None
+    timeline: Timeline
+    environment: Environment
+    clock_ratio: float | None = None
+    """Measured time on the target's clock over the same on the host's; 1 when the clocks agree."""
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+class Scenario(Protocol):
+    """What is run on a target."""
+
+    name: str
+
+    def measure(self, trial: Trial, node: Node, observer: Observer) -> Measurement:
+        """Run the trial's job on an opened target. Raises MeasurementError when it does not come to its end."""

@@ -1,0 +1,186 @@
+"""Records: what one trial leaves behind. One JSON file each; enough to rebuild every table on another machine.
+
+What was not measured is ``null``, never zero. ``record.schema.json`` beside this file is the published schema.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from suite.envelope import Envelope
+from suite.profiles import Recipe, Workload
+
+SCHEMA_VERSION = 1
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Steps(_Part):
+    """The measured steps, one column per phase, each of length ``steps``; a phase that a job does not have is null.
+
+    ``elapsed_s`` is the whole step; the phases are parts of it: waiting for data, copying host to device, computing
+    (forward, backward and update), communicating with other ranks or with the parameter device.
+    """
+
+    elapsed_s: list[Seconds]
+    data_s: list[Seconds]
+    copy_s: list[Seconds] | None = None
+    compute_s: list[Seconds]
+    communicate_s: list[Seconds] | None = None
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> Self:
+        columns = (self.elapsed_s, self.data_s, self.copy_s, self.compute_s, self.communicate_s)
+        lengths = {len(column) for column in columns if column is not None}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(f"the columns of the steps have the lengths {sorted(lengths)}")
+        return self
+
+
+class Timeline(_Part):
+    """Where the elapsed time went, on the worker's monotonic clock; the launch and the end on the host's.
+
+    ``launch_s`` is from the launch on the host to the first instruction of the worker and is therefore what is left of
+    ``elapsed_s`` after all other parts; ``teardown_s`` is from the last measured step to the worker's last line.
+    """
+
+    launch_s: Seconds | None = None
+    imports_s: Seconds | None = None
+    build_s: Seconds | None = None
+    warmup_s: Seconds | None = None
+    measured_s: Seconds | None = None
+    teardown_s: Seconds | None = None
+
+
+class Engine(_Part):
+    """The container engine that ran the target, and what it was told that could cost something."""
+
+    name: str
+    version: str
+    network: str
+    rootfs: str
+    """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
+
+
+class Gpu(_Part):
+    """One GPU as seen from inside."""
+
+    name: str
+    memory_bytes: int
+    driver: str | None = None
+    pci_address: str | None = None
+
+
+class Environment(_Part):
+    """A machine as seen from one place: the host, or the inside of a target. Null where the place cannot tell."""
+
+    kernel: str | None = None
+    hostname: str | None = None
+    pid1: str | None = None
+    """Command line of process 1: which init, or that the place is a container."""
+    cpus: list[int] | None = None
+    """The CPUs this process may use, in this kernel's own numbers."""
+    host_cpus: list[int] | None = None
+    """The host CPUs that these are pinned to."""
+    memory_bytes: int | None = None
+    """The least of the control group's limit and the machine's physical memory."""
+    kernel_memory_bytes: int | None = None
+    """Physical memory that the kernel kept for itself: not in MemTotal."""
+    threads: int | None = None
+    userland_sha256: str | None = None
+    userland_differences: list[str] | None = None
+    """Paths in which the tree seen from inside departs from its manifest; empty when it was checked and agrees."""
+    accelerator: Literal["none", "kvm", "tcg"] | None = None
+    hypervisor: str | None = None
+    disk: str | None = None
+    container_engine: Engine | None = None
+    cgroup_version: Literal[1, 2] | None = None
+    seccomp: Literal["disabled", "strict", "filter"] | None = None
+    no_new_privileges: bool | None = None
+    effective_capabilities: str | None = None
+    cpu_model: str | None = None
+    cpu_flags: list[str] | None = None
+    mitigations: dict[str, str] | None = None
+    transparent_hugepages: str | None = None
+    clocksource: str | None = None
+    python: str | None = None
+    libc: str | None = None
+    allocator: str | None = None
+    torch: str | None = None
+    torchvision: str | None = None
+    torch_cpu_capability: str | None = None
+    gpus: list[Gpu] | None = None
+
+
+class Environments(_Part):
+    """The same questions asked on the host and inside the target."""
+
+    host: Environment
+    target: Environment | None = None
+
+
+class Outcome(_Part):
+    """``ok``, or ``failed`` with what is needed to see why."""
+
+    status: Literal["ok", "failed"]
+    kind: str | None = None
+    message: str | None = None
+    command: list[str] = []
+    output_tail: str = ""
+    remedy: str | None = None
+
+    @model_validator(mode="after")
+    def _a_failure_says_why(self) -> Self:
+        if self.status == "failed" and not (self.kind and self.message):
+            raise ValueError("a failed outcome has a kind and a message")
+        return self
+
+
+class TrialRecord(_Part):
+    """One trial: one job, launched and finished, or failed."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    trial_id: str
+    suite_version: str
+    started_at: str
+    """UTC, ISO 8601."""
+    scenario: str
+    target: str
+    replica: int = 0
+    model: str
+    data: str
+    profile: str
+    recipe: Recipe
+    block: Annotated[int, Field(ge=0)]
+    position: Annotated[int, Field(ge=0)]
+    seed: int
+    workload: Workload
+    envelope: Envelope
+    options: dict[str, str] = {}
+    outcome: Outcome
+    throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    elapsed_s: Seconds | None = None
+    """From launching the job in the ready target until it has ended, on the host's monotonic clock."""
+    open_s: Seconds | None = None
+    """From nothing to a target that is ready to launch the job."""
+    close_s: Seconds | None = None
+    steps: Steps | None = None
+    timeline: Timeline | None = None
+    clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    substitutes: list[str] = []
+    """What stood in for what this host lacks; shown wherever the numbers are shown."""
+    environment: Environments
+    details: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _numbers_only_when_measured(self) -> Self:
+        measured = (self.elapsed_s, self.throughput_images_per_s)
+        if self.outcome.status == "ok" and None in measured:
+            raise ValueError("a trial that is ok has throughput_images_per_s and elapsed_s")
+        if self.outcome.status == "failed" and self.throughput_images_per_s is not None:
+            raise ValueError("a failed trial has no throughput")
+        return self

@@ -1,0 +1,117 @@
+"""The store: one directory per run, one file per trial, each written whole or not at all.
+
+DIR/plan.json           the plan
+DIR/trials/ID.json      a record
+DIR/logs/ID.log         what a failed trial printed, the guest's console among it
+"""
+
+import datetime
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from suite.errors import BenchError, RequestError
+from suite.plan import Plan
+from suite.records import TrialRecord
+
+RESULTS = Path("results")
+
+
+class StoreError(BenchError):
+    """A file of the store could not be written or read."""
+
+    kind = "store"
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write ``path`` so that a reader, or a crash, sees the old content or the new one and nothing between.
+
+    Raises StoreError, with the old content in place, when the disk is full or the directory cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}",
+            remedy="free some space, or give another place with --out; what was measured before is kept",
+        ) from error
+
+
+def new_run_directory(results: Path = RESULTS) -> Path:
+    """A fresh directory whose name sorts by time: ``results/20180312T101500-4242``."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
+    return results / f"{stamp}-{os.getpid()}"
+
+
+def latest_run(results: Path = RESULTS) -> Path:
+    """The newest run below ``results``. Raises RequestError when there is none."""
+    runs = sorted(plan.parent for plan in results.glob("*/plan.json"))
+    if not runs:
+        raise RequestError(f"no run in {results}/", remedy="make one with: bench run --target all, or name a directory")
+    return runs[-1]
+
+
+class Run:
+    """One run's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def run_id(self) -> str:
+        return self.directory.resolve().name
+
+    def log_path(self, trial_id: str) -> Path:
+        return self.directory / "logs" / f"{trial_id}.log"
+
+    def begin(self, plan: Plan) -> None:
+        """Store the plan, or check that the one stored is the same: then the run goes on where it was."""
+        path = self.directory / "plan.json"
+        if path.exists():
+            differences = _differences(json.loads(path.read_text()), plan.model_dump(mode="json"))
+            # More blocks of the same plan are an extension: every record that there is stays part of it.
+            if differences and differences != ["blocks"]:
+                raise RequestError(
+                    f"{self.directory} holds a run of another plan: {', '.join(differences)} differ",
+                    remedy="give another directory with --out, or the same options as before",
+                )
+        write_atomic(path, plan.model_dump_json(indent=2) + "\n")
+
+    def save(self, record: TrialRecord) -> Path:
+        path = self.directory / "trials" / f"{record.trial_id}.json"
+        write_atomic(path, record.model_dump_json(indent=1) + "\n")
+        return path
+
+    def finished(self) -> Iterator[str]:
+        """The trials that need not be run again: those with a record that is ok."""
+        for path in sorted((self.directory / "trials").glob("*.json")):
+            try:
+                record = TrialRecord.model_validate_json(path.read_bytes())
+            except ValidationError:
+                continue  # not one of ours: the trial is run, and its record takes the place
+            if record.outcome.status == "ok":
+                yield record.trial_id
+
+
+def _differences(old: dict[str, object], new: dict[str, object]) -> list[str]:
+    return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
