@@ -43,10 +43,12 @@ class MeasurementError(BenchError):
         self.output_tail = output_tail
 
 
-class CommandFailed(MeasurementError):
+class CommandError(MeasurementError):
     """A child process ended with a non-zero exit status, or outlived its time limit."""
 
-    def __init__(self, command: Sequence[str], returncode: int | None, output_tail: str, *, remedy: str | None = None):
+    def __init__(
+        self, command: Sequence[str], returncode: int | None, output_tail: str, *, remedy: str | None = None
+    ) -> None:
         how = "outlived its time limit" if returncode is None else f"ended with exit status {returncode}"
         last = output_tail.strip().splitlines()[-1:] or ["no output"]
         super().__init__(

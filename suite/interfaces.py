@@ -1,6 +1,6 @@
-"""The axes of the suite, as interfaces: a node runs commands, a layer opens a node on a node, a scenario measures on one.
+"""The axes of the suite, as interfaces.
 
-Commands are argument lists everywhere; nothing takes shell text.
+A node runs commands, a layer opened on a node gives a new node, a scenario measures on a node. Commands are argument lists everywhere; nothing takes shell text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +25,13 @@ class Process(Protocol):
     """A command that is running on a node. Its standard input was given at the start and is closed."""
 
     def lines(self, timeout_s: float) -> Iterator[str]:
-        """Standard output, line by line as it comes, until it ends. Raises CommandFailed after ``timeout_s``."""
+        """Standard output, line by line as it comes, until it ends. Raises CommandError after ``timeout_s``."""
 
     def wait(self, timeout_s: float) -> int:
-        """The exit status. Raises CommandFailed, after killing it, when it outlives ``timeout_s``."""
+        """The exit status. Raises CommandError, after killing it, when it outlives ``timeout_s``."""
+
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
 
     def kill(self) -> None:
         """Ends it at once; harmless when it has ended."""
@@ -41,15 +44,21 @@ class Node(Protocol):
     """A place that runs commands: this machine, one reached by SSH, a guest, a container."""
 
     name: str
-    userland: str
-    """Where, on this node, the unpacked tree of the image lies ("/" where the node runs inside it)."""
+    userland: str | None
+    """Where, on this node, the unpacked tree of the image lies; what layers opened on it are made of."""
+    python: tuple[str, str]
+    """The interpreter that runs the worker here, and the PYTHONPATH under which it finds it."""
+    cpus: tuple[int, ...]
+    """The CPUs of the envelope, in this node's own numbers."""
+    local: bool
+    """Whether its commands act on this machine's own kernel, so that what they create must go into the ledger."""
     facts: Mapping[str, object]
     """What the layers below know and the inside cannot see: fields of ``records.Environment``."""
     substitutes: tuple[str, ...]
     """Named substitutes that the layers below had to use, such as ``accelerator:tcg``."""
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        """Run to the end. With ``check``, a non-zero exit status raises CommandFailed."""
+        """Run to the end. With ``check``, a non-zero exit status raises CommandError."""
 
     def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
         """Start and return at once."""
@@ -58,7 +67,8 @@ class Node(Protocol):
 class Layer(Protocol):
     """Something opened on a node that gives a new node; closing it leaves nothing behind."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def opened(self, node: Node) -> AbstractContextManager[Node]:
         """Open on ``node``. A half start cleans up after itself before the error leaves."""

@@ -8,7 +8,6 @@ DIR/logs/ID.log         what a failed trial printed, the guest's console among i
 import datetime
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,19 +31,18 @@ def write_atomic(path: Path, text: str) -> None:
 
     Raises StoreError, with the old content in place, when the disk is full or the directory cannot be written.
     """
+    # A fixed name: one process writes a run at a time, and what a crash left is overwritten or swept, never collected.
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
+            with temporary.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
-                os.fchmod(file.fileno(), 0o644)
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
@@ -55,6 +53,14 @@ def write_atomic(path: Path, text: str) -> None:
             f"cannot write {path}: {error.strerror}",
             remedy="free some space, or give another place with --out; what was measured before is kept",
         ) from error
+
+
+def sweep_temporaries(directory: Path) -> list[Path]:
+    """Remove what a killed writer left below a run's directory; returns what was removed."""
+    left = [path for place in (directory, directory / "trials") for path in place.glob(".*.tmp")]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left
 
 
 def new_run_directory(results: Path = RESULTS) -> Path:

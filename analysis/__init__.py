@@ -1,0 +1,1 @@
+"""What records say: loading, comparison, tables and plots. Reads records only and imports no sibling but ``suite``."""

@@ -1,0 +1,110 @@
+"""The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+# Names come to stand in file names, so they are names and not paths.
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+_Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Environment(BaseModel):
+    userland_sha256: str | None = None
+    accelerator: str | None = None
+    cpu_model: str | None = None
+    torch: str | None = None
+    torch_cpu_capability: str | None = None
+
+
+class _Environments(BaseModel):
+    host: _Environment
+    target: _Environment | None = None
+
+
+class _Outcome(BaseModel):
+    status: Literal["ok", "failed"]
+    kind: str | None = None
+    message: str | None = None
+
+
+class _Workload(BaseModel):
+    batch: _Count
+    image_px: _Count
+    warmup_steps: _Count
+    steps: _Count
+
+
+class _Envelope(BaseModel):
+    cpus: list[_Count]
+    memory_bytes: _Count
+    threads: _Count
+
+
+class Fields(BaseModel):
+    """The part of ``suite.records.TrialRecord`` that is read here; a test holds the two together."""
+
+    schema_version: Literal[1]
+    run_id: str
+    trial_id: str
+    started_at: str
+    scenario: _Name
+    target: _Name
+    replica: _Count = 0
+    model: _Name
+    data: _Name
+    profile: _Name
+    recipe: _Name
+    block: _Count
+    position: _Count
+    workload: _Workload
+    envelope: _Envelope
+    options: dict[str, str] = {}
+    outcome: _Outcome
+    throughput_images_per_s: _Positive | None = None
+    elapsed_s: _Seconds | None = None
+    open_s: _Seconds | None = None
+    clock_ratio: _Positive | None = None
+    substitutes: list[str] = []
+    environment: _Environments
+
+    @model_validator(mode="after")
+    def _ok_has_numbers(self) -> Self:
+        if self.outcome.status == "ok" and None in (self.throughput_images_per_s, self.elapsed_s):
+            raise ValueError("a trial that is ok has throughput_images_per_s and elapsed_s")
+        return self
+
+    def row(self) -> tuple[Any, ...]:
+        """The values of ``COLUMNS``."""
+        workload, envelope, environment, outcome = self.workload, self.envelope, self.environment, self.outcome
+        seen = environment.target or _NOTHING_SEEN
+        return (
+            *(self.run_id, self.trial_id, self.started_at, self.scenario, self.data, self.profile, self.recipe),
+            *(self.model, self.target, self.replica, self.block, self.position),
+            *(workload.batch, workload.image_px, workload.warmup_steps, workload.steps),
+            *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
+            "\n".join([f"{key}={value}" for key, value in sorted(self.options.items())]),
+            environment.host.cpu_model,
+            *(outcome.status == "ok", outcome.kind, outcome.message),
+            *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
+            "\n".join(self.substitutes),
+            *(seen.userland_sha256, seen.accelerator, seen.torch, seen.torch_cpu_capability),
+        )
+
+
+_NOTHING_SEEN = _Environment()
+COLUMNS = (
+    *("run_id", "trial_id", "started_at", "scenario", "data", "profile", "recipe"),
+    *("model", "target", "replica", "block", "position"),
+    *("batch", "image_px", "warmup_steps", "steps"),
+    *("cpus", "memory_bytes", "threads"),
+    "options",
+    "host_cpu_model",
+    *("ok", "error_kind", "error_message"),
+    *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
+    "substitutes",
+    *("userland_sha256", "accelerator", "torch", "torch_cpu_capability"),
+)
+"""The columns of a table of trials; ``cpus`` is their number."""

@@ -1,0 +1,75 @@
+"""What a comparison finds that its reader must know: from the trials and from the summaries to typed warnings."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.results import Group, Job
+from analysis.warnings import FailedTrials, MixedSubstitutes, NotNormalised, OtherUserland
+from suite.plan import BASELINE
+
+_JOB = [field.name for field in fields(Job)]
+_ROW = [*_JOB, "model", "target"]
+
+
+def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
+    """The job and the model of a row, for people."""
+    return f"{Job(*(str(row[key]) for key in _JOB))}, {row['model']}"
+
+
+def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
+    """One per target and model that has failed trials, with the first of them."""
+    if trials["ok"].all():
+        return
+    of = trials.groupby(_ROW)["ok"].transform("size")
+    for _, failed in trials[~trials["ok"]].groupby(_ROW):
+        first = failed.iloc[0]
+        error = f"{first['error_kind']}: {first['error_message']}"
+        yield FailedTrials(
+            _what(first), first["target"], len(failed), int(of[failed.index[0]]), error, Path(first["path"])
+        )
+
+
+def mixtures(trials: pd.DataFrame) -> Iterator[MixedSubstitutes]:
+    """One per target and model whose finished trials did not all use the same substitutes."""
+    used = trials[trials["ok"]].groupby(_ROW)["substitutes"].unique()
+    for row in used[used.map(len) > 1].reset_index().to_dict("records"):
+        sets = [set(text.splitlines()) for text in row["substitutes"]]
+        differing = set.union(*sets) - set.intersection(*sets)
+        yield MixedSubstitutes(_what(row), row["target"], tuple(sorted(differing)))
+
+
+def other_userlands(pairs: pd.DataFrame) -> Iterator[OtherUserland]:
+    """One per target and model of the pairs: those in which the two userlands differ."""
+    for _, blocks in pairs.groupby(_ROW):
+        yield OtherUserland(_what(blocks.iloc[0]), blocks["target"].iloc[0], len(blocks))
+
+
+def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
+    """One per job and reason, with the targets and models whose values have no ratio."""
+    found: dict[tuple[Job, str], tuple[list[str], list[str]]] = {}
+    for group in groups:
+        reason = _no_ratio(group)
+        bare = [
+            summary.target
+            for summary in group.targets
+            if summary.target != BASELINE and any(estimate.ratio is None for estimate in summary.estimates.values())
+        ]
+        if bare:
+            models, targets = found.setdefault((group.job, reason), ([], []))
+            models.append(group.model)
+            targets += (target for target in bare if target not in targets)
+    for (job, reason), (models, targets) in found.items():
+        request = {key: getattr(job, key) for key in ("scenario", "data", "profile", "recipe")}
+        yield NotNormalised(str(job), tuple(models), tuple(targets), reason, request)
+
+
+def _no_ratio(group: Group) -> str:
+    baseline = next((summary for summary in group.targets if summary.target == BASELINE), None)
+    if baseline is None:
+        return f"there is no {BASELINE} trial"
+    if not baseline.ok:
+        return f"every {BASELINE} trial failed"
+    return f"no block holds both and {BASELINE} in the same userland"

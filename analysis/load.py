@@ -1,0 +1,130 @@
+"""Records to one table: a row per trial, failed ones too.
+
+Made for 100,000 records: of each file only the fields that the tables need are validated and kept. What else a record
+holds, above all the steps, is read again from ``path`` by who needs it.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from analysis.fields import COLUMNS, Fields
+from analysis.warnings import AnalysisWarning, CopiedRecords, EmptyRun, SkippedRecord
+from suite.errors import RequestError
+from suite.records import SCHEMA_VERSION
+
+_FLOATS = ("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio")
+_CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target")
+
+
+@dataclass(frozen=True)
+class Records:
+    """The trials of one or more runs.
+
+    ``trials`` has one row per trial; its columns are ``fields.COLUMNS`` and ``path``, the record's file. Absent values
+    are missing, never zero. ``options`` and ``substitutes`` hold one item per line.
+    """
+
+    trials: pd.DataFrame
+    directories: tuple[Path, ...]
+    warnings: tuple[AnalysisWarning, ...]
+
+
+def load(directories: Sequence[Path]) -> Records:
+    """Read DIR/trials/*.json of every directory.
+
+    A file that is no usable record is left out with a SkippedRecord. Raises RequestError when a directory does not
+    exist or when there is no usable record at all.
+    """
+    rows: list[tuple[Any, ...]] = []
+    warnings: list[AnalysisWarning] = []
+    unique = list(dict.fromkeys(Path(os.path.normpath(directory)) for directory in directories))
+    for directory in unique:
+        before = len(rows)
+        for path in _files(directory):
+            row = _read(path)
+            if isinstance(row, SkippedRecord):
+                warnings.append(row)
+            else:
+                rows.append((*row, path))
+        if len(rows) == before:
+            warnings.append(EmptyRun(directory))
+    if not rows:
+        raise _nothing(unique, warnings)
+    trials = pd.DataFrame.from_records(rows, columns=[*COLUMNS, "path"])
+    # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
+    trials = trials.astype(dict.fromkeys(_FLOATS, "float64") | dict.fromkeys(_CATEGORIES, "category"))
+    copies = trials.duplicated(["run_id", "trial_id", "started_at"])
+    if copies.any():
+        warnings.append(CopiedRecords(int(copies.sum()), Path(str(trials.loc[copies, "path"].iloc[0]))))
+        trials = trials[~copies].reset_index(drop=True)
+    return Records(trials, tuple(unique), tuple(warnings))
+
+
+def _files(directory: Path) -> Iterator[str]:
+    """The record files of a run, in the order of their names."""
+    if not directory.is_dir():
+        raise RequestError(f"no directory {directory}", remedy="name the directory of a run: the one given to --out")
+    try:
+        with os.scandir(directory / "trials") as entries:
+            yield from sorted(entry.path for entry in entries if entry.name.endswith(".json"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RequestError(f"cannot read {directory / 'trials'}: {error.strerror}") from error
+
+
+def _read(path: str) -> tuple[Any, ...] | SkippedRecord:
+    try:
+        # Not Path.open: with 100,000 files, the objects and buffers of the easier ways are a third of the time.
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            content = file.readall()
+    except OSError as error:
+        return SkippedRecord(Path(path), f"it cannot be read ({error.strerror})", "check the file and its permissions")
+    try:
+        return Fields.model_validate_json(_without_steps(content)).row()
+    except ValidationError as error:
+        return _diagnosis(Path(path), content, error)
+
+
+def _without_steps(content: bytes) -> bytes:
+    """The record without the step times, which are half of a file and most of the time to parse it.
+
+    Relies on how the store writes: one key of the record per line, indented by one. A line break cannot stand inside a
+    JSON string, so in such a file the marks are what they look like; in a file written otherwise there are none.
+    """
+    begin = content.find(b'\n "steps": {')
+    end = content.find(b"\n }", begin)
+    if begin < 0 or end < 0:
+        return content
+    return content[:begin] + b'\n "steps": null' + content[end + 3 :]
+
+
+def _diagnosis(path: Path, content: bytes, error: ValidationError) -> SkippedRecord:
+    """Why a file is not a record that can be used, from the most to the least foreign."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as reason:
+        return SkippedRecord(path, f"it is not JSON ({reason})")
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    if not isinstance(version, int):
+        return SkippedRecord(path, "it is not a record of this suite (it has no schema_version)", "remove the file")
+    if version > SCHEMA_VERSION:
+        newer = f"its schema version is {version}, this suite reads up to {SCHEMA_VERSION}"
+        return SkippedRecord(path, newer, "read it with the suite that wrote it, or a newer one")
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the record"
+    return SkippedRecord(path, f"{place}: {first['msg']}")
+
+
+def _nothing(directories: Sequence[Path], warnings: Sequence[AnalysisWarning]) -> RequestError:
+    where = ", ".join(str(directory) for directory in directories)
+    skipped = [warning.message for warning in warnings if isinstance(warning, SkippedRecord)]
+    why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
+    return RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")

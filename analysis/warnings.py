@@ -1,0 +1,163 @@
+"""Typed warnings: what a reader of the results must know, each with advice. Shown in every form of the results."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from suite.plan import BASELINE
+
+
+class AnalysisWarning:
+    """Base of the warnings. ``kind`` is stable, for machines; ``message`` says what is, ``advice`` what to do."""
+
+    kind: ClassVar[str]
+
+    @property
+    def message(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def advice(self) -> str:
+        raise NotImplementedError
+
+    def as_json(self) -> dict[str, str]:
+        return {"kind": self.kind, "message": self.message, "advice": self.advice}
+
+
+@dataclass(frozen=True)
+class SkippedRecord(AnalysisWarning):
+    """A file among the records that could not be used. The others are."""
+
+    kind = "skipped-record"
+    path: Path
+    reason: str
+    advice: str = "remove the file, or run that trial again"
+
+    @property
+    def message(self) -> str:
+        return f"{self.path} is left out: {self.reason}"
+
+
+@dataclass(frozen=True)
+class EmptyRun(AnalysisWarning):
+    """One of several directories holds no usable record."""
+
+    kind = "empty-run"
+    directory: Path
+
+    @property
+    def message(self) -> str:
+        return f"{self.directory} holds no usable record"
+
+    @property
+    def advice(self) -> str:
+        return f"go on with its run (bench run … --out {self.directory}), or leave it out"
+
+
+@dataclass(frozen=True)
+class CopiedRecords(AnalysisWarning):
+    """The same trial was read from more than one place; it counts once."""
+
+    kind = "copied-records"
+    count: int
+    first: Path
+
+    @property
+    def message(self) -> str:
+        return f"{self.count} records are copies of others and count once (the first: {self.first})"
+
+    @property
+    def advice(self) -> str:
+        return "name each run once"
+
+
+@dataclass(frozen=True)
+class FailedTrials(AnalysisWarning):
+    """Trials of one target and model that did not come to their end. They have no numbers in any mean."""
+
+    kind = "failed-trials"
+    what: str
+    target: str
+    failed: int
+    of: int
+    error: str
+    """The first failure: its kind and its message."""
+    path: Path
+    """The record of the first failure."""
+
+    @property
+    def message(self) -> str:
+        return f"{self.what}: {self.failed} of {self.of} trials on {self.target} failed ({self.error})"
+
+    @property
+    def advice(self) -> str:
+        return f"see {self.path}: the command and the end of its output are in it"
+
+
+@dataclass(frozen=True)
+class NotNormalised(AnalysisWarning):
+    """Targets whose values stand without a ratio to bare metal."""
+
+    kind = "not-normalised"
+    what: str
+    models: tuple[str, ...]
+    targets: tuple[str, ...]
+    reason: str
+    request: Mapping[str, str]
+    """Options of ``bench run`` that would repeat this comparison."""
+
+    @property
+    def message(self) -> str:
+        return (
+            f"{self.what}: {', '.join(self.targets)} of {', '.join(self.models)} not normalised to {BASELINE}: "
+            f"{self.reason}"
+        )
+
+    @property
+    def advice(self) -> str:
+        options = [f"--{name} {value}" for name, value in self.request.items()]
+        options += [f"--model {model}" for model in self.models]
+        options += [f"--target {target}" for target in dict.fromkeys((BASELINE, *self.targets))]
+        return f"bench run {' '.join(options)}"
+
+
+@dataclass(frozen=True)
+class OtherUserland(AnalysisWarning):
+    """A target ran another userland than bare metal did in the same block, so no ratio is formed."""
+
+    kind = "other-userland"
+    what: str
+    target: str
+    blocks: int
+
+    @property
+    def message(self) -> str:
+        return (
+            f"{self.what}: in {self.blocks} blocks {self.target} ran another userland than {BASELINE}; "
+            "these are not normalised to each other"
+        )
+
+    @property
+    def advice(self) -> str:
+        return "build the image with bench image build and run all targets as root, so that they share it"
+
+
+@dataclass(frozen=True)
+class MixedSubstitutes(AnalysisWarning):
+    """Trials with and without a substitute lie in one mean."""
+
+    kind = "mixed-substitutes"
+    what: str
+    target: str
+    substitutes: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        return (
+            f"{self.what}: only some trials on {self.target} used {', '.join(self.substitutes)}; their mean mixes both"
+        )
+
+    @property
+    def advice(self) -> str:
+        return "compare the runs one at a time"

@@ -1,0 +1,107 @@
+"""How long ``bench compare`` takes, and how much memory, over many records: ``python benchmarks/analysis_scale.py``.
+
+Writes synthetic records of the ``paper`` profile (100 measured steps each), compares them in a process of its own per
+size, and prints time, time per record and peak memory. Growth is linear when the time per record stays the same.
+"""
+
+import argparse
+import json
+import multiprocessing
+import random
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+from analysis.compare import compare
+from analysis.load import load
+from analysis.tables import as_json
+from suite.envelope import GIB, Envelope
+from suite.plan import TARGETS, Plan, Trial
+from suite.profiles import MODELS, get_profile
+from suite.records import Environment, Environments, Outcome, Steps, TrialRecord
+
+SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.12}
+
+
+def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
+    """A record as a real trial leaves it, with random step times."""
+    seconds = [SLOWDOWN[trial.target] * noise.lognormvariate(0, 0.05) for _ in range(trial.workload.steps)]
+    place = Environment(
+        kernel="6.18.0",
+        cpus=[0, 1],
+        memory_bytes=trial.envelope.memory_bytes,
+        threads=trial.envelope.threads,
+        userland_sha256="0" * 64,
+        cpu_model="a CPU",
+        cpu_flags=[f"flag{number}" for number in range(120)],
+        mitigations={f"flaw{number}": "Mitigation: some" for number in range(15)},
+        torch_cpu_capability="AVX2",
+    )
+    return TrialRecord(
+        **trial.model_dump(exclude={"trial_timeout_s"}),
+        run_id=run_id,
+        suite_version="0",
+        started_at="2026-01-01T00:00:00+00:00",
+        outcome=Outcome(status="ok"),
+        throughput_images_per_s=trial.workload.batch * len(seconds) / sum(seconds),
+        elapsed_s=sum(seconds) + 5,
+        open_s=0.5,
+        steps=Steps(elapsed_s=seconds, data_s=seconds, compute_s=seconds),
+        environment=Environments(host=place, target=place),
+    )
+
+
+def write(directory: Path, count: int) -> None:
+    """``count`` records of whole blocks, in files of a run."""
+    per_block = len(TARGETS) * len(MODELS)
+    plan = Plan(
+        scenario="synthetic",
+        targets=TARGETS,
+        models=MODELS,
+        profile="paper",
+        blocks=-(-count // per_block),
+        workloads=get_profile("paper").workloads,
+        envelope=Envelope(cpus=(0, 1), memory_bytes=8 * GIB, threads=2),
+        trial_timeout_s=60,
+    )
+    trials = directory / "trials"
+    trials.mkdir(parents=True)
+    noise = random.Random(0)  # noqa: S311
+    text = {}
+    for number, trial in zip(range(count), plan.trials(), strict=False):
+        # Making a record takes longer than reading one: those of the first block serve again under other names.
+        if number < per_block:
+            text[trial.model, trial.target] = record(trial, directory.name, noise).model_dump_json(indent=1)
+        made = text[trial.model, trial.target]
+        made = made.replace('-b000"', f'-b{trial.block:03d}"').replace('"block": 0,', f'"block": {trial.block},')
+        (trials / f"{trial.trial_id}.json").write_text(made)
+
+
+def measure(directory: Path) -> dict[str, float]:
+    """Seconds and peak bytes of one comparison, in this process."""
+    begin = time.perf_counter()
+    records = load([directory])
+    loaded = time.perf_counter()
+    as_json(compare(records))
+    end = time.perf_counter()
+    return {
+        "records": len(records.trials),
+        "load_s": round(loaded - begin, 2),
+        "compare_s": round(end - loaded, 2),
+        "us_per_record": round((end - begin) / len(records.trials) * 1e6, 1),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, nargs="+", default=[12_500, 25_000, 50_000, 100_000])
+    for count in parser.parse_args().records:
+        with tempfile.TemporaryDirectory() as place, multiprocessing.get_context("spawn").Pool(1) as pool:
+            write(Path(place) / "run", count)
+            print(json.dumps(pool.apply(measure, (Path(place) / "run",))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What does the suite itself cost? The same training by a bare script and by ``bench run --target bare-metal``.
+
+Both run in the image's userland, on the same CPUs, with the same threads and variables, in pairs whose order is drawn.
+Prints both medians, and the geometric mean of the pairs' ratios (suite over bare) with its 95 % t interval.
+
+    python benchmarks/intrusion.py --model resnet50 --pairs 10
+"""
+
+import argparse
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
+
+from scenarios.job import clean_environment  # noqa: E402
+from suite.envelope import format_cpu_list  # noqa: E402
+
+BARE_LOOP = REPOSITORY / "benchmarks/bare_loop.py"
+
+
+def main() -> None:
+    options = parse()
+    bench = options.bench.split()
+    tree = options.tree or newest_tree(bench)
+    # Not counted: it says which workload and envelope the profile means on this machine, and warms the page cache.
+    record = suite_trial(bench, options)
+    ratios, bare, suite = [], [], []
+    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
+    for number in range(1, options.pairs + 1):
+        one = {}
+        for side in order.sample(("bare", "suite"), 2):
+            trial = suite_trial(bench, options) if side == "suite" else None
+            one[side] = trial["throughput_images_per_s"] if trial else bare_throughput(tree, record)
+        bare.append(one["bare"])
+        suite.append(one["suite"])
+        ratios.append(one["suite"] / one["bare"])
+        print(f"pair {number}: bare {bare[-1]:.2f}, suite {suite[-1]:.2f} images/s, ratio {ratios[-1]:.4f}", flush=True)
+    report(options, bare, suite, ratios)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--profile", default="quick")
+    parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order in each pair")
+    parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
+    parser.add_argument("--tree", type=Path, help="the image's tree (default: that of the newest image)")
+    options = parser.parse_args()
+    if options.pairs < 2:
+        parser.error("--pairs must be at least 2: one ratio has no interval")
+    return options
+
+
+def newest_tree(bench: Sequence[str]) -> Path:
+    """The tree of the image that ``bench run`` takes."""
+    said = json.loads(output([*bench, "image", "list", "--json"]))
+    images = said if isinstance(said, list) else said.get("images", [said])
+    if not images:
+        sys.exit("no image has been built; run: bench image build")
+    return Path(images[0]["tree"])
+
+
+def suite_trial(bench: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    """The record of one trial of the suite."""
+    with tempfile.TemporaryDirectory() as directory:
+        what = ["--scenario", "synthetic", "--target", "bare-metal", "--model", options.model]
+        output([*bench, "run", *what, "--profile", options.profile, "--out", directory, "--json"])
+        (path,) = Path(directory).glob("trials/*.json")
+        record: dict[str, Any] = json.loads(path.read_text())
+    if record["outcome"]["status"] != "ok":
+        sys.exit(f"the suite's trial failed: {record['outcome']['message']}")
+    return record
+
+
+def bare_throughput(tree: Path, record: dict[str, Any]) -> float:
+    """Images per second of the bare loop, with the workload and the envelope of the suite's trial."""
+    return float(output(bare_argv(tree, record), given=BARE_LOOP.read_bytes()))
+
+
+def bare_argv(tree: Path, record: dict[str, Any]) -> list[str]:
+    """The bare script, read from standard input, in the image's tree."""
+    envelope, workload = record["envelope"], record["workload"]
+    sizes = [workload[name] for name in ("batch", "image_px", "warmup_steps", "steps")]
+    mounts = ["--dev-bind", "/dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"]
+    mounts += ["--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108 - inside
+    arguments = [record["model"], *sizes, envelope["threads"], record["seed"]]
+    return [
+        *("taskset", "--cpu-list", format_cpu_list(envelope["cpus"])),
+        *("bwrap", "--ro-bind", str(tree), "/", *mounts, "--chdir", "/", "--"),
+        *clean_environment(envelope["threads"], record["recipe"]),
+        *("/usr/bin/python3", "/dev/stdin", *map(str, arguments)),
+    ]
+
+
+def output(argv: Sequence[str], given: bytes = b"") -> str:
+    """Standard output of a command; when it fails, this script ends with what it printed."""
+    done = subprocess.run(argv, input=given, capture_output=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode(errors="replace")[-2000:]
+        sys.exit(f"{argv[0]} ended with {done.returncode}:\n{said}")
+    return done.stdout.decode()
+
+
+def interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Geometric mean of the ratios and the ends of its t interval, both taken on the logarithms."""
+    logs = [math.log(ratio) for ratio in ratios]
+    middle = statistics.fmean(logs)
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    half = float(stats.t.ppf((1 + confidence) / 2, len(logs) - 1)) * error
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def report(options: argparse.Namespace, bare: list[float], suite: list[float], ratios: list[float]) -> None:
+    mean, low, high = interval(ratios)
+    print(f"{options.model}, profile {options.profile}, {options.pairs} pairs, images/s (median):")
+    print(f"  bare script          {statistics.median(bare):10.2f}")
+    print(f"  bench run bare-metal {statistics.median(suite):10.2f}")
+    print(f"  suite / bare         {mean:10.4f}   95 % interval {low:.4f} to {high:.4f}")
+    print("the interval holds 1: no difference is seen" if low <= 1 <= high else "the interval does not hold 1")
+
+
+if __name__ == "__main__":
+    main()

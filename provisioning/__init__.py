@@ -1,0 +1,1 @@
+"""Where it runs: nodes, layers, targets, images, ledger. The only room that starts processes."""

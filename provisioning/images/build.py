@@ -1,0 +1,233 @@
+"""Building the image from its recipe with what this host has: podman or docker, a registry or a Debian mirror."""
+
+import datetime
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+from provisioning import ledger
+from provisioning.home import state
+from provisioning.images import pack
+from provisioning.images.image import BUILD, PACKED, Image, images, stamp
+from provisioning.nodes import LocalNode, local_node
+from suite import userland
+from suite.errors import CommandError, RequestError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BASE = "debian:bookworm-slim"
+BASE_SUITE = "bookworm"
+TARGET_PYTHON = "3.11"  # of the base; the wheels must fit it, whatever Python the host has
+NEEDED_BYTES = 12 << 30
+# What of the suite runs inside: the worker and its attestation.
+INSIDE = ("suite/__init__.py", "suite/userland.py", "scenarios/__init__.py", "scenarios/worker")
+Note = Callable[[str], None]
+Variant = Literal["cpu", "cuda"]
+
+
+def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
+    """Build the image, or return the one that its recipe has already given.
+
+    Raises RequestError when a tool or space is missing, CommandError when a step fails; nothing half-built stays.
+    """
+    recipe = recipe_sha256(variant)
+    if not rebuild and (image := built(variant)):
+        note(f"image {image.digest[:12]} is up to date")
+        return image
+    place = state("images")
+    free = shutil.disk_usage(place).free
+    if free < NEEDED_BYTES:
+        raise RequestError(
+            f"{place} has {free >> 30} GiB free, an image needs {NEEDED_BYTES >> 30} GiB while it is built",
+            remedy="free some space, or set VIRTBENCH_HOME to a directory on another disk",
+        )
+    with ExitStack() as stack:
+        node = stack.enter_context(local_node((), None))
+        building = place / f".building-{secrets.token_hex(4)}"
+        stack.enter_context(ledger.holding("directory", str(building)))
+        (building / "tree").mkdir(parents=True)
+        engine = _engine(node)
+        base = _base(node, engine, note)
+        context = _context(node, note)
+        _tree(node, engine, base, context, variant, building / "tree", note)
+        return _finish(node, building, variant, recipe, base, note)
+
+
+def built(variant: Variant) -> Image | None:
+    """The image that the recipe, as it is now, has given; None when it has changed or was never built."""
+    recipe = recipe_sha256(variant)
+    return next((image for image in images() if image.variant == variant and image.recipe_sha256 == recipe), None)
+
+
+def recipe_sha256(variant: Variant) -> str:
+    """Of every file that decides what the image holds."""
+    digest = hashlib.sha256(variant.encode())
+    docker = REPOSITORY / "docker"
+    names = ["Dockerfile", *(["Dockerfile.cuda"] if variant == "cuda" else []), "requirements.txt"]
+    paths = [docker / name for name in names] + sorted((docker / "guest").iterdir())
+    for name in INSIDE:
+        path = REPOSITORY / name
+        paths += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    for path in paths:
+        if not path.is_file():
+            raise RequestError(f"{path} is missing", remedy="the image is built from a clone of the repository")
+        digest.update(f"{path.relative_to(REPOSITORY)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _engine(node: LocalNode) -> list[str]:
+    """The words that build: podman without its isolation (none is needed to unpack packages), else docker."""
+    if shutil.which("podman") and node.run(["podman", "info"], check=False).returncode == 0:
+        return ["podman"]
+    if shutil.which("docker") and node.run(["docker", "version"], check=False, timeout_s=20).returncode == 0:
+        return ["docker"]
+    raise RequestError("neither podman nor docker works here", remedy="install podman: make setup")
+
+
+def _base(node: LocalNode, engine: list[str], note: Note) -> str:
+    """The ordinary base where a registry is in reach, else one made from the Debian mirror that this host uses."""
+    local = f"virtbench-base:{BASE_SUITE}"
+    if node.run([*engine, "image", "inspect", local], check=False).returncode == 0:
+        return local if engine == ["docker"] else f"localhost/{local}"
+    note(f"fetching {BASE}")
+    try:
+        node.run([*engine, "pull", "--quiet", BASE], timeout_s=120.0)
+    except CommandError:
+        note("no container registry is in reach: making the base from the Debian mirror")
+    else:
+        return BASE
+    if not shutil.which("mmdebstrap"):
+        raise RequestError("no container registry is in reach, and mmdebstrap is not installed", remedy="make setup")
+    archive = state("cache") / f"base-{BASE_SUITE}.tar"
+    if not archive.exists():
+        partial = archive.with_suffix(".partial.tar")
+        argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates", BASE_SUITE, str(partial)]
+        node.run(argv, timeout_s=1800.0)
+        partial.rename(archive)
+    node.run([*engine, "import", str(archive), local], timeout_s=600.0)
+    return local if engine == ["docker"] else f"localhost/{local}"
+
+
+def _context(node: LocalNode, note: Note) -> Path:
+    """Lay out what the recipe copies. The wheels come by the host's own pip, with its mirrors and certificates."""
+    context = state("cache", "context")
+    wheels, requirements = context / "wheels", REPOSITORY / "docker/requirements.txt"
+    kept = context / "requirements"
+    if not (kept.exists() and kept.read_bytes() == requirements.read_bytes()):
+        note("fetching torch and torchvision")
+        shutil.rmtree(wheels, ignore_errors=True)
+        argv = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--only-binary=:all:",
+            "--disable-pip-version-check",
+        ]
+        argv += ["--python-version", TARGET_PYTHON, "--dest", str(wheels), "--requirement", str(requirements)]
+        node.run(argv, timeout_s=3600.0)
+        shutil.copyfile(requirements, kept)
+    for name in ("suite", "scenarios", "guest"):
+        shutil.rmtree(context / name, ignore_errors=True)
+    for name in INSIDE:
+        source, target = REPOSITORY / name, context / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, target)
+    shutil.copytree(REPOSITORY / "docker/guest", context / "guest")
+    _make_uniform(context)
+    return context
+
+
+def _make_uniform(context: Path) -> None:
+    """Give what is copied the same permissions under every umask: they are part of the digest."""
+    for path in context.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
+def _tree(
+    node: LocalNode, engine: list[str], base: str, context: Path, variant: Variant, tree: Path, note: Note
+) -> None:
+    """Run the recipe and unpack what it gives."""
+    tag = f"virtbench-build:{variant}"
+    bare = ["--isolation", "chroot"] if engine == ["podman"] else []
+    common = [*engine, "build", *bare, "--network", "host"]
+    note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
+    cpu = "virtbench-build:cpu"
+    recipe = REPOSITORY / "docker/Dockerfile"
+    argv = [*common, "--build-arg", f"BASE={base}", "--tag", cpu, "--file", str(recipe), str(context)]
+    node.run(argv, timeout_s=7200.0)
+    if variant == "cuda":
+        note("running docker/Dockerfile.cuda")
+        recipe = REPOSITORY / "docker/Dockerfile.cuda"
+        argv = [*common, "--build-arg", f"CPU_IMAGE={cpu}", "--tag", tag, "--file", str(recipe), str(context)]
+        node.run(argv, timeout_s=7200.0)
+    note("unpacking the tree")
+    name, archive = f"virtbench-{secrets.token_hex(6)}", tree.with_name("export.tar")
+    with ledger.holding("container", f"{engine[0]}:{name}"):
+        node.run([*engine, "create", "--name", name, tag, "true"], timeout_s=600.0)
+        node.run([*engine, "export", "--output", str(archive), name], timeout_s=1800.0)
+    owner = [] if os.geteuid() == 0 else ["--no-same-owner"]
+    # Devices are the target's own business, and only root could unpack them.
+    argv = [
+        "tar",
+        "--extract",
+        "--file",
+        str(archive),
+        "--directory",
+        str(tree),
+        "--exclude=./dev/*",
+        "--exclude=dev/*",
+    ]
+    node.run([*argv, *owner], timeout_s=1800.0)
+    archive.unlink()
+    _settle(tree)
+
+
+def _settle(tree: Path) -> None:
+    """What an engine leaves in an export: its own mount points, empty. A runtime finds the same places in every form."""
+    for place in ("dev", "proc", "sys", "run", "tmp"):
+        shutil.rmtree(tree / place, ignore_errors=True)
+        (tree / place).mkdir(mode=0o755)
+    (tree / "tmp").chmod(0o1777)
+    for name in ("hostname", "hosts", "resolv.conf"):
+        path = tree / "etc" / name
+        path.unlink(missing_ok=True)
+        path.write_text("127.0.0.1 localhost\n" if name == "hosts" else "")
+    (tree / ".dockerenv").unlink(missing_ok=True)
+
+
+def _finish(node: LocalNode, building: Path, variant: Variant, recipe: str, base: str, note: Note) -> Image:
+    tree = building / "tree"
+    note("hashing every file of the tree")
+    digest = userland.write_manifest(str(tree))
+    note("packing the VM's disk")
+    pack.disk(node, tree, building / "disk.img")
+    note("packing the OCI image")
+    pack.oci_archive(tree, building / "oci.tar", digest)
+    pack.initramfs(node, tree, building / "initrd.img")
+    image = Image(
+        digest=digest,
+        variant=variant,
+        recipe_sha256=recipe,
+        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        base=base,
+        files={name: stamp(building / name) for name in PACKED},
+    )
+    # The same tree can come of two recipes (a comment in the Dockerfile); the newer takes its place.
+    shutil.rmtree(image.directory, ignore_errors=True)
+    building.rename(image.directory)
+    image.save()
+    note(f"image {digest[:12]} is ready in {image.directory}")
+    return image
+
+
+__all__ = ["BUILD", "build", "built"]

@@ -1,0 +1,131 @@
+"""Images that were built: what they consist of, where they lie, whether they are whole.
+
+HOME/images/DIGEST12/image.json   this description
+                     tree/        the unpacked root filesystem
+                     disk.img     the same as an ext4 file system, the root of every VM
+                     oci.tar      the same as an OCI image that docker and podman load
+                     initrd.img   what finds the disk when a VM starts
+                     docker.img   the same in the store of the guest's docker; made when first asked for
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from provisioning.home import home, state
+from suite import userland
+from suite.errors import RequestError
+from suite.store import write_atomic
+
+BUILD = "bench image build"
+PACKED = ("disk.img", "oci.tar", "initrd.img")
+
+
+class Stamp(BaseModel):
+    """A file as it was when its content was last hashed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size_bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+class Image(BaseModel):
+    """One built image. ``digest`` is the SHA-256 of the tree's manifest: what trials record as the userland."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    digest: str
+    variant: Literal["cpu", "cuda"]
+    recipe_sha256: str
+    created_at: str
+    base: str
+    files: dict[str, Stamp]
+
+    @property
+    def directory(self) -> Path:
+        return home() / "images" / self.digest[:12]
+
+    @property
+    def tree(self) -> Path:
+        return self.directory / "tree"
+
+    def file(self, name: str) -> Path:
+        return self.directory / name
+
+    def save(self) -> None:
+        write_atomic(self.directory / "image.json", self.model_dump_json(indent=2) + "\n")
+
+    def check(self) -> None:
+        """Raise RequestError unless the packed files are those that were built.
+
+        Files that were not touched since they were last hashed are believed; others are hashed again. The tree is
+        attested from inside every target, and wholly by ``bench image verify``.
+        """
+        if not (self.tree / userland.MANIFEST).is_file():
+            raise broken(self, "its tree is missing")
+        if userland.manifest_digest(str(self.tree)) != self.digest:
+            raise broken(self, "its manifest has another digest")
+        for name, stamp in self.files.items():
+            path = self.file(name)
+            if not path.is_file():
+                raise broken(self, f"{name} is missing")
+            info = path.stat()
+            if info.st_size != stamp.size_bytes:
+                raise broken(self, f"{name} has {info.st_size} bytes instead of {stamp.size_bytes}")
+            if info.st_mtime_ns != stamp.mtime_ns and sha256(path) != stamp.sha256:
+                raise broken(self, f"{name} has another digest")
+
+    def verify(self) -> list[str]:
+        """Hash everything again; returns what differs, empty when nothing does."""
+        found = [
+            f"{name}: {how}"
+            for name, stamp in self.files.items()
+            if (how := "missing" if not self.file(name).is_file() else _differs(self.file(name), stamp))
+        ]
+        if userland.manifest_digest(str(self.tree)) != self.digest:
+            return [*found, "tree: its manifest is missing or has another digest"]
+        return found + [f"tree: {line}" for line in userland.differences(str(self.tree), everything=True)]
+
+
+def broken(image: Image, how: str) -> RequestError:
+    return RequestError(f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {BUILD} --rebuild")
+
+
+def _differs(path: Path, stamp: Stamp) -> str:
+    return "" if sha256(path) == stamp.sha256 else "another digest"
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stamp(path: Path) -> Stamp:
+    info = path.stat()
+    return Stamp(size_bytes=info.st_size, mtime_ns=info.st_mtime_ns, sha256=sha256(path))
+
+
+def images() -> list[Image]:
+    """Every image of this user, newest first. A directory without a readable description is none."""
+    found = []
+    for path in state("images").glob("*/image.json"):
+        try:
+            image = Image.model_validate_json(path.read_bytes())
+        except (ValidationError, json.JSONDecodeError):
+            continue
+        if image.digest[:12] == path.parent.name:
+            found.append(image)
+    return sorted(found, key=lambda image: image.created_at, reverse=True)
+
+
+def current(variant: str = "cpu") -> Image:
+    """The newest image. Raises RequestError when there is none."""
+    for image in images():
+        if image.variant == variant:
+            return image
+    raise RequestError(f"no {variant} image has been built", remedy=f"run: {BUILD}")

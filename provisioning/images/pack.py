@@ -1,0 +1,178 @@
+"""One tree, packed as a VM disk, an OCI archive and an initramfs."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from provisioning.layers.engines.base import image_reference
+from suite.errors import MeasurementError
+from suite.interfaces import Node
+from suite.userland import EXCLUDED
+
+# Modules that a guest needs before it has its disk; those it depends on are found in modules.dep.
+FIRST_MODULES = ("virtio_pci", "virtio_blk", "ext4")
+LABEL = "virtbench"
+
+
+def disk(node: Node, tree: Path, target: Path) -> None:
+    """The tree as an ext4 file system without a journal (it is only ever read)."""
+    size = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in _walk(tree))
+    mib = int(size * 1.1 / (1 << 20)) + 256
+    argv = ["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-L", LABEL, "-d", str(tree), str(target)]
+    node.run([*argv, f"{mib}M"], timeout_s=1800.0)
+
+
+def _walk(tree: Path) -> Iterator[os.DirEntry[str]]:
+    pending = [str(tree)]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                yield entry
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+
+
+def oci_archive(tree: Path, target: Path, digest: str) -> None:
+    """The tree as an image of one layer: the OCI layout, and docker's older manifest beside it, over the same blobs.
+
+    Owners and times are those of no host, so that the same tree gives the same archive.
+    """
+    layer = target.with_suffix(".layer")
+    try:
+        with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as tar:
+            for path in sorted(p for p in tree.iterdir()):
+                tar.add(path, arcname=path.name, filter=_anonymous)
+        layer_sha = _sha256(layer)
+        config = _json(
+            {
+                "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine),
+                "os": "linux",
+                "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_sha}"]},
+            }
+        )
+        with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
+            _add(tar, f"blobs/sha256/{layer_sha}", layer)
+            config_sha = _add_blob(tar, config)
+            manifest = _json(
+                {
+                    "schemaVersion": 2,
+                    "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                    "config": _descriptor("application/vnd.oci.image.config.v1+json", config_sha, len(config)),
+                    "layers": [
+                        _descriptor("application/vnd.oci.image.layer.v1.tar", layer_sha, layer.stat().st_size),
+                    ],
+                }
+            )
+            manifest_sha = _add_blob(tar, manifest)
+            index = _descriptor("application/vnd.oci.image.manifest.v1+json", manifest_sha, len(manifest))
+            index["annotations"] = {"org.opencontainers.image.ref.name": image_reference(digest)}
+            _add_bytes(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
+            _add_bytes(tar, "index.json", _json({"schemaVersion": 2, "manifests": [index]}))
+            older = {
+                "Config": f"blobs/sha256/{config_sha}",
+                "RepoTags": [image_reference(digest)],
+                "Layers": [f"blobs/sha256/{layer_sha}"],
+            }
+            _add_bytes(tar, "manifest.json", _json([older]))
+    finally:
+        layer.unlink(missing_ok=True)
+
+
+def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    # Where a runtime mounts there must be an empty directory; what lies in it on this host is not part of the tree.
+    if any(info.name.startswith(f"{place}/") for place in EXCLUDED):
+        return None
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    info.mtime = 0
+    return info
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": f"sha256:{sha256}", "size": size}
+
+
+def _add(tar: tarfile.TarFile, name: str, path: Path) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = path.stat().st_size
+    with path.open("rb") as file:
+        tar.addfile(info, file)
+
+
+def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
+
+
+def _add_blob(tar: tarfile.TarFile, content: bytes) -> str:
+    sha = hashlib.sha256(content).hexdigest()
+    _add_bytes(tar, f"blobs/sha256/{sha}", content)
+    return sha
+
+
+def initramfs(node: Node, tree: Path, target: Path) -> None:
+    """What a guest starts with: busybox, the drivers of its disk, and the script that finds it."""
+    root = target.with_suffix(".root")
+    try:
+        for place in ("bin", "dev", "proc", "sys", "root", "modules"):
+            (root / place).mkdir(parents=True)
+        shutil.copy2(tree / "bin/busybox", root / "bin/busybox")
+        shutil.copy2(tree / "opt/virtbench/guest/initramfs-init", root / "init")
+        order = _module_order(tree)
+        for module in order:
+            shutil.copy2(module, root / "modules" / module.name)
+        (root / "modules.order").write_text("".join(f"{module.name}\n" for module in order))
+        target.write_bytes(gzip.compress(cpio(node, root), compresslevel=6, mtime=0))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def cpio(node: Node, root: Path) -> bytes:
+    """A directory as an archive that the kernel unpacks; several of them may follow each other in one file."""
+    paths = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+    archive = root.with_suffix(".cpio")
+    argv = ["cpio", "--quiet", "--create", "--format=newc", "--reproducible", "--owner=0:0", f"--file={archive}"]
+    try:
+        node.run([*argv, f"--directory={root}"], stdin="".join(f"{path}\n" for path in paths).encode())
+        return archive.read_bytes()
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def _module_order(tree: Path) -> list[Path]:
+    """The modules to load, each after those it depends on. A driver that is built into the kernel has no file."""
+    (release,) = (tree / "usr/lib/modules").iterdir()
+    depends: dict[str, list[str]] = {}
+    for line in (release / "modules.dep").read_text().splitlines():
+        module, _, needs = line.partition(":")
+        depends[module] = needs.split()
+    builtin = (release / "modules.builtin").read_text()
+    order: dict[str, None] = {}
+    for name in FIRST_MODULES:
+        path = next((module for module in depends if Path(module).name.split(".")[0] == name), None)
+        if path is None:
+            if f"/{name}.ko" not in builtin:
+                raise MeasurementError(f"the guest's kernel has no {name}", kind="image")
+            continue
+        # modules.dep lists what a module needs with the innermost last.
+        for needed in [*reversed(depends[path]), path]:
+            order[needed] = None
+    return [release / module for module in order]

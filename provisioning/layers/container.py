@@ -1,0 +1,76 @@
+"""The container layer: any engine, on any node."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from provisioning import ledger
+from provisioning.gpus import edits_for
+from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
+from provisioning.nodes import WrappedNode
+from suite.envelope import format_cpu_list
+from suite.errors import RequestError
+from suite.interfaces import Node
+from suite.records import Engine
+
+
+@dataclass(frozen=True)
+class ContainerLayer:
+    """A container of the image, under the envelope."""
+
+    engine: ContainerEngine
+    image: str
+    """The image's digest."""
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+    name: str = "container"
+
+    @contextmanager
+    def opened(self, node: Node) -> Iterator[Node]:
+        if node.userland is None:
+            raise RequestError("no image on this node", remedy="run: bench image build")
+        engine = self.engine
+        version = engine.version(node)
+        engine.prepare(node, self.image, None)
+        spec = ContainerSpec(
+            name=f"virtbench-{secrets.token_hex(6)}",
+            image=self.image,
+            tree=node.userland,
+            cpus=format_cpu_list(node.cpus),
+            memory_bytes=self.memory_bytes,
+            limits=_hard_limits(node),
+            gpus=self.gpus,
+            edits=edits_for(node, self.gpus) if engine.name == "runc" else edits_for(node, ()),
+        )
+        with ExitStack() as stack:
+            if node.local:
+                stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
+            else:
+                stack.callback(engine.remove, node, spec.name)
+            engine.begin(node, spec)
+            enter = engine.exec_argv(spec)
+
+            def wrap(argv: Sequence[str]) -> list[str]:
+                return [*enter, *argv]
+
+            yield WrappedNode(
+                parent=node,
+                wrap=wrap,
+                name=f"{node.name}/{engine.name}",
+                userland="/",
+                cpus=node.cpus,
+                local=False,
+                facts={
+                    "container_engine": Engine(
+                        name=engine.name, version=version, network="none", rootfs=engine.rootfs
+                    ).model_dump()
+                },
+            )
+
+
+def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:
+    """The hard limits of open files and processes on the node, for containers to have the same and no more."""
+    lines = node.run(["prlimit", "--nofile", "--nproc", "--output", "RESOURCE,HARD", "--noheadings", "--raw"]).stdout
+    pairs = (line.split() for line in lines.splitlines())
+    return tuple((name.lower(), int(value)) for name, value in pairs if value.isdigit())

@@ -1,0 +1,67 @@
+"""What an engine does, and what a container is told.
+
+The container runs nothing of its own but a sleeper: commands come by the engine's ``exec``, so that a container that is
+open is a node like every other.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from provisioning.gpus import NO_EDITS, Edits
+from suite.interfaces import Node
+
+SLEEPER = ("/opt/virtbench/guest/sleeper",)
+TMPFS = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (inside the container)
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """A container to be. No capabilities, no new privileges, a read-only root, no network, the engine's own seccomp."""
+
+    name: str
+    image: str
+    """The image's digest; engines with a store of their own know it as ``virtbench:DIGEST12``."""
+    tree: str
+    """The unpacked tree on the node."""
+    cpus: str
+    """In the notation of the kernel: ``0-1``."""
+    memory_bytes: int
+    limits: tuple[tuple[str, int], ...] = ()
+    """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
+    gpus: tuple[str, ...] = ()
+    edits: Edits = NO_EDITS
+
+    @property
+    def reference(self) -> str:
+        return image_reference(self.image)
+
+
+def image_reference(digest: str) -> str:
+    """The image's name in an engine's store."""
+    return f"virtbench:{digest[:12]}"
+
+
+class ContainerEngine(Protocol):
+    """One way to run a container on a node."""
+
+    name: str
+    rootfs: str
+    """``overlay`` or ``directory``: how the tree becomes the container's root."""
+
+    def version(self, node: Node) -> str:
+        """Of the engine that would run the container. Raises BenchError, with a remedy, when it would not."""
+
+    def prepare(self, node: Node, digest: str, archive: str | None) -> None:
+        """Make the image known to the engine, once. ``archive`` is the packed OCI image on this node."""
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        """Create and start the container with its sleeper."""
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        """The words that start a command in it."""
+
+    def remove(self, node: Node, name: str) -> None:
+        """Kill and remove it; harmless when it is not there."""
+
+    def remove_local(self, name: str) -> None:
+        """The same on this machine, from the ledger."""

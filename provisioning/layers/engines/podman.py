@@ -1,0 +1,39 @@
+"""Podman: no daemon, rootless where the user is not root. Its containers are the unpacked tree under an overlay."""
+
+from provisioning.layers.engines import cli
+from provisioning.layers.engines.base import ContainerSpec
+from suite.interfaces import Node
+
+PROGRAM = ("podman",)
+REMEDY = "install podman (and, without root, uidmap and slirp4netns), or choose --engine docker or runc"
+
+
+class Podman:
+    """See ``base.ContainerEngine``."""
+
+    name = "podman"
+    rootfs = "overlay"
+
+    def version(self, node: Node) -> str:
+        return cli.server_version(PROGRAM, node, "{{.Client.Version}}", REMEDY)
+
+    def prepare(self, node: Node, digest: str, archive: str | None) -> None:
+        """Nothing: ``--rootfs`` takes the tree as it lies there."""
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        node.run(run_argv(spec), timeout_s=300.0)
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        return [*PROGRAM, "exec", "--interactive", spec.name]
+
+    def remove(self, node: Node, name: str) -> None:
+        cli.remove(PROGRAM, node, name)
+
+    def remove_local(self, name: str) -> None:
+        cli.remove_local(PROGRAM, name)
+
+
+def run_argv(spec: ContainerSpec) -> list[str]:
+    gpus = [word for gpu in spec.gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
+    # ":O" puts a throw-away overlay on the tree, as an image of podman's own store would have.
+    return cli.run_argv(PROGRAM, spec, gpu_words=gpus, image=["--rootfs", f"{spec.tree}:O"])

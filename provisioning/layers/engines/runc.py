@@ -1,0 +1,140 @@
+"""runc on a bundle of our own: no daemon, no store. The default where neither docker nor podman works. Needs root."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from provisioning.layers.engines.base import SLEEPER, TMPFS, ContainerSpec
+from provisioning.layers.engines.seccomp import PROFILE, bundle_profile
+from provisioning.nodes import write_file
+from suite.errors import BenchError, CommandError, MeasurementError
+from suite.interfaces import Node
+
+ROOT = "/run/virtbench/runc"
+BUNDLES = "/run/virtbench/bundles"
+PROGRAM = ("runc", "--root", ROOT)
+NAMESPACES = ("pid", "ipc", "uts", "mount", "network", "cgroup")
+# What Docker hides of /proc and /sys (its documentation, "runtime privilege").
+MASKED = (
+    *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
+    *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"),
+)
+READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+READY_S = 60.0
+
+
+class Runc:
+    """See ``base.ContainerEngine``."""
+
+    name = "runc"
+    rootfs = "directory"
+
+    def version(self, node: Node) -> str:
+        answer = node.run(["runc", "--version"], check=False)
+        if answer.returncode:
+            raise BenchError(f"runc does not work on {node.name}", remedy="install runc")
+        if node.local and node.run(["id", "-u"]).stdout.strip() != "0":
+            raise BenchError("runc needs root", remedy="use --engine podman, which has a rootless mode, or sudo")
+        return answer.stdout.split()[2]
+
+    def prepare(self, node: Node, digest: str, archive: str | None) -> None:
+        """Nothing: a bundle names the tree as it lies there."""
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
+        machine = node.run(["uname", "-m"]).stdout.strip()
+        config = bundle_config(spec, bundle_profile(profile, machine))
+        write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
+        # In the foreground: the container's standard streams are runc's, and its first line says that it runs.
+        process = node.start([*PROGRAM, "run", "--bundle", f"{BUNDLES}/{spec.name}", spec.name])
+        if next(process.lines(READY_S), None) != "ready":
+            process.kill()
+            raise MeasurementError(
+                "runc did not start the container", kind="engine", command=PROGRAM, output_tail=process.output_tail()
+            )
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        return [*PROGRAM, "exec", spec.name]
+
+    def remove(self, node: Node, name: str) -> None:
+        node.run([*PROGRAM, "delete", "--force", name])
+        node.run(["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"])
+
+    def remove_local(self, name: str) -> None:
+        argv = [*PROGRAM, "delete", "--force", name]
+        answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+        if answer.returncode:
+            raise CommandError(argv, answer.returncode, answer.stderr)
+        shutil.rmtree(Path(BUNDLES) / name, ignore_errors=True)
+
+
+def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any]:
+    """The bundle's ``config.json`` (OCI runtime specification 1.0.2) with what docker would give the same container."""
+    none: dict[str, list[str]] = {k: [] for k in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": spec.name,
+        "root": {"path": spec.tree, "readonly": True},
+        "mounts": [*_mounts(), *({"type": "bind", **_bind(*pair)} for pair in spec.edits.mounts)],
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": list(SLEEPER),
+            "env": [PATH, *(f"{key}={value}" for key, value in spec.edits.env.items())],
+            "cwd": "/",
+            "capabilities": none,
+            "noNewPrivileges": True,
+            "rlimits": [{"type": f"RLIMIT_{name.upper()}", "hard": v, "soft": v} for name, v in spec.limits],
+        },
+        "linux": {
+            "namespaces": [{"type": kind} for kind in NAMESPACES],
+            "cgroupsPath": f"/{spec.name}",
+            "resources": {
+                "cpu": {"cpus": spec.cpus},
+                "memory": {"limit": spec.memory_bytes, "swap": spec.memory_bytes},
+                "devices": _device_rules(spec),
+            },
+            "devices": _devices(spec),
+            "seccomp": seccomp,
+            "maskedPaths": list(MASKED),
+            "readonlyPaths": list(READONLY),
+        },
+    }
+
+
+def _mounts() -> list[dict[str, Any]]:
+    fixed = ["nosuid", "noexec", "nodev"]
+    temporary = [(place, "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=1777"]) for place in TMPFS]
+    table = [
+        ("/proc", "proc", "proc", fixed),
+        ("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        ("/dev/pts", "devpts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
+        ("/dev/shm", "tmpfs", "shm", [*fixed, "mode=1777"]),  # noqa: S108 (inside the container)
+        ("/dev/mqueue", "mqueue", "mqueue", fixed),
+        ("/sys", "sysfs", "sysfs", [*fixed, "ro"]),
+        ("/sys/fs/cgroup", "cgroup", "cgroup", [*fixed, "ro"]),
+        *temporary,
+    ]
+    return [{"destination": to, "type": kind, "source": source, "options": how} for to, kind, source, how in table]
+
+
+def _bind(source: str, target: str) -> dict[str, Any]:
+    return {"source": source, "destination": target, "options": ["rbind", "ro", "nosuid", "nodev"]}
+
+
+def _devices(spec: ContainerSpec) -> list[dict[str, Any]]:
+    return [
+        {"path": d.path, "type": "c", "major": d.major, "minor": d.minor, "fileMode": 0o666, "uid": 0, "gid": 0}
+        for d in spec.edits.devices
+    ]
+
+
+def _device_rules(spec: ContainerSpec) -> list[dict[str, Any]]:
+    """None but the usual ones (runc adds those), and the GPUs'."""
+    allowed = [
+        {"allow": True, "type": "c", "major": d.major, "minor": d.minor, "access": "rw"} for d in spec.edits.devices
+    ]
+    return [{"allow": False, "access": "rwm"}, *allowed]

@@ -1,0 +1,125 @@
+"""QEMU's command line, and its control socket."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qemu.qmp import QMPClient, QMPError
+
+from provisioning.accelerator import QEMU, Accelerator
+from suite.envelope import format_cpu_list
+
+CONSOLE = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
+QMP_WITHIN_S = 15.0
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A virtio disk. ``direct`` bypasses the host's page cache (``cache=none``) and uses native AIO."""
+
+    path: str
+    direct: bool = True
+    readonly: bool = True
+    discard_writes: bool = False
+    """Writes go to a temporary file that is gone with QEMU."""
+
+
+@dataclass(frozen=True)
+class VmSpec:
+    """A virtual machine to be. Paths are those of the node that runs QEMU."""
+
+    name: str
+    accelerator: Accelerator
+    cpus: tuple[int, ...]
+    """The host CPUs that its virtual CPUs are pinned to, one each."""
+    memory_bytes: int
+    kernel: str
+    initrd: str
+    directory: str
+    """Private: the control socket and the console's log lie in it."""
+    disks: tuple[Disk, ...]
+    ssh_port: int
+    vfio: tuple[str, ...] = ()
+    """PCI addresses of devices passed through."""
+
+    @property
+    def qmp(self) -> str:
+        return f"{self.directory}/qmp"
+
+    @property
+    def console(self) -> str:
+        return f"{self.directory}/console.log"
+
+
+def qemu_argv(spec: VmSpec, machine: str = "x86_64") -> list[str]:
+    """The command that runs the machine. Whole MiB of memory; QEMU itself is confined by its seccomp sandbox."""
+    accel = "kvm" if spec.accelerator == "kvm" else "tcg,thread=multi"
+    board = {"x86_64": "q35", "aarch64": "virt,gic-version=max"}[machine]
+    console = f"console={CONSOLE[machine]} quiet loglevel=4 panic=-1"
+    return [
+        *("taskset", "--cpu-list", format_cpu_list(spec.cpus), QEMU, "-name", f"{spec.name},debug-threads=on"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
+        *("-machine", board, "-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
+        *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
+        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", console),
+        *("-chardev", f"file,id=console,path={spec.console}", "-serial", "chardev:console"),
+        *("-qmp", f"unix:{spec.qmp},server=on,wait=off"),
+        *("-object", "iothread,id=disks", "-device", "virtio-rng-pci"),
+        *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
+        # Nothing but the way in: the guest reaches neither this host nor what lies behind it.
+        *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22"),
+        *("-device", "virtio-net-pci,netdev=net,romfile="),
+        *(word for address in spec.vfio for word in ("-device", f"vfio-pci,host={address}")),
+    ]
+
+
+def _disk(number: int, disk: Disk) -> list[str]:
+    # A comma in a path would begin a new option: QEMU takes two for one.
+    options = [f"file={disk.path.replace(',', ',,')}", "if=none", f"id=disk{number}", "format=raw"]
+    options += ["cache=none", "aio=native"] if disk.direct else ["cache=writeback", "aio=threads"]
+    options += ["snapshot=on"] if disk.discard_writes else [f"readonly={'on' if disk.readonly else 'off'}"]
+    return ["-drive", ",".join(options), "-device", f"virtio-blk-pci,drive=disk{number},iothread=disks"]
+
+
+def execute(socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
+    """Send one command to a running QEMU. Raises QMPError, OSError or TimeoutError when it cannot."""
+
+    async def talk() -> object:
+        client = QMPClient("virtbench")
+        await client.connect(socket)
+        try:
+            return await client.execute(command)
+        finally:
+            await client.disconnect()
+
+    async def bounded() -> object:
+        return await asyncio.wait_for(talk(), QMP_WITHIN_S)
+
+    return asyncio.run(bounded())
+
+
+def vcpu_threads(socket: str) -> list[int]:
+    """The host's thread number of each virtual CPU, in order."""
+    return [cpu["thread-id"] for cpu in sorted(execute(socket, "query-cpus-fast"), key=lambda cpu: cpu["cpu-index"])]
+
+
+def end(socket: str) -> bool:
+    """Ask QEMU to end at once; False when it no longer answers."""
+    try:
+        execute(socket, "quit")
+    except (QMPError, OSError, TimeoutError, EOFError):
+        return False
+    return True
+
+
+def takes_direct_io(path: Path) -> bool:
+    """Whether the file system under the file allows O_DIRECT."""
+    import os
+
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""SSH to a guest: keys and known hosts that exist for this run alone, one connection for all commands."""
+
+import shlex
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.interfaces import Node
+
+SSHD_CONFIG = """\
+Port 22
+HostKey /run/virtbench/ssh/host_key
+AuthorizedKeysFile /run/virtbench/ssh/authorized_keys
+PidFile /run/sshd.pid
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+UseDNS no
+X11Forwarding no
+AllowTcpForwarding no
+PrintMotd no
+PrintLastLog no
+LogLevel ERROR
+MaxSessions 100
+"""
+
+
+@dataclass(frozen=True)
+class SshAccess:
+    """How a guest is reached. ``directory`` holds the client's key, the known host and the connection's socket."""
+
+    directory: str
+    port: int
+
+    def argv(self, *options: str) -> list[str]:
+        """ssh with nothing of this host's own configuration: the guest is nobody else's."""
+        settings = {
+            "ControlMaster": "auto",
+            "ControlPersist": "yes",
+            "ControlPath": f"{self.directory}/ssh",
+            "UserKnownHostsFile": f"{self.directory}/known_hosts",
+            "GlobalKnownHostsFile": "none",
+            "StrictHostKeyChecking": "yes",
+            "HostKeyAlias": "guest",
+            "IdentityFile": f"{self.directory}/client_key",
+            "IdentitiesOnly": "yes",
+            "BatchMode": "yes",
+            "LogLevel": "ERROR",
+            "ConnectTimeout": "60",
+        }
+        words = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+        return ["ssh", "-F", "none", *words, "-p", str(self.port), *options, "root@127.0.0.1"]
+
+    def wrap(self, argv: Sequence[str]) -> list[str]:
+        """A command for the guest. SSH hands the far side one string for its shell: each word is quoted for it."""
+        return [*self.argv("-T"), "--", shlex.join(argv)]
+
+
+def make_keys(node: Node, directory: str) -> None:
+    """A key for the client, one for the guest, and the guest's made known."""
+    for name in ("client_key", "host_key"):
+        node.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "virtbench", "-f", f"{directory}/{name}"])
+    public = Path(f"{directory}/host_key.pub").read_text()
+    Path(f"{directory}/known_hosts").write_text(f"guest {public}")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def connection(node: Node, access: SshAccess, timeout_s: float) -> Iterator[None]:
+    """One connection that all commands share: a handshake takes a second where the guest's CPU is emulated."""
+    node.run(access.wrap(["true"]), timeout_s=timeout_s)  # leaves the connection open behind it (ControlPersist)
+    try:
+        yield
+    finally:
+        node.run(access.argv("-O", "exit"), check=False, timeout_s=10.0)

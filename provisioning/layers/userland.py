@@ -1,0 +1,104 @@
+"""Bare metal: the image's tree entered in place, in a control group of its own."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from provisioning import cgroups, ledger
+from provisioning.gpus import NO_EDITS, Edits, edits_for
+from provisioning.nodes import WrappedNode
+from suite.envelope import Envelope, format_cpu_list
+from suite.errors import RequestError
+from suite.interfaces import Node
+
+
+def chroot_argv(tree: str, edits: Edits = NO_EDITS) -> list[str]:
+    """The words that start a command with ``tree`` as its root, read-only, in a mount namespace of its own.
+
+    bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. It adds no other
+    namespace, and the tree's /dev, /proc and /sys are the machine's own.
+    """
+    mounts = [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]
+    return [
+        *(
+            "bwrap",
+            "--ro-bind",
+            tree,
+            "/",
+            "--dev-bind",
+            "/dev",
+            "/dev",
+            "--proc",
+            "/proc",
+            "--ro-bind",
+            "/sys",
+            "/sys",
+        ),
+        *("--tmpfs", "/tmp", "--tmpfs", "/run", *mounts, "--chdir", "/", "--"),  # noqa: S108 (inside, not here)
+    ]
+
+
+@dataclass(frozen=True)
+class UserlandLayer:
+    """The tree of the image as the root of every command, under the envelope. Needs root."""
+
+    envelope: Envelope
+    gpus: tuple[str, ...] = ()
+    name: str = "userland"
+
+    @contextmanager
+    def opened(self, node: Node) -> Iterator[Node]:
+        tree = node.userland
+        if tree is None:
+            raise RequestError("no image on this node", remedy="run: bench image build")
+        with ExitStack() as stack:
+            group = f"virtbench-{secrets.token_hex(6)}"
+            if node.local:
+                stack.enter_context(ledger.holding("cgroup", group))
+            enter = [*cgroups.create(node, group, self.envelope), *pinned(self.envelope)]
+            enter += chroot_argv(tree, edits_for(node, self.gpus))
+
+            def wrap(argv: Sequence[str]) -> list[str]:
+                return [*enter, *argv]
+
+            inside = WrappedNode(
+                parent=node,
+                wrap=wrap,
+                name=f"{node.name}/userland",
+                userland="/",
+                cpus=node.cpus,
+                local=node.local,
+                facts={"accelerator": "none", "host_cpus": list(self.envelope.cpus)},
+            )
+            inside.run(["true"])
+            yield inside
+
+
+@dataclass(frozen=True)
+class OwnEnvironmentLayer:
+    """Bare metal without root: the suite's own Python, pinned. A named substitute, for it is not the image's userland."""
+
+    envelope: Envelope
+    python: tuple[str, str]
+    """Interpreter and PYTHONPATH."""
+    name: str = "own-environment"
+
+    @contextmanager
+    def opened(self, node: Node) -> Iterator[Node]:
+        yield WrappedNode(
+            parent=node,
+            wrap=lambda argv: [*pinned(self.envelope), *argv],
+            name=f"{node.name}/own-environment",
+            userland=None,
+            cpus=node.cpus,
+            local=node.local,
+            python=self.python,
+            facts={"accelerator": "none", "host_cpus": list(self.envelope.cpus)},
+            substitutes=("userland:own-environment", "memory:not-limited"),
+        )
+
+
+def pinned(envelope: Envelope) -> list[str]:
+    """The words that start a command on the envelope's CPUs."""
+    return ["taskset", "--cpu-list", format_cpu_list(envelope.cpus)]

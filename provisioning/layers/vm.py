@@ -1,0 +1,170 @@
+"""The virtual machine layer: the image's kernel and disk under QEMU, reached by SSH when it is ready."""
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning import ledger
+from provisioning.accelerator import Accelerator
+from provisioning.home import runtime
+from provisioning.images.docker_store import docker_store
+from provisioning.images.image import Image
+from provisioning.images.pack import cpio
+from provisioning.layers import qemu, ssh
+from provisioning.nodes import WrappedNode
+from suite.envelope import Envelope
+from suite.errors import BenchError, MeasurementError
+from suite.interfaces import Node, Process
+
+READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
+ENDS_WITHIN_S = 30.0
+READY = "virtbench-ready"
+CONSOLE_TAIL_BYTES = 6000
+ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
+
+
+@dataclass(frozen=True)
+class VmLayer:
+    """A guest with the envelope's CPUs, pinned, and its memory."""
+
+    image: Image
+    accelerator: Accelerator
+    envelope: Envelope
+    vfio: tuple[str, ...] = ()
+    with_docker: bool = False
+    """Whether the guest gets the disk with docker's store: for a container layer that will need it."""
+    name: str = "vm"
+
+    @contextmanager
+    def opened(self, node: Node) -> Iterator[Node]:
+        with ExitStack() as stack:
+            directory = runtime() / f"vm-{secrets.token_hex(6)}"
+            stack.enter_context(ledger.holding("directory", str(directory)))
+            directory.mkdir(mode=0o700)
+            access = ssh.SshAccess(str(directory), ssh.free_port())
+            spec = self._spec(node, directory, access)
+            process = node.start(qemu.qemu_argv(spec, os.uname().machine))
+            stack.callback(process.kill)
+            try:
+                _wait_until_ready(process, spec, READY_WITHIN_S[self.accelerator])
+                _pin(node, spec)
+                stack.enter_context(ssh.connection(node, access, READY_WITHIN_S[self.accelerator]))
+                guest = self._node(node, spec, access)
+                yield guest
+                _end(guest, process, spec)
+            except BenchError as error:
+                raise _with_console(error, process, spec) from error
+
+    def _spec(self, node: Node, directory: Path, access: ssh.SshAccess) -> qemu.VmSpec:
+        initrd = directory / "initrd"
+        ssh.make_keys(node, str(directory))
+        initrd.write_bytes(self.image.file("initrd.img").read_bytes() + self._run_files(node, directory))
+        disks = [_disk(self.image.file("disk.img"))]
+        if self.with_docker:
+            disks.append(qemu.Disk(str(docker_store(self.image)), direct=False, discard_writes=True))
+        return qemu.VmSpec(
+            name=directory.name,
+            accelerator=self.accelerator,
+            cpus=self.envelope.cpus,
+            memory_bytes=self.envelope.memory_bytes,
+            kernel=str(self.image.tree / "boot/vmlinuz"),
+            initrd=str(initrd),
+            directory=str(directory),
+            disks=tuple(disks),
+            ssh_port=access.port,
+            vfio=self.vfio,
+        )
+
+    def _run_files(self, node: Node, directory: Path) -> bytes:
+        """What belongs to this run, as a second archive of the initramfs: the guest's key is then on no disk of it."""
+        root = directory / "root"
+        keys = root / "virtbench/ssh"
+        keys.mkdir(parents=True)
+        keys.chmod(0o700)
+        (directory / "host_key").rename(keys / "host_key")
+        (keys / "authorized_keys").write_text((directory / "client_key.pub").read_text())
+        (keys / "sshd_config").write_text(ssh.SSHD_CONFIG)
+        store = "vdb" if self.with_docker else "none"
+        (root / "virtbench/guest.env").write_text(
+            f"VIRTBENCH_HOSTNAME=virtbench-vm\nVIRTBENCH_ADDRESS={ADDRESS}\nVIRTBENCH_STORE={store}\n"
+        )
+        archive = cpio(node, root)
+        (keys / "host_key").unlink()
+        return archive
+
+    def _node(self, node: Node, spec: qemu.VmSpec, access: ssh.SshAccess) -> Node:
+        direct = spec.disks[0].direct
+        substitutes = ["accelerator:tcg"] if self.accelerator == "tcg" else []
+        return WrappedNode(
+            parent=node,
+            wrap=access.wrap,
+            name="vm",
+            userland="/run/virtbench/rootfs",
+            cpus=tuple(range(len(spec.cpus))),
+            local=False,
+            facts={
+                "accelerator": self.accelerator,
+                "host_cpus": list(spec.cpus),
+                "disk": f"virtio-blk raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
+            },
+            substitutes=(*substitutes, *(() if direct else ("disk:host-page-cache",))),
+        )
+
+
+def _disk(path: Path) -> qemu.Disk:
+    return qemu.Disk(str(path), direct=qemu.takes_direct_io(path))
+
+
+def _wait_until_ready(process: Process, spec: qemu.VmSpec, within_s: float) -> None:
+    """Follow the console's log until the guest says that it is ready. Nothing is measured yet: polling harms nobody."""
+    console = Path(spec.console)
+    deadline = time.monotonic() + within_s
+    while not (console.exists() and READY in console.read_text(errors="replace")):
+        if time.monotonic() > deadline:
+            raise MeasurementError(
+                f"the guest was not ready within {within_s:.0f} s",
+                kind="boot",
+                command=qemu.qemu_argv(spec),
+                remedy="see what its console says; on a slow host try --accel tcg or fewer CPUs",
+            )
+        if not process.running():
+            raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=qemu.qemu_argv(spec))
+        time.sleep(0.05)
+
+
+def _pin(node: Node, spec: qemu.VmSpec) -> None:
+    """Each virtual CPU on a host CPU of its own; QEMU's other threads stay anywhere in the envelope."""
+    for cpu, thread in zip(spec.cpus, qemu.vcpu_threads(spec.qmp), strict=True):
+        node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
+
+
+def _end(guest: Node, process: Process, spec: qemu.VmSpec) -> None:
+    """Shut the guest down in order; QEMU is told to quit when the guest does not end by itself."""
+    guest.run(["busybox", "poweroff"], check=False)
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while process.running():
+        if time.monotonic() > deadline:
+            qemu.end(spec.qmp)
+            return
+        time.sleep(0.02)
+
+
+def _with_console(error: BenchError, process: Process, spec: qemu.VmSpec) -> MeasurementError:
+    """The error with what the guest and QEMU said last."""
+    parts = [getattr(error, "output_tail", "")]
+    console = Path(spec.console)
+    if console.exists():
+        parts.append("--- the guest's console ---\n" + console.read_text(errors="replace")[-CONSOLE_TAIL_BYTES:])
+    if said := process.output_tail():
+        parts.append("--- QEMU ---\n" + said)
+    return MeasurementError(
+        error.message,
+        kind=error.kind,
+        command=getattr(error, "command", ()),
+        output_tail="\n".join(part for part in parts if part),
+        remedy=error.remedy,
+    )

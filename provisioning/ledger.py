@@ -1,0 +1,133 @@
+"""The ledger: what the suite makes outside its own folders, written down before it is made.
+
+Each entry is one file with its owner. Whoever holds an entry removes the thing, then the entry; what a killed suite
+left is found by its entry, whose owner is gone, and removed in the same way. Removing is idempotent.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from provisioning import cgroups, processes
+from provisioning.home import home, runtime, state
+from suite.errors import BenchError
+from suite.store import sweep_temporaries, write_atomic
+
+
+class LedgerError(BenchError):
+    """Something of the suite's could not be removed."""
+
+    kind = "ledger"
+
+
+class Entry(BaseModel):
+    """One thing, and who answers for it: the process that made it, by number and start time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    what: str
+    boot_id: str
+    owner_pid: int
+    owner_started: float
+
+    def owned_by_the_living(self) -> bool:
+        """Whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
+        if self.boot_id != boot_id():
+            return False
+        try:
+            return abs(psutil.Process(self.owner_pid).create_time() - self.owner_started) < 0.02
+        except psutil.NoSuchProcess:
+            return False
+
+
+def boot_id() -> str:
+    """A value that changes with each boot of this machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _remove_directory(what: str) -> None:
+    path = Path(what).absolute()
+    if not any(path.is_relative_to(ours) and path != ours for ours in (runtime(), home())):
+        raise LedgerError(f"{path} is not in a folder of the suite's and is left alone")
+    shutil.rmtree(path, ignore_errors=False) if path.exists() else None
+
+
+def _remove_container(what: str) -> None:
+    from provisioning.layers.engines import ENGINES  # the engines write to the ledger themselves
+
+    engine, _, name = what.partition(":")
+    ENGINES[engine].remove_local(name)
+
+
+def _sweep_run(what: str) -> None:
+    sweep_temporaries(Path(what))
+
+
+REMOVERS: dict[str, Callable[[str], None]] = {
+    "processes": processes.end_all,
+    "directory": _remove_directory,
+    "cgroup": cgroups.remove,
+    "container": _remove_container,
+    "run-directory": _sweep_run,
+}
+
+
+@contextmanager
+def holding(kind: str, what: str) -> Iterator[str]:
+    """Hold one thing: the entry is written now, the thing is removed at the end, however it comes."""
+    me = psutil.Process()
+    entry = Entry(kind=kind, what=what, boot_id=boot_id(), owner_pid=me.pid, owner_started=me.create_time())
+    path = state("ledger") / f"{secrets.token_hex(8)}.json"
+    write_atomic(path, entry.model_dump_json())
+    try:
+        yield what
+    finally:
+        REMOVERS[kind](what)
+        path.unlink(missing_ok=True)
+
+
+def clean() -> list[str]:
+    """Remove what dead owners left, newest first; returns one line per thing.
+
+    Raises LedgerError at the end when something could not be removed; all else is removed by then.
+    """
+    removed, stuck = [], []
+    entries = sorted(state("ledger").glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in entries:
+        try:
+            entry = Entry.model_validate_json(path.read_bytes())
+        except ValidationError:
+            stuck.append(f"{path}: not an entry of this suite's ledger")
+            continue
+        if entry.owned_by_the_living():
+            continue
+        try:
+            REMOVERS[entry.kind](entry.what)
+        except (BenchError, OSError, KeyError) as error:
+            stuck.append(f"{entry.kind} {entry.what}: {error}")
+            continue
+        path.unlink(missing_ok=True)
+        removed.append(f"{entry.kind} {entry.what}")
+    if stuck:
+        raise LedgerError("could not remove " + "; ".join(stuck), remedy="see why, then run bench clean again")
+    return removed
+
+
+def living() -> list[Entry]:
+    """The entries whose owners still run: what another ``bench`` is using now."""
+    entries = []
+    for path in state("ledger").glob("*.json"):
+        try:
+            entry = Entry.model_validate_json(path.read_bytes())
+        except (ValidationError, OSError):
+            continue
+        if entry.owned_by_the_living() and entry.owner_pid != os.getpid():
+            entries.append(entry)
+    return entries

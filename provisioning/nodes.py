@@ -1,0 +1,92 @@
+"""Nodes: this machine, and every place that is reached by putting words before a command."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from provisioning import ledger
+from provisioning.processes import LocalProcess
+from suite.errors import CommandError
+from suite.interfaces import Completed, Node, Process
+
+IMAGE_PYTHON = ("/usr/bin/python3", "/opt/virtbench")
+
+
+@dataclass
+class LocalNode:
+    """This machine. Every process it starts carries ``token``."""
+
+    token: str
+    cpus: tuple[int, ...]
+    userland: str | None
+    name: str = "localhost"
+    python: tuple[str, str] = IMAGE_PYTHON
+    local: bool = True
+    facts: Mapping[str, object] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+    _started: list[LocalProcess] = field(default_factory=list)
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        process = LocalProcess(argv, self.token, stdin)
+        try:
+            stdout = "".join(line + "\n" for line in process.lines(timeout_s))
+            completed = Completed(process.wait(timeout_s), stdout, process.output_tail())
+        finally:
+            process.close()
+        if check and completed.returncode:
+            raise CommandError(argv, completed.returncode, completed.stderr or completed.stdout)
+        return completed
+
+    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+        process = LocalProcess(argv, self.token, stdin)
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what was started and not waited for."""
+        for process in reversed(self._started):
+            process.close()
+        self._started.clear()
+
+
+@contextmanager
+def local_node(cpus: tuple[int, ...], userland: str | None) -> Iterator[LocalNode]:
+    """This machine for the length of one trial; at the end no process of it is left."""
+    with ledger.holding("processes", uuid.uuid4().hex) as token:
+        node = LocalNode(token, cpus, userland)
+        try:
+            yield node
+        finally:
+            node.close()
+
+
+@dataclass
+class WrappedNode:
+    """A place reached through ``parent`` by a longer command: a chroot, a container, a guest over SSH."""
+
+    parent: Node
+    wrap: Callable[[Sequence[str]], list[str]]
+    name: str
+    userland: str | None
+    cpus: tuple[int, ...]
+    local: bool
+    python: tuple[str, str] = IMAGE_PYTHON
+    facts: Mapping[str, object] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.facts = {**self.parent.facts, **self.facts}
+        self.substitutes = (*self.parent.substitutes, *self.substitutes)
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        return self.parent.run(self.wrap(argv), stdin=stdin, timeout_s=timeout_s, check=check)
+
+    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+        return self.parent.start(self.wrap(argv), stdin=stdin)
+
+
+def write_file(node: Node, path: str, content: bytes) -> None:
+    """Write a file on any node, its directory made first."""
+    node.run(["mkdir", "-p", "--", path.rpartition("/")[0] or "/"])
+    node.run(["dd", f"of={path}", "status=none"], stdin=content)

@@ -1,0 +1,129 @@
+"""Processes of this machine: starting them so that they can be found again, and ending them.
+
+Every process that the suite starts carries a token in its environment, and so do its children and theirs. The token is
+in the ledger before the first of them exists; whoever carries it belongs to the suite.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+import psutil
+
+from suite.errors import CommandError, RequestError
+
+TOKEN = "VIRTBENCH_TOKEN"  # noqa: S105 (a marker, no secret)
+TAIL_BYTES = 8192
+GONE_WITHIN_S = 20.0
+
+
+def environment(token: str) -> dict[str, str]:
+    """This process's environment with the token."""
+    return {**os.environ, TOKEN: token}
+
+
+def carrying(token: str) -> list[psutil.Process]:
+    """The processes that carry the token, this one never among them. (A zombie has no environment: it has ended.)"""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(TOKEN) == token:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def end_all(token: str) -> None:
+    """Kill every process that carries the token and wait until it is gone. Raises CommandError if one stays."""
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while left := carrying(token):
+        if time.monotonic() > deadline:
+            raise CommandError(["kill"], None, f"processes {[p.pid for p in left]} do not end")
+        for process in left:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(left, timeout=1.0)
+
+
+class LocalProcess:
+    """A child of this process. See ``suite.interfaces.Process``."""
+
+    def __init__(self, argv: Sequence[str], token: str, stdin: bytes) -> None:
+        self.argv = list(argv)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            # A session of its own: Ctrl-C reaches the suite alone, which then ends its children in order.
+            self.popen = _popen(self.argv, given, self._stderr, environment(token))
+
+    def lines(self, timeout_s: float) -> Iterator[str]:
+        """See ``suite.interfaces.Process``. Blocks in the kernel between lines; nothing polls."""
+        deadline = time.monotonic() + timeout_s
+        stdout = self.popen.stdout
+        assert stdout is not None  # noqa: S101 (opened as a pipe below)
+        pending = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while True:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.kill()
+                    raise CommandError(self.argv, None, self.output_tail())
+                if not (chunk := os.read(stdout.fileno(), 1 << 16)):
+                    break
+                *whole, pending = (pending + chunk).split(b"\n")
+                yield from (line.decode(errors="replace") for line in whole)
+        if pending:
+            yield pending.decode(errors="replace")
+
+    def wait(self, timeout_s: float) -> int:
+        try:
+            return self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise CommandError(self.argv, None, self.output_tail()) from None
+
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def kill(self) -> None:
+        if self.popen.poll() is None:
+            # Its session, so that no grandchild keeps the pipes open.
+            os.killpg(self.popen.pid, signal.SIGKILL)
+            self.popen.wait()
+
+    def output_tail(self) -> str:
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - TAIL_BYTES))
+        return self._stderr.read().decode(errors="replace")
+
+    def close(self) -> None:
+        """Kill it if it still runs, and give its files back."""
+        self.kill()
+        if self.popen.stdout:
+            self.popen.stdout.close()
+        self._stderr.close()
+
+
+def _popen(argv: list[str], stdin: IO[bytes], stderr: IO[bytes], env: dict[str, str]) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=env,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise RequestError(f"{argv[0]} is not installed", remedy="bench doctor says what to install") from error
+    except OSError as error:
+        raise CommandError(argv, error.errno, f"cannot start {argv[0]}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""What is run on a target. Imports the core and no other room."""

@@ -1,0 +1,119 @@
+"""The host's side of the worker's protocol: lines to events, and events to what they say together."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from suite.errors import MeasurementError
+from suite.interfaces import Observer
+from suite.profiles import Workload
+from suite.records import Timeline
+
+ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
+_QUOTED_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the worker. ``t_s`` is on its clock, ``arrived_s`` on the host's."""
+
+    name: str
+    t_s: float
+    arrived_s: float
+    fields: Mapping[str, object]
+
+
+def parse_event(line: str, arrived_s: float) -> Event:
+    """Raises MeasurementError of kind ``protocol`` that quotes a line which is no event."""
+    try:
+        fields = json.loads(line)
+        name, t = fields.pop("event"), fields.pop("t")
+        if name not in (*ORDER, "error") or not isinstance(t, float | int) or not math.isfinite(t):
+            raise ValueError(line)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise MeasurementError(
+            f"the worker's output is no event of it: {line[:_QUOTED_CHARACTERS]!r}",
+            kind="protocol",
+            remedy="something else writes to the standard output of the job; bench image verify checks the image",
+        ) from None
+    return Event(name, float(t), arrived_s, fields)
+
+
+@dataclass
+class Transcript:
+    """What the worker has said so far, in the order that the protocol wants."""
+
+    workload: Workload
+    observer: Observer
+    clock: Callable[[], float] = time.monotonic
+    phase: str = "launching"
+    events: dict[str, Event] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        self._enter("launching")
+
+    def hear(self, line: str) -> None:
+        """Take in one line. Raises MeasurementError on one that does not belong here, or that says the job failed."""
+        event = parse_event(line, self.clock())
+        if event.name == "error":
+            raise MeasurementError(str(event.fields.get("message")), kind=str(event.fields.get("kind")))
+        reached = max((ORDER.index(name) for name in self.events), default=-1)
+        place = ORDER.index(event.name)
+        again = event.name == "warmup" and place == reached
+        skipped = [name for name in ORDER[reached + 1 : place] if name != "warmup"]
+        if (place <= reached and not again) or skipped:
+            raise MeasurementError(
+                f"the worker said {event.name!r} in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}",
+                kind="protocol",
+            )
+        self.events[event.name] = event
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        """Tell the observer which phase begins.
+
+        ``measuring`` is told at the end of the warm-up, which the worker follows with a garbage collection, so that the
+        display is at rest before the clock starts; between the events ``measuring`` and ``measured`` nothing is told.
+        """
+        match event.name:
+            case "started":
+                self._enter("importing")
+            case "imported":
+                self._enter("building")
+            case "built" | "warmup":
+                done, of = event.fields.get("step", 0), self.workload.warmup_steps
+                if done == of:
+                    self._enter("measuring", f"{self.workload.steps} steps")
+                else:
+                    self._enter("warm-up", f"{done}/{of}")
+            case "measured":
+                self._enter("finishing")
+
+    def _enter(self, phase: str, detail: str = "") -> None:
+        self.phase = phase
+        self.observer.phase(phase, detail)
+
+    def between(self, first: str, last: str) -> float:
+        """Seconds on the worker's clock. Raises MeasurementError when its clock went backwards."""
+        seconds = self.events[last].t_s - self.events[first].t_s
+        if seconds < 0:
+            raise MeasurementError(f"the worker's clock went back by {-seconds} s from {first} to {last}", kind="clock")
+        return seconds
+
+    def arrived_between(self, first: str, last: str) -> float:
+        """Seconds on the host's clock."""
+        return self.events[last].arrived_s - self.events[first].arrived_s
+
+    def timeline(self, elapsed_s: float) -> Timeline:
+        """Where ``elapsed_s`` went. The launch is null when the clocks disagree by more than it took."""
+        launch_s = elapsed_s - self.between("started", "done")
+        return Timeline(
+            launch_s=launch_s if launch_s >= 0 else None,
+            imports_s=self.between("started", "imported"),
+            build_s=self.between("imported", "built"),
+            warmup_s=self.between("built", "measuring"),
+            measured_s=self.between("measuring", "measured"),
+            teardown_s=self.between("measured", "done"),
+        )

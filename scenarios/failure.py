@@ -1,0 +1,57 @@
+"""How a job's bad end is told: what happened, in which phase, and what to do."""
+
+import contextlib
+import signal
+from collections.abc import Sequence
+
+from suite.envelope import GIB
+from suite.errors import CommandError, MeasurementError
+from suite.interfaces import Process
+
+_LAST_WORDS_S = 5.0
+_REMEDIES = {
+    "out-of-memory": "give the targets more with --memory, or make --batch smaller",
+    "killed": "give the targets more with --memory, or make --batch smaller",
+    "timeout": "allow more with --trial-timeout, or make the job smaller with --steps or --batch",
+    "device": "bench doctor says which devices this machine has",
+}
+
+
+def signal_of(status: int) -> int | None:
+    """The signal that ended a process: negative for a child, 128 and more as engines, shells and SSH pass it on."""
+    number = -status if status < 0 else status - 128
+    return number if 0 < number <= signal.SIGRTMAX else None
+
+
+def failure_of_exit(status: int, phase: str, memory_bytes: int) -> MeasurementError:
+    """A worker that ended badly, or without its last line."""
+    number = signal_of(status)
+    if number == signal.SIGKILL:
+        limit = f"{memory_bytes / GIB:.1f} GiB"
+        why = f"most likely it wanted more memory than its limit of {limit}"
+        return MeasurementError(f"the worker was killed in the phase {phase!r}; {why}", kind="killed")
+    if number is not None:
+        names = {int(known): known.name for known in signal.Signals}
+        name = names.get(number, f"signal {number}")
+        return MeasurementError(f"the worker was ended by {name} in the phase {phase!r}", kind="killed")
+    how = f"ended with exit status {status}" if status else "ended early"
+    return MeasurementError(f"the worker {how} in the phase {phase!r} without saying why", kind="protocol")
+
+
+def failure_of_timeout(timeout_s: float, phase: str) -> MeasurementError:
+    return MeasurementError(f"the worker had not ended after {timeout_s:g} s: it was {phase!r}", kind="timeout")
+
+
+def with_process(error: MeasurementError, argv: Sequence[str], process: Process) -> MeasurementError:
+    """The same failure with the command and what it printed; a job that failed by itself may print to its end."""
+    if error.kind not in ("protocol", "timeout"):
+        with contextlib.suppress(CommandError):
+            process.wait(_LAST_WORDS_S)
+    process.kill()
+    return MeasurementError(
+        error.message,
+        kind=error.kind,
+        command=argv,
+        output_tail=process.output_tail(),
+        remedy=error.remedy or _REMEDIES.get(error.kind),
+    )

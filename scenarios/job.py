@@ -1,0 +1,165 @@
+"""Runs the worker on a node, and turns what it says into a measurement."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from pydantic import ValidationError
+
+from scenarios.events import Transcript
+from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
+from suite.errors import CommandError, MeasurementError
+from suite.interfaces import Measurement, Node, Observer
+from suite.plan import Trial
+from suite.records import Environment, Steps
+
+# What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
+TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
+
+SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
+"""An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What the job computes on, and how several of one instance are used together."""
+
+    device: str = "cpu"
+    devices: int = 1
+    parallel: str = "none"
+
+
+def worker_argv(node: Node, threads: int, recipe: str) -> list[str]:
+    """The launch of the worker on a node."""
+    interpreter, python_path = node.python
+    return [*clean_environment(threads, recipe, PYTHONPATH=python_path), interpreter, "-m", "scenarios.worker"]
+
+
+def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
+    """The words before a command that give it the job's variables and none of the launching environment's.
+
+    Those would differ between the targets.
+    """
+    variables = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/tmp",  # noqa: S108 - what torch caches is of one job only
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        **more,
+    }
+    if recipe == "tuned":
+        variables["GLIBC_TUNABLES"] = TUNED_ALLOCATOR
+    return ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())]
+
+
+def specification(trial: Trial, devices: Devices) -> bytes:
+    """What the worker reads from its standard input."""
+    spec = {
+        "model": trial.model,
+        **trial.workload.model_dump(),
+        "threads": trial.envelope.threads,
+        "recipe": trial.recipe,
+        "seed": trial.seed,
+        **asdict(devices),
+    }
+    return json.dumps(spec).encode()
+
+
+def run_job(trial: Trial, node: Node, observer: Observer, devices: Devices) -> Measurement:
+    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
+    argv = worker_argv(node, trial.envelope.threads, trial.recipe)
+    observer.phase("attesting")
+    attested = _attest(node, argv, trial.trial_timeout_s)
+    transcript = Transcript(trial.workload, observer)
+    elapsed_s = _listen(trial, node, argv, specification(trial, devices), transcript)
+    try:
+        return _measurement(trial, node, devices, attested, transcript, elapsed_s)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise MeasurementError(
+            f"what the worker said cannot be recorded: {where}: {first['msg']}", kind="protocol", command=argv
+        ) from error
+
+
+def _attest(node: Node, argv: list[str], timeout_s: float) -> Mapping[str, object]:
+    said = node.run([*argv, "--attest"], timeout_s=timeout_s).stdout
+    try:
+        attested = json.loads(said)
+    except ValueError:
+        attested = None
+    if not isinstance(attested, dict):
+        raise MeasurementError(f"the attestation is no JSON object: {said[:200]!r}", kind="protocol", command=argv)
+    return attested
+
+
+def _listen(trial: Trial, node: Node, argv: list[str], spec: bytes, transcript: Transcript) -> float:
+    """Run the worker to its end. Returns the seconds from its launch to its end."""
+    transcript.begin()
+    begin_s = time.monotonic()
+    process = node.start(argv, stdin=spec)
+    try:
+        for line in process.lines(trial.trial_timeout_s):
+            transcript.hear(line)
+        left_s = trial.trial_timeout_s - (time.monotonic() - begin_s)
+        status = process.wait(max(1.0, left_s))
+        elapsed_s = time.monotonic() - begin_s
+        if status or "done" not in transcript.events:
+            raise failure_of_exit(status, transcript.phase, trial.envelope.memory_bytes)
+        return elapsed_s
+    except CommandError as error:
+        if error.returncode is not None:
+            raise
+        timeout = failure_of_timeout(trial.trial_timeout_s, transcript.phase)
+        raise with_process(timeout, argv, process) from error
+    except MeasurementError as error:
+        raise with_process(error, argv, process) from error
+    finally:
+        process.kill()
+
+
+def _measurement(
+    trial: Trial,
+    node: Node,
+    devices: Devices,
+    attested: Mapping[str, object],
+    transcript: Transcript,
+    elapsed_s: float,
+) -> Measurement:
+    said = transcript.events["steps"].fields
+    steps = Steps.model_validate(said.get("steps"))
+    span_s = transcript.between("measuring", "measured")
+    if len(steps.elapsed_s) != trial.workload.steps or span_s <= 0:
+        raise MeasurementError(
+            f"the worker measured {len(steps.elapsed_s)} steps in {span_s} s; {trial.workload.steps} were asked for",
+            kind="protocol",
+        )
+    return Measurement(
+        elapsed_s=elapsed_s,
+        throughput_images_per_s=trial.workload.batch * devices.devices * trial.workload.steps / span_s,
+        steps=steps,
+        timeline=transcript.timeline(elapsed_s),
+        environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),
+        clock_ratio=_clock_ratio(transcript, span_s),
+        details={**asdict(devices), "measured_usage": said.get("usage")},
+    )
+
+
+def merged_environment(
+    attested: Mapping[str, object], said: Mapping[str, object], facts: Mapping[str, object]
+) -> Environment:
+    """What the job saw, completed by the attestation, and by the layers' facts where the inside sees nothing."""
+    merged = dict(facts)
+    for seen in (attested, said.get("environment")):
+        if isinstance(seen, Mapping):
+            merged.update((name, value) for name, value in seen.items() if value is not None)
+    return Environment.model_validate(merged)
+
+
+def _clock_ratio(transcript: Transcript, span_s: float) -> float | None:
+    """The measured span on the worker's clock over that on the host's, as its two events came in."""
+    host_s = transcript.arrived_between("measuring", "measured")
+    return span_s / host_s if min(host_s, span_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None

@@ -1,0 +1,18 @@
+"""Synthetic training: one batch in memory, used in every step, so that only computing is measured."""
+
+from scenarios.job import Devices, run_job
+from suite.interfaces import Measurement, Node, Observer
+from suite.plan import Trial
+
+
+class Synthetic:
+    """The paper's synthetic benchmark on one instance."""
+
+    name = "synthetic"
+
+    def __init__(self, device: str = "cpu", devices: int = 1, parallel: str = "none") -> None:
+        self._devices = Devices(device, devices, parallel)
+
+    def measure(self, trial: Trial, node: Node, observer: Observer) -> Measurement:
+        """Raises MeasurementError when the job does not come to its end."""
+        return run_job(trial, node, observer, self._devices)

@@ -1,0 +1,90 @@
+"""How much memory this process may use: the machine's, and the least limit of the control groups it is in."""
+
+import re
+from pathlib import Path, PurePosixPath
+
+_V1_FILE, _V2_FILE = "memory.limit_in_bytes", "memory.max"
+
+
+def read(path: Path) -> str | None:
+    """The file's text without the white space around it, or None: a place may hide any part of /proc and /sys."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def memory_total_bytes(proc: Path) -> int | None:
+    """What the kernel manages: physical memory without what the kernel kept for itself."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", read(proc / "meminfo") or "", re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def physical_bytes(proc: Path) -> int | None:
+    """What the firmware gave to the kernel, from /proc/iomem; None where the addresses are hidden (no root)."""
+    total = 0
+    for line in (read(proc / "iomem") or "").splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) : System RAM", line):
+            first, last = int(found[1], 16), int(found[2], 16)
+            total += last - first + 1 if last else 0
+    return total or None
+
+
+def cgroup_version(proc: Path) -> int | None:
+    """The version of the hierarchy that limits memory. Version 2 may be mounted beside it and limit other things."""
+    groups = _groups(proc)
+    if "memory" in groups:
+        return 1
+    return 2 if "" in groups else None
+
+
+def memory_bytes(proc: Path) -> int | None:
+    """The least of the limits and of the machine's memory; None where there is a limit that cannot be read."""
+    machine = physical_bytes(proc) or memory_total_bytes(proc)
+    version = cgroup_version(proc)
+    if version is None:
+        return machine
+    group = _groups(proc)["memory" if version == 1 else ""]
+    directories = _directories(proc, version, group)
+    if directories is None:
+        # In the root group nothing is limited. Elsewhere there may be a limit, and it is hidden.
+        return machine if group == "/" else None
+    texts = [read(directory / (_V1_FILE if version == 1 else _V2_FILE)) for directory in directories]
+    limits = [int(text) for text in texts if text and text.isdigit()]
+    return min([*limits, *([machine] if machine else [])], default=None)
+
+
+def _groups(proc: Path) -> dict[str, str]:
+    """Controller to group; version 2 under the empty name."""
+    groups = {}
+    for line in (read(proc / "self/cgroup") or "").splitlines():
+        _, controllers, group = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), group))
+    return groups
+
+
+def _directories(proc: Path, version: int, group: str) -> list[Path] | None:
+    """The directories of the group and of all groups above it that can be seen, or None where none can."""
+    for line in (read(proc / "self/mountinfo") or "").splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = [*rest.split(), "", "", ""][:3]
+        wanted = kind == "cgroup2" if version == 2 else kind == "cgroup" and "memory" in options.split(",")
+        if not wanted:
+            continue
+        root, mounted_at = fields.split()[3:5]
+        top = proc.parent / mounted_at.lstrip("/")
+        if not top.is_dir():
+            continue
+        inside = _below(group, root)
+        return [top / inside, *(top / parent for parent in inside.parents)]
+    return None
+
+
+def _below(group: str, root: str) -> PurePosixPath:
+    """The group relative to the group that is mounted.
+
+    They differ in a container: with the host's control group namespace the mount shows the container's own group only,
+    and with a private one both are ``/``. A group outside of the mount is not seen; its top is then the best there is.
+    """
+    path = PurePosixPath(group)
+    return path.relative_to(root) if path.is_relative_to(root) and ".." not in path.parts else PurePosixPath()

@@ -1,0 +1,65 @@
+"""Runs made of records as the loop leaves them, with numbers that a test chooses."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.envelope import GIB, Envelope
+from suite.profiles import Workload
+from suite.records import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.store import Run
+
+Save = Callable[..., TrialRecord]
+
+
+def record(run_id: str = "run", **changes: Any) -> TrialRecord:
+    """One record: bare metal, ResNet-50, 10 images/s, 20 s elapsed, 0.5 s opening, with ``changes``.
+
+    ``failed`` (a message) makes it a failed one; ``userland`` and ``capability`` are what the target reports.
+    """
+    failed = changes.pop("failed", None)
+    place = Environment(
+        userland_sha256=changes.pop("userland", "a" * 64),
+        torch_cpu_capability=changes.pop("capability", "AVX2"),
+        cpu_model="a CPU",
+    )
+    values: dict[str, Any] = {
+        "scenario": "synthetic",
+        "target": "bare-metal",
+        "model": "resnet50",
+        "data": "synthetic",
+        "profile": "smoke",
+        "recipe": "reference",
+        "block": 0,
+        "position": 0,
+        "seed": 0,
+        "workload": Workload(batch=2, image_px=32, warmup_steps=1, steps=3),
+        "envelope": Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2),
+        "outcome": Outcome(status="ok"),
+        "throughput_images_per_s": 10.0,
+        "elapsed_s": 20.0,
+        "open_s": 0.5,
+        "steps": Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3),
+        "environment": Environments(host=place, target=place),
+    }
+    if failed:
+        values["outcome"] = Outcome(status="failed", kind="command", message=failed)
+        values |= {"throughput_images_per_s": None, "elapsed_s": None, "steps": None}
+    values |= changes
+    name = f"{values['scenario']}-{values['model']}-{values['target']}-b{values['block']:03d}"
+    named = {"trial_id": name, "run_id": run_id, "suite_version": "0", "started_at": "2026-01-01T00:00:00+00:00"}
+    return TrialRecord(**(named | values))
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Saves a record of the run in ``tmp_path / run_id``."""
+
+    def _save(run_id: str = "run", **changes: Any) -> TrialRecord:
+        made = record(run_id, **changes)
+        Run(tmp_path / run_id).save(made)
+        return made
+
+    return _save

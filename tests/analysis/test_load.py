@@ -1,0 +1,126 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.load import load
+from analysis.warnings import CopiedRecords, EmptyRun, SkippedRecord
+from suite.errors import RequestError
+
+
+def test_a_record_of_the_store_comes_back_with_the_values_it_was_saved_with(tmp_path: Path, save: Any) -> None:
+    made = save(target="vm", substitutes=["accelerator:tcg", "b"], options={"isa": "native", "engine": "runc"}, block=3)
+    trial = load([tmp_path / "run"]).trials.iloc[0]
+    for name in ("run_id", "trial_id", "scenario", "target", "model", "block", "elapsed_s", "open_s"):
+        assert trial[name] == getattr(made, name)
+    assert trial["substitutes"] == "accelerator:tcg\nb"
+    assert trial["options"] == "engine=runc\nisa=native"
+    assert (trial["cpus"], trial["memory_bytes"], trial["batch"]) == (2, 2 << 30, 2)
+    assert trial["userland_sha256"] == "a" * 64
+    assert trial["ok"]
+    assert Path(trial["path"]) == tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+
+
+def test_what_was_not_measured_is_missing_and_never_zero(tmp_path: Path, save: Any) -> None:
+    save(failed="no memory", open_s=None)
+    trial = load([tmp_path / "run"]).trials.iloc[0]
+    assert not trial["ok"]
+    assert trial["error_message"] == "no memory"
+    assert pd.isna(trial[["throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"]].astype(float)).all()
+
+
+def test_a_record_that_another_program_formatted_reads_the_same(tmp_path: Path, save: Any) -> None:
+    made = save()
+    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+    before = load([tmp_path / "run"]).trials
+    for indent in (None, 2, 4):
+        path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
+        pd.testing.assert_frame_equal(load([tmp_path / "run"]).trials, before)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "not JSON"),
+        (b'{"schema_version": 1,', "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1, 2]", "not a record of this suite"),
+        (b'{"name": "pytest-benchmark"}', "not a record of this suite"),
+        (b'{"schema_version": 99}', "its schema version is 99, this suite reads up to 1"),
+        (b'{"schema_version": 1}', "run_id: Field required"),
+    ],
+)
+def test_a_file_that_is_no_usable_record_is_named_with_the_reason(
+    tmp_path: Path, save: Any, content: bytes, why: str
+) -> None:
+    save()
+    bad = tmp_path / "run" / "trials" / "bad.json"
+    bad.write_bytes(content)
+    records = load([tmp_path / "run"])
+    assert len(records.trials) == 1
+    (found,) = records.warnings
+    assert isinstance(found, SkippedRecord)
+    assert found.path == bad
+    assert why in found.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("throughput_images_per_s", -1), ("throughput_images_per_s", None), ("elapsed_s", "soon"), ("scenario", "../x")],
+)
+def test_a_record_edited_to_nonsense_is_left_out(tmp_path: Path, save: Any, key: str, value: object) -> None:
+    save()
+    made = save(block=1)
+    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    records = load([tmp_path / "run"])
+    assert len(records.trials) == 1
+    assert key in records.warnings[0].message
+
+
+def test_a_directory_among_the_records_is_left_out_with_a_warning(tmp_path: Path, save: Any) -> None:
+    save()
+    (tmp_path / "run" / "trials" / "odd.json").mkdir()
+    assert "cannot be read" in load([tmp_path / "run"]).warnings[0].message
+
+
+def test_a_half_written_temporary_file_of_the_store_is_no_record(tmp_path: Path, save: Any) -> None:
+    save()
+    (tmp_path / "run" / "trials" / ".x.json.abcd").write_text("{")
+    assert load([tmp_path / "run"]).warnings == ()
+
+
+def test_no_record_at_all_is_refused_with_what_was_found_instead(tmp_path: Path) -> None:
+    trials = tmp_path / "run" / "trials"
+    with pytest.raises(RequestError, match="no directory"):
+        load([tmp_path / "run"])
+    trials.mkdir(parents=True)
+    with pytest.raises(RequestError, match="no usable record"):
+        load([tmp_path / "run"])
+    (trials / "x.json").write_text("{}")
+    with pytest.raises(RequestError, match=r"1 files are left out; .*x\.json"):
+        load([tmp_path / "run"])
+
+
+def test_an_empty_run_beside_a_full_one_is_a_warning(tmp_path: Path, save: Any) -> None:
+    save()
+    (tmp_path / "empty").mkdir()
+    assert load([tmp_path / "run", tmp_path / "empty"]).warnings == (EmptyRun(tmp_path / "empty"),)
+
+
+def test_a_run_named_twice_counts_once(tmp_path: Path, save: Any) -> None:
+    save()
+    assert len(load([tmp_path / "run", tmp_path / "." / "run"]).trials) == 1
+
+
+def test_a_copy_of_a_run_counts_once_and_is_named(tmp_path: Path, save: Any) -> None:
+    made = save()
+    copy = tmp_path / "copy" / "trials" / "other-name.json"
+    copy.parent.mkdir(parents=True)
+    copy.write_text(made.model_dump_json())
+    records = load([tmp_path / "run", tmp_path / "copy"])
+    assert len(records.trials) == 1
+    assert records.warnings == (CopiedRecords(1, copy),)

@@ -1,0 +1,127 @@
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from analysis import tables
+from analysis.results import Comparison, Estimate, Group, Job, TargetSummary
+from analysis.warnings import NotNormalised
+
+JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
+
+
+def summary(target: str, ratio: float | None = 1.0, failed: int = 0, notes: tuple[str, ...] = ()) -> TargetSummary:
+    estimates = {
+        "throughput": Estimate(0.0123456, 3, ratio, 3 if ratio else 0),
+        "elapsed": Estimate(1234.5, 3, ratio, 3 if ratio else 0),
+    }
+    return TargetSummary(target, 3, failed, notes, ("AVX2 against AVX512",) if notes else (), estimates)
+
+
+COMPARISON = Comparison(
+    ("run",),
+    (Group(JOB, "resnet50", (summary("bare-metal"), summary("container-vm", 0.5, 2, ("accelerator:tcg",)))),),
+    (NotNormalised("a | job", ("resnet50",), ("vm",), "there is\n no bare-metal trial", {"scenario": "synthetic"}),),
+)
+
+
+def printed(comparison: Comparison, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(tables.Terminal(comparison))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [30, 40, 71, 72, 80, 200])
+def test_every_word_and_number_is_whole_on_every_terminal(width: int) -> None:
+    text = printed(COMPARISON, width)
+    for word in ("resnet50", "bare-metal", "container-vm", "accelerator:tcg", "AVX512", "0.0123", "1234", "0.500x"):
+        assert word in text
+    assert "2 failed" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("render", [tables.as_json, tables.as_csv, tables.as_markdown, lambda c: printed(c, 80)])
+def test_substitutes_and_marks_are_named_in_every_form(render: object) -> None:
+    assert callable(render)
+    text = render(COMPARISON)
+    assert "accelerator:tcg" in text
+    assert "AVX2 against AVX512" in text
+
+
+@pytest.mark.parametrize("render", [tables.as_json, tables.as_markdown, lambda c: printed(c, 200)])
+def test_warnings_and_their_advice_are_part_of_every_form_that_has_a_place_for_them(render: object) -> None:
+    assert callable(render)
+    text = render(COMPARISON)
+    assert "no bare-metal trial" in text
+    assert "bench run --scenario synthetic --model resnet50 --target bare-metal --target vm" in text
+
+
+def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> None:
+    found = json.loads(tables.as_json(COMPARISON))
+    assert list(found) == ["schema_version", "runs", "rows", "warnings"]
+    assert len(found["rows"]) == 6
+    assert all(tuple(row) == tables.KEYS for row in found["rows"])
+    last = found["rows"][-1]
+    assert (last["target"], last["metric"], last["unit"]) == ("container-vm", "opening", "s")
+    assert (last["value"], last["ratio"], last["trials"], last["failed"]) == (None, None, 0, 2)
+    assert last["substitutes"] == ["accelerator:tcg"]
+    assert found["warnings"][0]["kind"] == "not-normalised"
+
+
+def test_the_documentation_names_every_key() -> None:
+    assert tables.__doc__
+    for key in tables.KEYS:
+        assert key in tables.__doc__
+
+
+def test_csv_has_the_same_rows_with_empty_cells_where_nothing_was_measured() -> None:
+    lines = list(csv.DictReader(io.StringIO(tables.as_csv(COMPARISON))))
+    assert tuple(lines[0]) == tables.KEYS
+    assert len(lines) == 6
+    assert float(lines[0]["value"]) == 0.0123456
+    assert (lines[-1]["value"], lines[-1]["substitutes"]) == ("", "accelerator:tcg")
+
+
+def test_markdown_keeps_its_columns_whatever_the_texts_hold() -> None:
+    lines = tables.as_markdown(COMPARISON).splitlines()
+    assert lines[0].startswith("### resnet50")
+    assert {line.count("|") for line in lines if line.startswith("|")} == {6}
+    assert any("a \\| job" in line and "there is no bare-metal trial" in line for line in lines)
+
+
+def test_a_value_without_a_ratio_stands_alone() -> None:
+    text = printed(Comparison(("run",), (Group(JOB, "resnet50", (summary("vm", None),)),), ()), 80)
+    assert "0.0123" in text
+    assert "times bare metal" not in text
+
+
+def test_a_message_with_markup_is_printed_as_it_is() -> None:
+    found = NotNormalised("[red]job[/oops]", ("m",), ("vm",), "x", {})
+    assert "[red]job[/oops]" in printed(Comparison(("run",), (), (found,)), 80)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0.00"),
+        (0.0123456, "0.0123"),
+        (0.9996, "1.00"),
+        (9.999, "10.0"),
+        (123.4, "123"),
+        (99999.6, "100000"),
+        (1e-5, "1.00e-05"),
+        (3e9, "3.00e+09"),
+    ],
+)
+def test_a_number_has_three_digits(value: float, text: str) -> None:
+    assert tables.number(value) == text
+
+
+@given(st.floats(1e-12, 1e12))
+def test_a_printed_number_is_within_half_a_per_cent_of_the_true_one(value: float) -> None:
+    assert float(tables.number(value)) == pytest.approx(value, rel=0.00501)

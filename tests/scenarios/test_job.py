@@ -1,0 +1,234 @@
+"""The job as the host sees it: what the worker says becomes a measurement, and every bad end one clear failure."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scenarios.job import Devices, merged_environment, run_job, worker_argv
+from suite.errors import MeasurementError
+from suite.interfaces import Node, Observer
+from suite.plan import Trial
+
+Scripted = Callable[..., Any]
+
+
+def event(name: str, t: float, **fields: object) -> str:
+    return json.dumps({"event": name, "t": t, **fields})
+
+
+STEPS: dict[str, list[float] | None] = {
+    "elapsed_s": [1.0, 1.0, 2.0],
+    "data_s": [0.0, 0.0, 0.0],
+    "copy_s": None,
+    "compute_s": [1.0, 1.0, 2.0],
+    "communicate_s": None,
+}
+STORY = [
+    event("started", 100.0),
+    event("imported", 102.0),
+    event("environment", 102.5, environment={"kernel": "6.1", "threads": 1, "hypervisor": None}),
+    event("built", 103.0),
+    event("warmup", 104.0, step=1, of=2),
+    event("warmup", 105.0, step=2, of=2),
+    event("measuring", 105.5, steps=3),
+    event("measured", 109.5),
+    event("steps", 109.6, steps=STEPS, usage={"minor_faults": 5}),
+    event("done", 109.75),
+]
+
+
+def failure(trial: Trial, node: Node, observer: Observer) -> MeasurementError:
+    with pytest.raises(MeasurementError) as raised:
+        run_job(trial, node, observer, Devices())
+    return raised.value
+
+
+def test_throughput_is_images_over_the_measured_span_of_all_devices(
+    trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    measured = run_job(trial, scripted(*STORY), observer, Devices("cpu", 2, "parameter-cpu"))
+    assert measured.throughput_images_per_s == 2 * 2 * 3 / 4.0
+    assert measured.steps is not None
+    assert measured.steps.elapsed_s == [1.0, 1.0, 2.0]
+    assert measured.steps.copy_s is None
+    assert measured.details["measured_usage"] == {"minor_faults": 5}
+    assert measured.details["parallel"] == "parameter-cpu"
+
+
+def test_the_timeline_adds_up_to_the_elapsed_time(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    # The worker's clock runs ten seconds here in no time at all, so that nothing is left for the launch.
+    timeline = run_job(trial, scripted(*STORY), observer, Devices()).timeline
+    assert timeline.launch_s is None
+    assert (timeline.imports_s, timeline.build_s, timeline.warmup_s) == (2.0, 1.0, 2.5)
+    assert (timeline.measured_s, timeline.teardown_s) == (4.0, 0.25)
+
+
+def test_the_launch_is_what_is_left_of_the_elapsed_time(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    at_once = [json.dumps({**json.loads(line), "t": 1.0 + 1e-6 * number}) for number, line in enumerate(STORY)]
+    measured = run_job(trial, scripted(0.05, *at_once), observer, Devices())
+    assert measured.timeline.launch_s is not None
+    assert 0.05 <= measured.timeline.launch_s <= measured.elapsed_s
+
+
+def test_clocks_are_not_compared_over_a_short_span(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    assert run_job(trial, scripted(*STORY), observer, Devices()).clock_ratio is None
+
+
+def test_a_clock_that_runs_fast_shows(
+    trial: Trial, observer: Any, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scenarios.job.SHORTEST_SPAN_FOR_CLOCKS_S", 0.1)
+    measured = run_job(trial, scripted(*STORY[:7], 0.2, *STORY[7:]), observer, Devices())
+    assert measured.clock_ratio == pytest.approx(20.0, rel=0.2)
+
+
+def test_the_observer_hears_nothing_between_measuring_and_measured(
+    trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    run_job(trial, scripted(*STORY), observer, Devices())
+    assert observer.phases == [
+        ("attesting", ""),
+        ("launching", ""),
+        ("importing", ""),
+        ("building", ""),
+        ("warm-up", "0/2"),
+        ("warm-up", "1/2"),
+        ("measuring", "3 steps"),
+        ("finishing", ""),
+    ]
+
+
+def test_without_warm_up_measuring_is_told_when_the_model_is_built(
+    trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    workload = trial.workload.model_copy(update={"warmup_steps": 0})
+    story = [line for line in STORY if "warmup" not in line]
+    run_job(trial.model_copy(update={"workload": workload}), scripted(*story), observer, Devices())
+    assert observer.phases[-2:] == [("measuring", "3 steps"), ("finishing", "")]
+
+
+def test_a_garbage_line_is_quoted_in_the_failure(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    node = scripted(STORY[0], "Segmentation fault " + "x" * 1000)
+    error = failure(trial, node, observer)
+    assert error.kind == "protocol"
+    assert "Segmentation fault xxx" in error.message
+    assert len(error.message) < 300
+    assert error.output_tail == "the last words"
+    assert error.command[-1] == "scenarios.worker"
+    assert node.process.killed
+
+
+@pytest.mark.parametrize("line", ["[]", "7", "{}", '{"event": "hello", "t": 1}', '{"event": "started", "t": NaN}', ""])
+def test_json_that_is_no_event_is_garbage_too(line: str, trial: Trial, observer: Any, scripted: Scripted) -> None:
+    assert failure(trial, scripted(line), observer).kind == "protocol"
+
+
+@pytest.mark.parametrize("story", [STORY[1:], [STORY[0], *STORY], [*STORY[:5], *STORY[3:]], [*STORY[:6], *STORY[7:]]])
+def test_events_out_of_order_are_refused(story: list[str], trial: Trial, observer: Any, scripted: Scripted) -> None:
+    assert failure(trial, scripted(*story), observer).kind == "protocol"
+
+
+def test_the_workers_own_reason_is_kept(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    said = event("error", 101.0, kind="out-of-memory", message="can't allocate memory")
+    error = failure(trial, scripted(STORY[0], said, status=1), observer)
+    assert (error.kind, error.message) == ("out-of-memory", "can't allocate memory")
+    assert "--memory" in str(error.remedy)
+
+
+@pytest.mark.parametrize("status", [-9, 137])
+def test_a_killed_worker_most_likely_wanted_too_much_memory(
+    status: int, trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    error = failure(trial, scripted(*STORY[:5], status=status), observer)
+    assert error.kind == "killed"
+    assert "limit of 2.0 GiB" in error.message
+    assert "'warm-up'" in error.message
+
+
+def test_a_crash_names_its_signal(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    error = failure(trial, scripted(*STORY[:5], status=-11), observer)
+    assert error.kind == "killed"
+    assert "SIGSEGV" in error.message
+
+
+@pytest.mark.parametrize(("status", "says"), [(0, "ended early"), (127, "status 127"), (255, "status 255")])
+def test_a_worker_that_ends_without_its_last_line_has_failed(
+    status: int, says: str, trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    error = failure(trial, scripted(*STORY[:-1], status=status), observer)
+    assert error.kind == "protocol"
+    assert says in error.message
+
+
+def test_a_bad_exit_status_after_the_last_line_is_a_failure(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    assert failure(trial, scripted(*STORY, status=-11), observer).kind == "killed"
+
+
+def test_a_timeout_says_in_which_phase_the_worker_was(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    error = failure(trial, scripted(*STORY[:7], None), observer)
+    assert error.kind == "timeout"
+    assert "120 s" in error.message
+    assert "'measuring'" in error.message
+
+
+def test_steps_that_are_too_few_are_refused(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    short = {name: column and column[:2] for name, column in STEPS.items()}
+    error = failure(trial, scripted(*STORY[:8], event("steps", 109.6, steps=short), STORY[-1]), observer)
+    assert error.kind == "protocol"
+    assert "2 steps" in error.message
+
+
+def test_steps_that_cannot_be_recorded_name_the_field(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    odd = {**STEPS, "data_s": [-1.0, 0.0, 0.0]}
+    error = failure(trial, scripted(*STORY[:8], event("steps", 109.6, steps=odd), STORY[-1]), observer)
+    assert error.kind == "protocol"
+    assert "data_s" in error.message
+
+
+def test_an_attestation_that_is_no_json_is_quoted(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    error = failure(trial, scripted(*STORY, node={"attestation": "no such file"}), observer)
+    assert error.kind == "protocol"
+    assert "no such file" in error.message
+
+
+def test_facts_complete_what_the_inside_sees_and_never_replace_it() -> None:
+    attested = {"userland_sha256": "ab", "kernel": "6.0", "hostname": "guest"}
+    said = {"environment": {"kernel": "6.1", "hostname": None}}
+    facts = {"accelerator": "tcg", "host_cpus": [0, 1], "hostname": "host", "hypervisor": "QEMU"}
+    merged = merged_environment(attested, said, facts)
+    assert (merged.kernel, merged.hostname, merged.userland_sha256) == ("6.1", "guest", "ab")
+    assert (merged.accelerator, merged.host_cpus, merged.hypervisor) == ("tcg", [0, 1], "QEMU")
+
+
+def test_nothing_of_the_launching_environment_reaches_the_worker(scripted: Scripted) -> None:
+    node = scripted(node={"python": ("/usr/bin/python3", "/opt/virtbench")})
+    argv = worker_argv(node, 3, "reference")
+    assert argv[:2] == ["/usr/bin/env", "-i"]
+    assert argv[-3:] == ["/usr/bin/python3", "-m", "scenarios.worker"]
+    assert {"OMP_NUM_THREADS=3", "MKL_NUM_THREADS=3", "PYTHONPATH=/opt/virtbench"} <= set(argv)
+    assert not [word for word in argv if word.startswith("GLIBC_TUNABLES")]
+
+
+def test_the_tuned_recipe_has_an_allocator_that_keeps_its_memory(scripted: Scripted) -> None:
+    argv = worker_argv(scripted(), 1, "tuned")
+    assert [word for word in argv if word.startswith("GLIBC_TUNABLES=") and "mmap_max=0" in word]
+
+
+def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    node = scripted(*STORY)
+    run_job(trial, node, observer, Devices())
+    assert json.loads(node.started[0][1]) == {
+        "model": "alexnet",
+        "batch": 2,
+        "image_px": 64,
+        "warmup_steps": 2,
+        "steps": 3,
+        "threads": 1,
+        "recipe": "reference",
+        "seed": 7,
+        "device": "cpu",
+        "devices": 1,
+        "parallel": "none",
+    }
