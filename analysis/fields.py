@@ -12,6 +12,10 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Environment(BaseModel):
+    cpus: list[_Count] | None = None
+    host_cpus: list[_Count] | None = None
+    memory_bytes: _Count | None = None
+    threads: _Count | None = None
     userland_sha256: str | None = None
     accelerator: str | None = None
     cpu_model: str | None = None
@@ -91,6 +95,9 @@ class Fields(BaseModel):
             *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
             "\n".join(self.substitutes),
             *(seen.userland_sha256, seen.accelerator, seen.torch, seen.torch_cpu_capability),
+            None if seen.cpus is None else len(seen.cpus),
+            *(seen.memory_bytes, seen.threads),
+            None if seen.host_cpus is None else ",".join(map(str, sorted(seen.host_cpus))),
         )
 
 
@@ -106,5 +113,6 @@ COLUMNS = (
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
     "substitutes",
     *("userland_sha256", "accelerator", "torch", "torch_cpu_capability"),
+    *("seen_cpus", "seen_memory_bytes", "seen_threads", "affinity"),
 )
-"""The columns of a table of trials; ``cpus`` is their number."""
+"""The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside."""

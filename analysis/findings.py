@@ -1,30 +1,27 @@
 """What a comparison finds that its reader must know: from the trials and from the summaries to typed warnings."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
 
+from analysis.pairs import JOB, ROW
 from analysis.results import Group, Job
-from analysis.warnings import FailedTrials, MixedSubstitutes, NotNormalised, OtherUserland
+from analysis.warnings import FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
 from suite.plan import BASELINE
-
-_JOB = [field.name for field in fields(Job)]
-_ROW = [*_JOB, "model", "target"]
 
 
 def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
     """The job and the model of a row, for people."""
-    return f"{Job(*(str(row[key]) for key in _JOB))}, {row['model']}"
+    return f"{Job(*(str(row[key]) for key in JOB))}, {row['model']}"
 
 
 def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
     """One per target and model that has failed trials, with the first of them."""
     if trials["ok"].all():
         return
-    of = trials.groupby(_ROW)["ok"].transform("size")
-    for _, failed in trials[~trials["ok"]].groupby(_ROW):
+    of = trials.groupby(ROW)["ok"].transform("size")
+    for _, failed in trials[~trials["ok"]].groupby(ROW):
         first = failed.iloc[0]
         error = f"{first['error_kind']}: {first['error_message']}"
         yield FailedTrials(
@@ -34,17 +31,18 @@ def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
 
 def mixtures(trials: pd.DataFrame) -> Iterator[MixedSubstitutes]:
     """One per target and model whose finished trials did not all use the same substitutes."""
-    used = trials[trials["ok"]].groupby(_ROW)["substitutes"].unique()
+    used = trials[trials["ok"]].groupby(ROW)["substitutes"].unique()
     for row in used[used.map(len) > 1].reset_index().to_dict("records"):
         sets = [set(text.splitlines()) for text in row["substitutes"]]
         differing = set.union(*sets) - set.intersection(*sets)
         yield MixedSubstitutes(_what(row), row["target"], tuple(sorted(differing)))
 
 
-def other_userlands(pairs: pd.DataFrame) -> Iterator[OtherUserland]:
-    """One per target and model of the pairs: those in which the two userlands differ."""
-    for _, blocks in pairs.groupby(_ROW):
-        yield OtherUserland(_what(blocks.iloc[0]), blocks["target"].iloc[0], len(blocks))
+def refusals(pairs: pd.DataFrame, differences: "pd.Series[str]") -> Iterator[Incomparable]:
+    """One per target, model and difference of the pairs, whose refusals are in ``differences``."""
+    for _, blocks in pairs.groupby([*(pairs[key] for key in ROW), differences]):
+        first = blocks.iloc[0]
+        yield Incomparable(_what(first), first["target"], len(blocks), differences[blocks.index[0]])
 
 
 def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
@@ -72,4 +70,4 @@ def _no_ratio(group: Group) -> str:
         return f"there is no {BASELINE} trial"
     if not baseline.ok:
         return f"every {BASELINE} trial failed"
-    return f"no block holds both and {BASELINE} in the same userland"
+    return f"no block holds both and a comparable {BASELINE} trial"

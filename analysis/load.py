@@ -19,7 +19,10 @@ from analysis.warnings import AnalysisWarning, CopiedRecords, EmptyRun, SkippedR
 from suite.errors import RequestError
 from suite.records import SCHEMA_VERSION
 
-_FLOATS = ("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio")
+_FLOATS = (
+    *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
+    *("seen_cpus", "seen_memory_bytes", "seen_threads"),
+)
 _CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target")
 
 

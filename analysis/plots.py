@@ -1,4 +1,5 @@
-"""The paper's figures: bars grouped by model, one per target, normalised to bare metal, the measured value above each.
+"""The paper's figures: bars grouped by model, one per target, normalised to bare metal, the measured value above each;
+with 95 % intervals, the noise floor as a band around 1, and on request the paper's own values as markers.
 
 Drawn on figures of their own with the Agg and SVG back ends, inside contexts: no state of matplotlib's is left changed,
 and the same comparison gives the same bytes.
@@ -6,20 +7,23 @@ and the same comparison gives the same bytes.
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from analysis.reference import SOURCE, Key
 from analysis.results import METRICS, Comparison, Group, Job, Metric
-from analysis.tables import number
+from analysis.words import number
 from suite.errors import RequestError
 from suite.plan import BASELINE, TARGETS
 
@@ -29,6 +33,7 @@ _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
 _TITLES = {"throughput": "Throughput", "elapsed": "Elapsed time", "opening": "Opening time of the target"}
 _LINEAR_RANGE = 20.0
 """Ratios further apart than this are drawn on a logarithmic axis: on a linear one the small bars would vanish."""
+_NO_REFERENCE: Mapping[Key, float] = {}
 _STYLE = {
     "svg.hashsalt": "virtbench",
     "hatch.linewidth": 0.6,
@@ -39,10 +44,10 @@ _STYLE = {
 }
 
 
-def draw(comparison: Comparison, directory: Path) -> list[Path]:
+def draw(comparison: Comparison, directory: Path, reference: Mapping[Key, float] | None = None) -> list[Path]:
     """One figure per job and metric as PNG and SVG in ``directory``; returns their paths.
 
-    They are named scenario-metric.png, with what tells jobs apart between the two where a scenario has several. Raises
+    ``reference``: published ratios to draw as markers, such as ``analysis.reference.normalised()``. The figures are named scenario-metric.png, with what tells jobs apart between the two where a scenario has several. Raises
     RequestError when the directory cannot be written.
     """
     jobs = list(dict.fromkeys(group.job for group in comparison.groups))
@@ -54,7 +59,8 @@ def draw(comparison: Comparison, directory: Path) -> list[Path]:
             for metric in METRICS:
                 if any(metric.name in summary.estimates for group in groups for summary in group.targets):
                     stem = f"{_name(job, jobs)}-{metric.name}"
-                    paths += _save(groups, metric, [directory / f"{stem}.png", directory / f"{stem}.svg"])
+                    chart = figure(groups, metric, reference or {})
+                    paths += _save(chart, [directory / f"{stem}.png", directory / f"{stem}.svg"])
     except OSError as error:
         raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
     return paths
@@ -67,18 +73,26 @@ def _name(job: Job, jobs: Sequence[Job]) -> str:
     return "-".join([job.scenario, *(re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-") for part in parts if part)])
 
 
-def _save(groups: Sequence[Group], metric: Metric, paths: Sequence[Path]) -> Sequence[Path]:
-    style = sns.axes_style("whitegrid") | sns.plotting_context("notebook") | _STYLE
-    with mpl.rc_context(style):
-        chart = figure(groups, metric)
+def _save(chart: Figure, paths: Sequence[Path]) -> Sequence[Path]:
+    with style():
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
             chart.savefig(path, dpi=160, metadata=metadata)
     return paths
 
 
-def figure(groups: Sequence[Group], metric: Metric) -> Figure:
+def style() -> AbstractContextManager[None]:
+    """The style in which figures are drawn and saved; matplotlib's own is back afterwards."""
+    return mpl.rc_context(sns.axes_style("whitegrid") | sns.plotting_context("notebook") | _STYLE)
+
+
+def figure(groups: Sequence[Group], metric: Metric, reference: Mapping[Key, float] = _NO_REFERENCE) -> Figure:
     """Grouped bars of one metric: models along the axis, targets beside each other."""
+    with style():
+        return _figure(groups, metric, reference)
+
+
+def _figure(groups: Sequence[Group], metric: Metric, reference: Mapping[Key, float]) -> Figure:
     bars = pd.DataFrame(_bars(groups, metric))
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
@@ -103,10 +117,18 @@ def figure(groups: Sequence[Group], metric: Metric) -> Figure:
         linewidth=0.8,
         ax=axes,
     )
-    _scale(axes, bars["height"])
-    _annotate(axes, bars, models, targets)
+    bars["x"] = [
+        models.index(model) - 0.42 + (targets.index(target) + 0.5) * 0.84 / len(targets)
+        for model, target in zip(bars["model"], bars["target"], strict=True)
+    ]
+    published = _published(groups, metric, reference, bars) if normalised else bars.iloc[:0].assign(published=[])
+    tops = bars[["height", "high"]].max(axis=1)
+    _scale(axes, pd.concat([bars["height"], bars["low"], tops, published["published"]]))
+    _annotate(axes, bars.assign(top=tops), targets)
     _label(axes, groups, metric, normalised)
-    entries = _legend(groups, targets)
+    entries: list[Artist] = [*_legend(groups, targets), *_uncertainty(axes, bars, groups, metric, models)]
+    if len(published):
+        entries.append(_markers(axes, published))
     widest = max(len(line) for entry in entries for line in str(entry.get_label()).splitlines())
     fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
     columns = min(len(targets), max(fitting, 1))
@@ -118,11 +140,14 @@ def _bars(groups: Sequence[Group], metric: Metric) -> Iterator[dict[str, object]
     for group in groups:
         for summary in group.targets:
             estimate = summary.estimates.get(metric.name)
+            low, high = estimate.interval if estimate and estimate.interval else (float("nan"), float("nan"))
             yield {
                 "model": group.model,
                 "target": summary.target,
                 "value": estimate.value if estimate else float("nan"),
                 "ratio": float("nan") if estimate is None or estimate.ratio is None else estimate.ratio,
+                "low": low,
+                "high": high,
             }
 
 
@@ -142,30 +167,63 @@ def _scale(axes: Axes, heights: "pd.Series[float]") -> None:
         axes.set_ylim(0, high * 1.15)
 
 
-def _annotate(axes: Axes, bars: pd.DataFrame, models: Sequence[str], targets: Sequence[str]) -> None:
+def _annotate(axes: Axes, bars: pd.DataFrame, targets: Sequence[str]) -> None:
     """Hatches, and above each bar the measured value; where there is no bar, why."""
     floor = axes.get_ylim()[0]
-    width = 0.84 / len(targets)
-    lookup = {(bar["model"], bar["target"]): (bar["value"], bar["height"]) for bar in bars.to_dict("records")}
     for place, target in enumerate(targets):
         for patch in axes.containers[place]:
             patch.set_hatch(_HATCHES.get(target, "..."))
-        for number_of_model, model in enumerate(models):
-            if (model, target) not in lookup:
-                continue
-            value, height = lookup[model, target]
-            text = "failed" if value != value else number(value)
-            axes.annotate(
-                text if height == height or value != value else f"{text}\nnot normalised",
-                (number_of_model - 0.42 + (place + 0.5) * width, height if height == height else floor),
-                xytext=(0, 3),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                rotation=0 if height == height else 90,
-                fontsize=9,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-            )
+    for bar in bars.to_dict("records"):
+        measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]  # not NaN
+        text = number(bar["value"]) if measured else "failed"
+        axes.annotate(
+            text if drawn or not measured else f"{text}\nnot normalised",
+            (bar["x"], bar["top"] if drawn else floor),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            rotation=0 if drawn else 90,
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
+
+
+def _uncertainty(
+    axes: Axes, bars: pd.DataFrame, groups: Sequence[Group], metric: Metric, models: Sequence[str]
+) -> Iterator[Artist]:
+    """Draws the intervals and the noise floors; yields the entries of the legend."""
+    known = bars[bars["low"].notna() & bars["ratio"].notna()]
+    if len(known):
+        ends = [known["height"] - known["low"], known["high"] - known["height"]]
+        line = axes.errorbar(known["x"], known["height"], ends, fmt="none", ecolor="0.1", elinewidth=1.2, capsize=3)
+        line.set_label("95 % interval")
+        yield line
+    floors = {group.model: floor for group in groups if (floor := group.noise_floors.get(metric.name))}
+    if bars["ratio"].isna().all():
+        return
+    band = None
+    for model, floor in floors.items():
+        place, top = models.index(model), 1 + floor.share
+        style = {"color": "0.45", "alpha": 0.35, "linewidth": 0, "zorder": 3}
+        band = axes.fill_between([place - 0.46, place + 0.46], 1 / top, top, label="noise floor", **style)
+    if band:
+        yield band
+
+
+def _published(
+    groups: Sequence[Group], metric: Metric, reference: Mapping[Key, float], bars: pd.DataFrame
+) -> pd.DataFrame:
+    """The bars that the reference has a value for, with it as ``published``."""
+    job = groups[0].job
+    keys = [(job.scenario, job.data, bar.model, bar.target, metric.name) for bar in bars.itertuples()]
+    found = bars.assign(published=[reference.get(key, float("nan")) for key in keys])
+    return found[found["published"].notna() & (found["target"] != BASELINE)]
+
+
+def _markers(axes: Axes, published: pd.DataFrame) -> Artist:
+    style = {"marker": "D", "s": 42, "facecolor": "white", "edgecolor": "black", "linewidth": 1.3, "zorder": 4}
+    return axes.scatter(published["x"], published["published"], label=SOURCE, **style)
 
 
 def _label(axes: Axes, groups: Sequence[Group], metric: Metric, normalised: bool) -> None:

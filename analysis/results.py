@@ -1,7 +1,9 @@
 """What a comparison says, as plain typed data. ``compare`` makes it; tables and plots render it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from analysis.statistics import MARGIN, NoiseFloor, Verdict
 from analysis.warnings import AnalysisWarning
 
 
@@ -12,6 +14,10 @@ class Metric:
     name: str
     column: str
     unit: str
+
+    @property
+    def more_is_faster(self) -> bool:
+        return self.name == "throughput"
 
 
 METRICS = (
@@ -25,14 +31,28 @@ METRICS = (
 class Estimate:
     """One metric of one target. ``value`` is the geometric mean of ``trials`` trials, in the metric's unit.
 
-    ``ratio`` is value over bare metal's, the geometric mean of the ratios inside ``blocks`` blocks; None, with 0
-    blocks, where no block allows it. Over 1 is more images per second, or more time.
+    ``ratio`` is value over bare metal's: the trimmed geometric mean of the ratios inside ``blocks`` blocks (see
+    ``statistics``; nothing is trimmed below 5); None, with 0 blocks, where no block allows it. Over 1 is more images
+    per second, or more time. ``interval`` is its 95 % t interval, which one block does not have; bare metal has neither
+    interval nor verdict.
     """
 
     value: float
     trials: int
     ratio: float | None
     blocks: int
+    interval: tuple[float, float] | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A ratio that is made of other ratios, block by block; interval and verdict as those of an ``Estimate``."""
+
+    ratio: float
+    blocks: int
+    interval: tuple[float, float] | None
+    verdict: Verdict | None
 
 
 @dataclass(frozen=True)
@@ -76,6 +96,24 @@ class Group:
     job: Job
     model: str
     targets: tuple[TargetSummary, ...]
+    noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
+    """By the metric's name; absent where bare metal has too few trials."""
+    interactions: Mapping[str, Effect] = field(default_factory=dict)
+    """By the metric's name: container-vm's ratio over the product of container's and vm's. 1 is layers that add up."""
+
+
+@dataclass(frozen=True)
+class Overall:
+    """One target over all models of a job: the geometric mean of their ratios, in the blocks that hold every model.
+
+    The models of a block are averaged first, so the block stays the sample and what its models share is kept.
+    """
+
+    job: Job
+    target: str
+    models: tuple[str, ...]
+    effects: Mapping[str, Effect]
+    """By the metric's name."""
 
 
 @dataclass(frozen=True)
@@ -85,3 +123,11 @@ class Comparison:
     runs: tuple[str, ...]
     groups: tuple[Group, ...]
     warnings: tuple[AnalysisWarning, ...]
+    overall: tuple[Overall, ...] = ()
+    """Empty for a single model."""
+    margin: float = MARGIN
+
+
+def known_first(known: Sequence[str], name: str) -> tuple[int, str]:
+    """A sort key: names in the order of ``known``, the others after them by the alphabet."""
+    return (known.index(name) if name in known else len(known), name)

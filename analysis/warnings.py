@@ -123,24 +123,53 @@ class NotNormalised(AnalysisWarning):
 
 
 @dataclass(frozen=True)
-class OtherUserland(AnalysisWarning):
-    """A target ran another userland than bare metal did in the same block, so no ratio is formed."""
+class Incomparable(AnalysisWarning):
+    """A target differs from bare metal of the same block in more than the target, so no ratio is formed."""
 
-    kind = "other-userland"
+    kind = "incomparable"
     what: str
     target: str
     blocks: int
+    difference: str
 
     @property
     def message(self) -> str:
+        blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
         return (
-            f"{self.what}: in {self.blocks} blocks {self.target} ran another userland than {BASELINE}; "
-            "these are not normalised to each other"
+            f"{self.what}: in {blocks} {self.target} is not comparable with {BASELINE}, so no ratio is formed: "
+            f"{self.difference}"
         )
 
     @property
     def advice(self) -> str:
-        return "build the image with bench image build and run all targets as root, so that they share it"
+        if "userland" in self.difference:
+            return "build the image with bench image build and run all targets as root, so that they share it"
+        if self.difference.startswith("CPU capability"):
+            return "run all targets with the capability that they share, or declare it with --isa native"
+        return "run all targets from one plan; --force forms the ratio and marks it"
+
+
+@dataclass(frozen=True)
+class BaselineDiffers(AnalysisWarning):
+    """The two bare-metal trials of the blocks differ from each other: the noise is not only random."""
+
+    kind = "a-a-differs"
+    what: str
+    metric: str
+    ratio: float
+    interval: tuple[float, float]
+
+    @property
+    def message(self) -> str:
+        low, high = self.interval
+        return (
+            f"{self.what}: the second {BASELINE} trial of a block has {self.ratio:.3f} times the {self.metric} of the "
+            f"first (95 % interval {low:.3f} to {high:.3f}); no smaller difference between targets means anything"
+        )
+
+    @property
+    def advice(self) -> str:
+        return "look for what changes inside a block: other load, temperature, a cache that the first trial fills"
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,18 @@
 Containers get theirs from their engine. The programs are libcgroup's, which know both versions and run on any node.
 """
 
-import subprocess
+import contextlib
+import os
+import signal
+import time
 from pathlib import Path
 
 from suite.envelope import Envelope, format_cpu_list
 from suite.interfaces import Node
 
 CONTROLLERS = "cpuset,memory"
-V1_ROOT = Path("/sys/fs/cgroup")
+ROOT = Path("/sys/fs/cgroup")
+GONE_WITHIN_S = 10.0
 
 
 def version(node: Node) -> int:
@@ -36,13 +40,18 @@ def create(node: Node, name: str, envelope: Envelope) -> list[str]:
 
 
 def remove(name: str) -> None:
-    """Remove the group on this machine; harmless when it is not there. Its processes have ended by then."""
-    found = [path for root in (V1_ROOT, *V1_ROOT.glob("*/")) if (path := root / name).is_dir()]
-    if found:
-        subprocess.run(["cgdelete", "-g", f"{CONTROLLERS}:/{name}"], check=False, capture_output=True, timeout=30)
-    for path in found:
-        if path.is_dir():
-            path.rmdir()
+    """Kill what is in the group on this machine and remove it; harmless when it is not there.
+
+    Raises OSError when the kernel does not let it go.
+    """
+    for path in [path for root in (ROOT, *ROOT.glob("*/")) if (path := root / name).is_dir()]:
+        deadline = time.monotonic() + GONE_WITHIN_S
+        while (members := (path / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.01)
+        path.rmdir()
 
 
 def _memory_nodes(node: Node) -> str:

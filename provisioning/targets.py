@@ -2,12 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.accelerator import Accelerator
+from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.engines import ENGINES
@@ -60,6 +61,16 @@ def bare_metal(choices: Choices, envelope: Envelope) -> Layer:
     if os.geteuid() == 0:
         return UserlandLayer(envelope, choices.gpus)
     return OwnEnvironmentLayer(envelope, (sys.executable, str(REPOSITORY)))
+
+
+def prepare(choices: Choices, targets: Sequence[str], note: Callable[[str], None]) -> None:
+    """What is made once and kept: the image in the stores of engines that have one."""
+    engine = ENGINES[choices.engine]
+    if engine.name == "docker" and "container-vm" in targets:
+        docker_store(choices.image, note)
+    if "container" in targets:
+        with local_node((), None) as node:
+            engine.prepare(node, choices.image.digest, str(choices.image.file("oci.tar")))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The axes of the suite, as interfaces.
 
-A node runs commands, a layer opened on a node gives a new node, a scenario measures on a node. Commands are argument lists everywhere; nothing takes shell text.
+A node runs commands, a layer opened on a node gives a new node, a scenario measures on a node. Commands are
+argument lists everywhere; nothing takes shell text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

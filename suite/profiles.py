@@ -84,7 +84,7 @@ PROFILES = {
             "proves the path, even where the CPU of the VM is emulated; its throughput means little",
             {"inception_v3": (2, 75), "resnet50": (2, 32), "alexnet": (2, 64)},
             warmup_steps=1,
-            steps=3,
+            steps=2,
             memory_gib=2,
             trial_timeout_s=600,
         ),

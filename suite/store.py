@@ -2,13 +2,14 @@
 
 DIR/plan.json           the plan
 DIR/trials/ID.json      a record
-DIR/logs/ID.log         what a failed trial printed, the guest's console among it
 """
 
 import datetime
+import fcntl
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -87,8 +88,22 @@ class Run:
     def run_id(self) -> str:
         return self.directory.resolve().name
 
-    def log_path(self, trial_id: str) -> Path:
-        return self.directory / "logs" / f"{trial_id}.log"
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the directory against other processes. Raises RequestError when another one has it."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock = (self.directory / ".lock").open("w")
+        except OSError as error:
+            raise StoreError(f"cannot write {self.directory}: {error.strerror}", remedy="give another --out") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RequestError(
+                    f"another bench is writing {self.directory}", remedy="wait for it, or give another --out"
+                ) from error
+            yield
 
     def begin(self, plan: Plan) -> None:
         """Store the plan, or check that the one stored is the same: then the run goes on where it was."""

@@ -17,9 +17,13 @@ from dataclasses import dataclass
 
 MANIFEST = "opt/virtbench/manifest.tsv"
 
-# What a runtime mounts over or writes into a tree that it runs; and the manifest, which cannot hold itself.
+# What a runtime mounts over a tree that it runs, or writes into it; and what a file system brings of its own.
 EXCLUDED = frozenset(
-    ("dev", "proc", "run", "sys", "tmp", "etc/hostname", "etc/hosts", "etc/resolv.conf", "etc/mtab", ".dockerenv")
+    (
+        *("dev", "proc", "run", "sys", "tmp", "lost+found", ".dockerenv"),
+        *("etc/hostname", "etc/hosts", "etc/resolv.conf", "etc/mtab"),
+        *("var/log", "var/lib/containers", "var/lib/docker", "etc/docker"),
+    )
 )
 CONTENT_CHECKED_INSIDE = "opt/virtbench/"
 
@@ -98,8 +102,8 @@ def manifest_digest(root: str) -> str | None:
 def differences(root: str, *, everything: bool) -> list[str]:
     """Paths in which the tree departs from its manifest, each with how; empty when it agrees.
 
-    Every path, type, permission, size and link target is compared; the contents of all files with ``everything``, else of
-    the suite's own files only (hashing a gigabyte takes minutes on an emulated CPU).
+    Every path, type, permission, size and link target is compared; the contents of all files with ``everything``, else
+    of the suite's own files only (hashing a gigabyte takes minutes on an emulated CPU).
     """
     with open(os.path.join(root, MANIFEST), encoding="ascii") as file:
         expected = {entry.path: entry for entry in map(parse_line, file)}

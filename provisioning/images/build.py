@@ -193,7 +193,7 @@ def _tree(
 
 
 def _settle(tree: Path) -> None:
-    """What an engine leaves in an export: its own mount points, empty. A runtime finds the same places in every form."""
+    """What an engine leaves in an export: its mount points, empty. A runtime finds the same places in every form."""
     for place in ("dev", "proc", "sys", "run", "tmp"):
         shutil.rmtree(tree / place, ignore_errors=True)
         (tree / place).mkdir(mode=0o755)
@@ -203,6 +203,8 @@ def _settle(tree: Path) -> None:
         path.unlink(missing_ok=True)
         path.write_text("127.0.0.1 localhost\n" if name == "hosts" else "")
     (tree / ".dockerenv").unlink(missing_ok=True)
+    for place in ("var/log", "var/lib/containers", "var/lib/docker", "etc/docker"):
+        (tree / place).mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
 def _finish(node: LocalNode, building: Path, variant: Variant, recipe: str, base: str, note: Note) -> Image:

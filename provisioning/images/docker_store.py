@@ -3,11 +3,70 @@
 Loading a gigabyte inside an emulated guest would take minutes at every start.
 """
 
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
-from provisioning.images.image import Image
+from provisioning import ledger
+from provisioning.images.image import Image, stamp
+from provisioning.images.pack import disk
+from provisioning.layers.engines.base import image_reference
+from provisioning.layers.engines.docker import PROGRAM, daemon_argv
+from provisioning.nodes import LocalNode, local_node
+from suite.errors import MeasurementError, RequestError
+
+NAME = "docker.img"
+READY_S = 60.0
 
 
-def docker_store(image: Image) -> Path:
-    """The disk. Made when it is missing."""
-    return image.file("docker.img")
+def docker_store(image: Image, note: Callable[[str], None]) -> Path:
+    """The disk, made when it is missing. Raises RequestError without root, MeasurementError when the daemon fails."""
+    target = image.file(NAME)
+    if NAME in image.files and target.is_file():
+        return target
+    if os.geteuid() != 0:
+        raise RequestError(
+            "docker in a VM needs a disk with its store, which only root can make",
+            remedy="run it once as root, or use --engine podman or runc for container-vm",
+        )
+    note("making the disk with the store of the guest's docker (once per image)")
+    with ExitStack() as stack:
+        building = image.file(".docker-store")
+        stack.enter_context(ledger.holding("directory", str(building)))
+        shutil.rmtree(building, ignore_errors=True)
+        store, sockets = building / "store", building / "run"
+        store.mkdir(parents=True)
+        sockets.mkdir()
+        node = stack.enter_context(local_node((), str(image.tree)))
+        _load(node, image, store, sockets)
+        partial = building / NAME
+        disk(node, store, partial)
+        partial.rename(target)
+    image.files[NAME] = stamp(target)
+    image.save()
+    return target
+
+
+def _load(node: LocalNode, image: Image, store: Path, sockets: Path) -> None:
+    """Start the tree's docker on the store, load the archive, end it. Its namespaces end with it, and so its mounts."""
+    inside = [
+        *("bwrap", "--ro-bind", str(image.tree), "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"),
+        *("--tmpfs", "/tmp", "--tmpfs", "/etc/docker", "--bind", str(sockets), "/run"),  # noqa: S108 (inside)
+        *("--ro-bind", str(image.directory), "/mnt", "--chdir", "/"),
+    ]
+    private = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+    state = ["--cap-add", "ALL", "--bind", "/sys", "/sys", "--bind", str(store), "/var/lib/docker", "--"]
+    daemon = node.start([*private, *inside, *state, *daemon_argv()])
+    deadline = time.monotonic() + READY_S
+    while node.run([*inside, "--", *PROGRAM, "version"], check=False).returncode:
+        if not daemon.running() or time.monotonic() > deadline:
+            raise MeasurementError(
+                "the tree's own docker daemon did not start", kind="image", output_tail=daemon.output_tail()
+            )
+        time.sleep(0.2)
+    node.run([*inside, "--", *PROGRAM, "load", "--quiet", "--input", "/mnt/oci.tar"], timeout_s=1800.0)
+    node.run([*inside, "--", *PROGRAM, "image", "inspect", "--format", "{{.ID}}", image_reference(image.digest)])
+    daemon.kill()

@@ -123,6 +123,16 @@ def images() -> list[Image]:
     return sorted(found, key=lambda image: image.created_at, reverse=True)
 
 
+def find(digest: str | None) -> Image:
+    """The image whose digest begins so, or the newest. Raises RequestError when there is none."""
+    if digest is None:
+        return current()
+    for image in images():
+        if len(digest) >= 6 and image.digest.startswith(digest):
+            return image
+    raise RequestError(f"no image {digest!r}", remedy="bench image list shows them")
+
+
 def current(variant: str = "cpu") -> Image:
     """The newest image. Raises RequestError when there is none."""
     for image in images():

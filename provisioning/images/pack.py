@@ -157,6 +157,11 @@ def cpio(node: Node, root: Path) -> bytes:
         archive.unlink(missing_ok=True)
 
 
+def joined(first: bytes, second: bytes) -> bytes:
+    """Two archives in one initramfs. The kernel takes an uncompressed one only where the offset is a multiple of four."""
+    return first + bytes(-len(first) % 4) + second
+
+
 def _module_order(tree: Path) -> list[Path]:
     """The modules to load, each after those it depends on. A driver that is built into the kernel has no file."""
     (release,) = (tree / "usr/lib/modules").iterdir()

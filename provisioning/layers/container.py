@@ -14,6 +14,8 @@ from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.records import Engine
 
+MOST_LIMIT = 32768
+
 
 @dataclass(frozen=True)
 class ContainerLayer:
@@ -70,7 +72,10 @@ class ContainerLayer:
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:
-    """The hard limits of open files and processes on the node, for containers to have the same and no more."""
+    """The hard limits of open files and processes on the node, for containers to have no more.
+
+    Podman lowers its own limit of processes to 32768 and, without CAP_SYS_RESOURCE, can give no more than that.
+    """
     lines = node.run(["prlimit", "--nofile", "--nproc", "--output", "RESOURCE,HARD", "--noheadings", "--raw"]).stdout
     pairs = (line.split() for line in lines.splitlines())
-    return tuple((name.lower(), int(value)) for name, value in pairs if value.isdigit())
+    return tuple((name.lower(), min(int(value), MOST_LIMIT)) for name, value in pairs if value.isdigit())

@@ -21,21 +21,10 @@ def chroot_argv(tree: str, edits: Edits = NO_EDITS) -> list[str]:
     """
     mounts = [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]
     return [
-        *(
-            "bwrap",
-            "--ro-bind",
-            tree,
-            "/",
-            "--dev-bind",
-            "/dev",
-            "/dev",
-            "--proc",
-            "/proc",
-            "--ro-bind",
-            "/sys",
-            "/sys",
-        ),
-        *("--tmpfs", "/tmp", "--tmpfs", "/run", *mounts, "--chdir", "/", "--"),  # noqa: S108 (inside, not here)
+        # What runs inside has a clean environment, without the token by which it would be found: it dies with us.
+        *("bwrap", "--die-with-parent", "--ro-bind", tree, "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"),
+        *("--ro-bind", "/sys", "/sys", "--tmpfs", "/tmp", "--tmpfs", "/run", *mounts),  # noqa: S108 (inside, not here)
+        *("--chdir", "/", "--"),
     ]
 
 
@@ -77,7 +66,7 @@ class UserlandLayer:
 
 @dataclass(frozen=True)
 class OwnEnvironmentLayer:
-    """Bare metal without root: the suite's own Python, pinned. A named substitute, for it is not the image's userland."""
+    """Bare metal without root: the suite's own Python, pinned. A named substitute: it is not the image's userland."""
 
     envelope: Envelope
     python: tuple[str, str]
@@ -88,7 +77,7 @@ class OwnEnvironmentLayer:
     def opened(self, node: Node) -> Iterator[Node]:
         yield WrappedNode(
             parent=node,
-            wrap=lambda argv: [*pinned(self.envelope), *argv],
+            wrap=lambda argv: ["setpriv", "--pdeathsig", "KILL", *pinned(self.envelope), *argv],
             name=f"{node.name}/own-environment",
             userland=None,
             cpus=node.cpus,

@@ -13,7 +13,7 @@ from provisioning.accelerator import Accelerator
 from provisioning.home import runtime
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
-from provisioning.images.pack import cpio
+from provisioning.images.pack import cpio, joined
 from provisioning.layers import qemu, ssh
 from provisioning.nodes import WrappedNode
 from suite.envelope import Envelope
@@ -62,10 +62,10 @@ class VmLayer:
     def _spec(self, node: Node, directory: Path, access: ssh.SshAccess) -> qemu.VmSpec:
         initrd = directory / "initrd"
         ssh.make_keys(node, str(directory))
-        initrd.write_bytes(self.image.file("initrd.img").read_bytes() + self._run_files(node, directory))
+        initrd.write_bytes(joined(self.image.file("initrd.img").read_bytes(), self._run_files(node, directory)))
         disks = [_disk(self.image.file("disk.img"))]
         if self.with_docker:
-            disks.append(qemu.Disk(str(docker_store(self.image)), direct=False, discard_writes=True))
+            disks.append(qemu.Disk(str(docker_store(self.image, lambda _: None)), direct=False, discard_writes=True))
         return qemu.VmSpec(
             name=directory.name,
             accelerator=self.accelerator,

@@ -8,7 +8,7 @@ import platform
 import re
 from pathlib import Path
 
-from scenarios.worker.memory import cgroup_version, memory_bytes, memory_total_bytes, physical_bytes, read
+from scenarios.worker.memory import cgroup_version, memory, read
 
 _SECCOMP = {"0": "disabled", "1": "strict", "2": "filter"}
 
@@ -19,14 +19,14 @@ def collect(proc: str = "/proc", sys: str = "/sys") -> dict[str, object]:
     status = _colon_pairs(read(proc_path / "self/status"))
     cpu = _colon_pairs((read(proc_path / "cpuinfo") or "").split("\n\n")[0])
     flags = (cpu.get("flags") or cpu.get("Features") or "").split()
-    physical, total = physical_bytes(proc_path), memory_total_bytes(proc_path)
+    memory_bytes, kernel_memory_bytes = memory(proc_path)
     return {
         "kernel": read(proc_path / "sys/kernel/osrelease"),
         "hostname": read(proc_path / "sys/kernel/hostname"),
         "pid1": _command_line(proc_path / "1/cmdline"),
         "cpus": sorted(os.sched_getaffinity(0)),
-        "memory_bytes": memory_bytes(proc_path),
-        "kernel_memory_bytes": physical - total if physical and total else None,
+        "memory_bytes": memory_bytes,
+        "kernel_memory_bytes": kernel_memory_bytes,
         "cgroup_version": cgroup_version(proc_path),
         "seccomp": _SECCOMP.get(status.get("Seccomp", "")),
         "no_new_privileges": status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path, PurePosixPath
 
+KERNEL_KEEPS_AT_MOST = 0.1
 _V1_FILE, _V2_FILE = "memory.limit_in_bytes", "memory.max"
 
 
@@ -38,8 +39,22 @@ def cgroup_version(proc: Path) -> int | None:
     return 2 if "" in groups else None
 
 
-def memory_bytes(proc: Path) -> int | None:
-    """The least of the limits and of the machine's memory; None where there is a limit that cannot be read."""
+def memory(proc: Path) -> tuple[int | None, int | None]:
+    """What this place was given, and what of it the kernel kept for itself; None for what cannot be told.
+
+    Given is the least of the limits and of the machine's physical memory. A place that does not see the physical memory
+    (a container in a guest) sees a limit of just the guest's memory as slightly more than the kernel manages.
+    """
+    physical, total, limit = physical_bytes(proc), memory_total_bytes(proc), _limit_bytes(proc)
+    if physical or limit is None or total is None:
+        return limit, physical - total if physical and total else None
+    if total < limit <= total / (1 - KERNEL_KEEPS_AT_MOST):
+        return limit, limit - total
+    return min(limit, total), None
+
+
+def _limit_bytes(proc: Path) -> int | None:
+    """The least of the limits, or the machine's memory where there is none; None where there is one that is hidden."""
     machine = physical_bytes(proc) or memory_total_bytes(proc)
     version = cgroup_version(proc)
     if version is None:
@@ -51,7 +66,8 @@ def memory_bytes(proc: Path) -> int | None:
         return machine if group == "/" else None
     texts = [read(directory / (_V1_FILE if version == 1 else _V2_FILE)) for directory in directories]
     limits = [int(text) for text in texts if text and text.isdigit()]
-    return min([*limits, *([machine] if machine else [])], default=None)
+    physical = physical_bytes(proc)
+    return min([*limits, *([physical] if physical else [])], default=machine)
 
 
 def _groups(proc: Path) -> dict[str, str]:

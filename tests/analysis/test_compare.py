@@ -2,6 +2,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,9 @@ from analysis.compare import compare
 from analysis.fields import COLUMNS
 from analysis.load import Records, load
 from analysis.results import Comparison, TargetSummary
-from analysis.warnings import FailedTrials, MixedSubstitutes, NotNormalised, OtherUserland
+from analysis.warnings import BaselineDiffers, FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
+from suite.envelope import GIB, Envelope
+from suite.profiles import Workload
 
 
 def compared(*directories: Path) -> Comparison:
@@ -134,15 +137,149 @@ def test_another_userland_is_not_normalised_and_is_named(tmp_path: Path, save: A
     save(target="vm")
     comparison = compared(tmp_path / "run")
     assert summaries(comparison)["vm"].estimates["throughput"].ratio is None
-    assert [type(found) for found in comparison.warnings] == [OtherUserland, NotNormalised]
+    assert [type(found) for found in comparison.warnings] == [Incomparable, NotNormalised]
 
 
-def test_substitutes_and_another_cpu_capability_stand_beside_the_numbers(tmp_path: Path, save: Any) -> None:
-    save(capability="AVX512")
-    save(target="vm", capability="AVX2", substitutes=["accelerator:tcg"])
-    found = summaries(compared(tmp_path / "run"))
+def test_substitutes_and_a_declared_difference_of_cpu_capability_stand_beside_the_numbers(
+    tmp_path: Path, save: Any
+) -> None:
+    save(capability="AVX512", options={"isa": "native"})
+    save(target="vm", capability="AVX2", substitutes=["accelerator:tcg"], options={"isa": "native"})
+    comparison = compared(tmp_path / "run")
+    found = summaries(comparison)
     assert found["vm"].notes == ("accelerator:tcg", "AVX2 against AVX512")
+    assert found["vm"].estimates["throughput"].ratio == 1.0
     assert found["bare-metal"].notes == ()
+    assert comparison.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"userland": "b" * 64}, "userland bbbbbbbbbbbb against aaaaaaaaaaaa"),
+        ({"capability": "AVX512"}, "CPU capability AVX512 against AVX2"),
+        ({"envelope": Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=1)}, "threads 1 against 2"),
+        ({"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=2)}, "CPUs 1 against 2"),
+        ({"envelope": Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)}, "memory 1 GiB against 2 GiB"),
+        ({"workload": Workload(batch=4, image_px=32, warmup_steps=1, steps=3)}, "batch 4 against 2"),
+        ({"recipe": "tuned"}, "recipe tuned against reference"),
+        ({"profile": "quick"}, "profile quick against smoke"),
+    ],
+)
+def test_a_record_that_differs_in_more_than_the_target_is_refused_and_named(
+    tmp_path: Path, save: Any, changes: dict[str, Any], difference: str
+) -> None:
+    save()
+    save(target="container")
+    save(target="vm", **changes)
+    records = load([tmp_path / "run"])
+    refused, forced = compare(records), compare(records, force=True)
+    (found,) = [warning for warning in refused.warnings if isinstance(warning, Incomparable)]
+    assert found.difference == difference
+    ratios = {
+        (summary.target, *summary.marks): summary.estimates["throughput"].ratio
+        for comparison in (refused, forced)
+        for group in comparison.groups
+        for summary in group.targets
+    }
+    assert ratios["container",] == 1.0
+    assert ratios["vm",] is None
+    assert ratios["vm", f"forced: {difference}"] == 1.0
+    assert forced.warnings == ()
+
+
+def test_memory_may_differ_by_two_per_cent(tmp_path: Path, save: Any) -> None:
+    save()
+    save(target="vm", envelope=Envelope(cpus=(0, 1), memory_bytes=int(1.97 * GIB), threads=2))
+    save(target="container", envelope=Envelope(cpus=(0, 1), memory_bytes=int(1.95 * GIB), threads=2))
+    (found,) = [each for each in compared(tmp_path / "run").warnings if isinstance(each, Incomparable)]
+    assert found.target == "container"
+
+
+def sweep(save: Any, blocks: int, **factors: float) -> None:
+    """Blocks of bare metal and targets at a factor of it, with a little noise; underscores stand for hyphens."""
+    rng = np.random.default_rng(0)
+    for block in range(blocks):
+        for model in ("resnet50", "alexnet"):
+            save(block=block, model=model, throughput_images_per_s=10 * math.exp(rng.normal(0, 0.003)))
+            for target, factor in factors.items():
+                speed = 10 * factor * math.exp(rng.normal(0, 0.003))
+                save(block=block, model=model, target=target.replace("_", "-"), throughput_images_per_s=speed)
+
+
+def test_ratios_have_intervals_and_verdicts(tmp_path: Path, save: Any) -> None:
+    sweep(save, 6, container=1.0, vm=0.9)
+    comparison = compared(tmp_path / "run")
+    for group in comparison.groups:
+        found = {summary.target: summary.estimates["throughput"] for summary in group.targets}
+        for target, truth, verdict in (("container", 1.0, "equivalent"), ("vm", 0.9, "slower")):
+            estimate = found[target]
+            assert estimate.interval
+            assert estimate.interval[0] < truth < estimate.interval[1]
+            assert estimate.verdict
+            assert estimate.verdict.name == verdict
+        assert (found["bare-metal"].interval, found["bare-metal"].verdict) == (None, None)
+        assert group.noise_floors["throughput"].method == "across-blocks"
+        assert 0 < group.noise_floors["throughput"].share < 0.02
+
+
+def test_the_margin_decides_what_is_equivalent(tmp_path: Path, save: Any) -> None:
+    sweep(save, 6, vm=0.9)
+    estimate = compare(load([tmp_path / "run"]), margin=0.2).groups[0].targets[1].estimates["throughput"]
+    assert estimate.verdict
+    assert estimate.verdict.name == "equivalent"
+
+
+def test_one_block_has_a_ratio_and_no_interval_and_is_undecided(tmp_path: Path, save: Any) -> None:
+    sweep(save, 1, vm=0.5)
+    (group, _) = compared(tmp_path / "run").groups
+    estimate = group.targets[1].estimates["throughput"]
+    assert estimate.ratio == pytest.approx(0.5, rel=0.02)
+    assert estimate.interval is None
+    assert estimate.verdict
+    assert estimate.verdict.name == "undecided"
+    assert group.noise_floors == {}
+
+
+def test_the_layers_of_a_container_in_a_vm_add_up_or_cost_more(tmp_path: Path, save: Any) -> None:
+    sweep(save, 6, container=0.98, vm=0.9, container_vm=0.98 * 0.9 * 0.8)
+    effect = compared(tmp_path / "run").groups[0].interactions["throughput"]
+    assert effect.ratio == pytest.approx(0.8, rel=0.02)
+    assert effect.verdict
+    assert effect.verdict.name == "slower"
+
+
+def test_the_overall_ratio_is_the_geometric_mean_over_the_models_of_complete_blocks(tmp_path: Path, save: Any) -> None:
+    for block in (0, 1):
+        for model, factor in (("resnet50", 0.9), ("alexnet", 0.4)):
+            save(block=block, model=model)
+            save(block=block, model=model, target="vm", throughput_images_per_s=10 * factor)
+    save(block=2)
+    save(block=2, target="vm", throughput_images_per_s=0.001)
+    (overall,) = compared(tmp_path / "run").overall
+    assert overall.models == ("alexnet", "resnet50")
+    assert overall.effects["throughput"].ratio == pytest.approx(0.6)
+    assert overall.effects["throughput"].blocks == 2
+
+
+def test_a_target_that_lacks_a_model_in_every_block_has_no_overall_ratio(tmp_path: Path, save: Any) -> None:
+    for block, model in enumerate(("resnet50", "alexnet")):
+        save(block=block, model=model)
+        save(block=block, model=model, target="vm")
+    assert compared(tmp_path / "run").overall == ()
+
+
+def test_two_bare_metal_trials_of_a_block_give_the_noise_floor_and_a_warning_when_they_differ(
+    tmp_path: Path, save: Any
+) -> None:
+    for block in range(6):
+        save(block=block)
+        save(block=block, replica=1, trial_id=f"again{block}", throughput_images_per_s=8.0 + 0.01 * block)
+    comparison = compared(tmp_path / "run")
+    assert comparison.groups[0].noise_floors["throughput"].method == "a/a"
+    (found,) = comparison.warnings
+    assert isinstance(found, BaselineDiffers)
+    assert found.metric == "throughput"
 
 
 def test_trials_with_and_without_a_substitute_in_one_mean_are_a_warning(tmp_path: Path, save: Any) -> None:
@@ -170,7 +307,8 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
         for block, speed in enumerate(drift)
         for target, times in (("bare-metal", 1.0), ("vm", factor))
     ]
-    common = dict.fromkeys(COLUMNS, "same") | {"ok": True, "elapsed_s": 1.0, "open_s": 1.0}
+    numbers = dict.fromkeys(("elapsed_s", "open_s", "memory_bytes", "seen_memory_bytes"), 1.0)
+    common = dict.fromkeys(COLUMNS, "same") | {"ok": True} | numbers
     trials = pd.DataFrame([common | row for row in rows])
     vm = summaries(compare(Records(trials, (), ())))["vm"].estimates["throughput"]
     assert vm.ratio == pytest.approx(factor)

@@ -5,6 +5,7 @@ import pytest
 
 from analysis.plots import draw, figure
 from analysis.results import METRICS, Comparison, Estimate, Group, Job, TargetSummary
+from analysis.statistics import NoiseFloor
 from suite.errors import RequestError
 from suite.plan import TARGETS
 
@@ -92,3 +93,25 @@ def test_a_directory_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="cannot write"):
         draw(Comparison((), (group(),), ()), tmp_path / "file")
+
+
+def judged(target: str, ratio: float, interval: tuple[float, float]) -> TargetSummary:
+    return TargetSummary(target, 8, 0, (), (), {"throughput": Estimate(50.0, 8, ratio, 8, interval)})
+
+
+def test_intervals_the_noise_floor_and_the_papers_values_are_drawn_and_named() -> None:
+    targets = (summary("bare-metal", 123.4, 1.0), judged("vm", 0.8, (0.7, 0.95)))
+    one = Group(JOB, "resnet50", targets, {"throughput": NoiseFloor(0.03, "a/a", 8)})
+    reference = {("synthetic", "synthetic", "resnet50", "vm", "throughput"): 1.4}
+    chart = figure([one], METRICS[0], reference)
+    labels = [text.get_text() for text in chart.legends[0].get_texts()]
+    assert labels == ["bare-metal", "vm", "95 % interval", "noise floor", "Lin, Pai and Chou 2018"]
+    axes = chart.axes[0]
+    assert axes.get_ylim()[1] > 1.4
+    value = next(text for text in axes.texts if text.get_text() == "50.0")
+    assert value.xy[1] == 0.95
+
+
+def test_values_that_the_paper_does_not_have_leave_no_mark() -> None:
+    labels = [text.get_text() for text in figure([group()], METRICS[0], {}).legends[0].get_texts()]
+    assert labels == ["bare-metal", "vm\naccelerator:tcg"]

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis import tables
-from analysis.results import Comparison, Estimate, Group, Job, TargetSummary
+from analysis.results import Comparison, Effect, Estimate, Group, Job, Overall, TargetSummary
+from analysis.statistics import NoiseFloor, Verdict
 from analysis.warnings import NotNormalised
+from analysis.words import number
 
 JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
 
@@ -61,9 +63,62 @@ def test_warnings_and_their_advice_are_part_of_every_form_that_has_a_place_for_t
     assert "bench run --scenario synthetic --model resnet50 --target bare-metal --target vm" in text
 
 
+def judged(interval: tuple[float, float] = (0.873, 0.894)) -> TargetSummary:
+    found = Estimate(0.0123456, 3, 0.8834, 8, interval, Verdict("undecided", 0.2, 1234))
+    return TargetSummary(
+        "container-vm", 7, 1, ("accelerator:tcg",), (), dict.fromkeys(("throughput", "elapsed", "opening"), found)
+    )
+
+
+FULL = Comparison(
+    ("run",),
+    (
+        Group(
+            JOB,
+            "resnet50",
+            (summary("bare-metal"), judged()),
+            {"throughput": NoiseFloor(0.0123, "a/a", 8), "elapsed": NoiseFloor(0.0345, "across-blocks", 9)},
+            {"throughput": Effect(0.961, 8, (0.95, 0.97), Verdict("slower", 0.01))},
+        ),
+    ),
+    (),
+    (Overall(JOB, "vm", ("alexnet", "resnet50"), {"elapsed": Effect(1.111, 6, (1.1, 1.12), Verdict("slower", 0))}),),
+)
+
+
+@pytest.mark.parametrize("width", [40, 72, 80, 100, 200])
+def test_intervals_verdicts_and_the_noise_floor_are_whole_on_every_terminal(width: int) -> None:
+    text = " ".join(printed(FULL, width).split())
+    words = ["0.883x", "0.873 to 0.894", "undecided, +1234", "1.23 %", "3.45 %", "0.961x", "1.111x", "+n: more blocks"]
+    for word in words:
+        assert word in text
+    assert max(map(len, printed(FULL, width).splitlines())) <= width
+
+
+def test_intervals_verdicts_and_the_noise_floor_are_in_markdown_and_for_machines() -> None:
+    text = tables.as_markdown(FULL)
+    for word in ("0.883x (0.873 to 0.894), undecided, +1234", "noise floor (A/A in 8 blocks)", "1.111x", "0.961x"):
+        assert word in text
+    found = json.loads(tables.as_json(FULL))
+    row = found["rows"][3]
+    assert (row["ratio_low"], row["ratio_high"]) == (0.873, 0.894)
+    assert (row["verdict"], row["p"], row["more_blocks"]) == ("undecided", 0.2, 1234)
+    assert (row["noise_floor"], row["noise_method"]) == (0.0123, "a/a")
+    assert found["overall"][0]["models"] == ["alexnet", "resnet50"]
+    assert found["interactions"][0]["verdict"] == "slower"
+    assert found["margin"] == 0.02
+
+
+def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
+    one = Estimate(1.0, 1, 0.9, 1, None, Verdict("undecided", None))
+    text = printed(Comparison((), (Group(JOB, "m", (TargetSummary("vm", 1, 0, (), (), {"elapsed": one}),)),), ()), 80)
+    assert "0.900x" in text
+    assert "undecided" not in text
+
+
 def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> None:
     found = json.loads(tables.as_json(COMPARISON))
-    assert list(found) == ["schema_version", "runs", "rows", "warnings"]
+    assert list(found) == ["schema_version", "runs", "margin", "rows", "overall", "interactions", "warnings"]
     assert len(found["rows"]) == 6
     assert all(tuple(row) == tables.KEYS for row in found["rows"])
     last = found["rows"][-1]
@@ -119,9 +174,9 @@ def test_a_message_with_markup_is_printed_as_it_is() -> None:
     ],
 )
 def test_a_number_has_three_digits(value: float, text: str) -> None:
-    assert tables.number(value) == text
+    assert number(value) == text
 
 
 @given(st.floats(1e-12, 1e12))
 def test_a_printed_number_is_within_half_a_per_cent_of_the_true_one(value: float) -> None:
-    assert float(tables.number(value)) == pytest.approx(value, rel=0.00501)
+    assert float(number(value)) == pytest.approx(value, rel=0.00501)

@@ -70,6 +70,31 @@ def test_without_root_the_addresses_are_zero_and_memtotal_counts(seen: Collect) 
     assert found["kernel_memory_bytes"] is None
 
 
+def test_a_container_in_a_guest_sees_its_limit_and_what_the_kernel_keeps_of_it(seen: Collect) -> None:
+    found = seen(
+        {
+            "proc/iomem": "00000000-00000000 : System RAM\n",
+            "proc/meminfo": f"MemTotal: {2 * GIB // 1024 - 70_000} kB\n",
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": "30 1 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
+            "sys/fs/cgroup/memory.max": f"{2 * GIB}\n",
+        }
+    )
+    assert (found["memory_bytes"], found["kernel_memory_bytes"]) == (2 * GIB, 70_000 * 1024)
+
+
+def test_a_limit_far_above_the_machine_is_not_what_was_given(seen: Collect) -> None:
+    found = seen(
+        {
+            "proc/meminfo": f"MemTotal: {2 * GIB // 1024} kB\n",
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": "30 1 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
+            "sys/fs/cgroup/memory.max": f"{64 * GIB}\n",
+        }
+    )
+    assert (found["memory_bytes"], found["kernel_memory_bytes"]) == (2 * GIB, None)
+
+
 def test_a_version_1_limit_is_read_with_those_above_it(seen: Collect) -> None:
     found = seen(
         {

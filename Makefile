@@ -1,0 +1,70 @@
+# `make quickstart` and `make test` are all a fresh Debian or Ubuntu machine needs. Every target can be repeated.
+VENV := .venv
+BENCH := $(VENV)/bin/bench
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+# Of the host: VMs, containers, bare metal under limits, image building.
+PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsprogs openssh-client cpio \
+            util-linux iproute2 python3-venv
+# Tests start a docker daemon of their own, and look at the report in a browser.
+TEST_PACKAGES := $(PACKAGES) $(if $(shell command -v dockerd),,docker.io)
+TESTS ?= tests
+
+.PHONY: quickstart setup setup-test test lint format schema help
+
+help:
+	@echo "make quickstart   install what is missing, build the image, measure all targets (smoke), show table and plots"
+	@echo "make setup        only install what is missing"
+	@echo "make test         install what the tests need and run them (TESTS=tests/suite for a part)"
+	@echo "make lint         ruff, ruff format, mypy"
+
+quickstart: setup
+	@echo "== building the image (some minutes the first time, nothing when it is up to date)"
+	$(BENCH) image build
+	@echo "== measuring on every target that this machine can carry"
+	$(BENCH) run --scenario synthetic --target all --profile smoke
+	@echo "== comparing"
+	$(BENCH) compare
+	@echo "== done. More: source $(VENV)/bin/activate, then bench --help"
+
+setup: NEEDED = $(PACKAGES)
+setup: packages $(VENV)/.installed
+
+setup-test: NEEDED = $(TEST_PACKAGES)
+setup-test: packages $(VENV)/.installed
+
+.PHONY: packages
+packages:
+	@missing=""; for package in $(NEEDED); do \
+	    dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || missing="$$missing $$package"; \
+	done; \
+	if [ -z "$$missing" ]; then echo "== system packages: all there"; exit 0; fi; \
+	echo "== installing system packages with apt-get $(if $(SUDO),through sudo):$$missing"; \
+	$(SUDO) apt-get update -q && \
+	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "bench needs Python 3.11 or newer as python3; found $$(python3 --version)"; exit 2; }
+	@echo "== installing the Python environment into $(VENV) (torch is large)"
+	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: setup-test
+	@echo "== building the image that the integration tests run (nothing when it is up to date)"
+	$(BENCH) image build
+	@echo "== running the tests"
+	$(VENV)/bin/python -m pytest $(TESTS)
+
+lint: $(VENV)/.installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.installed
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+# The published schema of a record, after a change of suite/records.py.
+schema: $(VENV)/.installed
+	$(VENV)/bin/python -m suite.schema

@@ -1,0 +1,74 @@
+"""The published figures of Lin, Pai and Chou (CLOSER 2018, doi 10.5220/0006680603760383), to stand beside measured ones.
+
+``closer2018_figures.csv`` holds the values printed above the bars of its Figures 5 to 9. The paper's single instance with
+real data is this suite's scenario ``real``.
+"""
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+import pandas as pd
+
+from analysis.fields import COLUMNS
+from analysis.load import Records
+from analysis.results import METRICS
+
+SOURCE = "Lin, Pai and Chou 2018"
+RUN_ID = "closer2018"
+_FILE = "closer2018_figures.csv"
+_NUMBERS = (*(metric.column for metric in METRICS), "memory_bytes", "seen_memory_bytes")
+_SCENARIOS = {("single", "real"): "real", ("single", "synthetic"): "synthetic"}
+
+Key = tuple[str, str, str, str, str]
+"""Scenario, data, model, target and the metric's name."""
+
+
+def load_reference() -> Records:
+    """The paper's numbers as a run: ``compare`` gives its normalised figures."""
+    trials: dict[tuple[str, ...], dict[str, object]] = {}
+    columns = {metric.name: metric.column for metric in METRICS}
+    for line in csv.DictReader((files("analysis") / _FILE).read_text(encoding="utf-8").splitlines()):
+        scenario = _SCENARIOS.get((line["scenario"], line["data"]), line["scenario"])
+        key = (scenario, line["data"], line["model"], line["target"])
+        trial = trials.setdefault(key, _trial(*key))
+        trial[columns[line["metric"]]] = float(line["value"])
+    table = pd.DataFrame(list(trials.values()), columns=[*COLUMNS, "path"])
+    return Records(table.astype(dict.fromkeys(_NUMBERS, "float64")), (), ())
+
+
+def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, object]:
+    missing = dict.fromkeys(COLUMNS)
+    return missing | {
+        "run_id": RUN_ID,
+        "trial_id": f"{scenario}-{data}-{model}-{target}",
+        "started_at": "2018-03-19",
+        "scenario": scenario,
+        "data": data,
+        "profile": "paper",
+        "recipe": "reference",
+        "model": model,
+        "target": target,
+        "replica": 0,
+        "block": int(data == "real"),  # a block has one kind of data
+        "position": 0,
+        "options": "",
+        "ok": True,
+        "substitutes": "",
+        "path": _FILE,
+    }
+
+
+@cache
+def normalised() -> Mapping[Key, float]:
+    """Each published value over bare metal's."""
+    trials = load_reference().trials.set_index(["scenario", "data", "model", "target"])
+    found: dict[Key, float] = {}
+    for scenario, data, model, target in trials.index:
+        for metric in METRICS:
+            column = trials[metric.column]
+            ratio = column[scenario, data, model, target] / column[scenario, data, model, "bare-metal"]
+            if ratio == ratio:  # not NaN: the paper has it
+                found[scenario, data, model, target, metric.name] = float(ratio)
+    return found

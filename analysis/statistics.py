@@ -1,0 +1,219 @@
+"""The statistics of ratios: pure functions of log ratios, one per block. The trial is the sample, never the step.
+
+A block's log ratio is log(target / bare metal). Both trials of a block share the drift of the host, which cancels, and
+when both have the same noise their difference is symmetric however skewed that noise is, so that a trimmed mean
+estimates the same centre as the mean. Sources:
+
+- Trimmed mean and its t interval: Tukey and McLaughlin, Sankhya A 25 (1963) 331; Yuen, Biometrika 61 (1974) 165. Heavy
+  tails make Student's t too wide and a few outliers make it useless; trimming at each end prevents both. Below five
+  blocks nothing is trimmed, which is Student's t.
+- Verdicts by two one-sided tests: Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987) 657.
+- Correction for many comparisons: Holm, Scand. J. Statist. 6 (1979) 65.
+
+``benchmarks/validity.py`` measures the coverage of all this on simulated sweeps.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+CONFIDENCE = 0.95
+SIGNIFICANCE = 0.05
+MARGIN = 0.02
+TRIM = 0.15
+"""Share of the blocks that is trimmed at each end: at least one, of five or more."""
+_POWER = 0.8
+_MOST_BLOCKS = 10_000
+
+Samples = Sequence[float] | npt.NDArray[np.float64]
+VerdictName = Literal["equivalent", "slower", "faster", "undecided"]
+
+
+def t_quantile(p: float, degrees_of_freedom: float) -> float:
+    """Of Student's t distribution. ``scipy.stats.t`` gives the same 100 times slower, which simulations feel."""
+    return float(special.stdtrit(degrees_of_freedom, p))
+
+
+@dataclass(frozen=True)
+class Location:
+    """A trimmed mean of ``n`` values, in their unit. With one value there is no standard error."""
+
+    centre: float
+    standard_error: float | None
+    degrees_of_freedom: int
+    n: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the two-sided interval at ``CONFIDENCE``; zero for values without variance, None for one value."""
+        if self.standard_error is None:
+            return None
+        return self.standard_error * t_quantile((1 + CONFIDENCE) / 2, self.degrees_of_freedom)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        half = self.half_width
+        return None if half is None else (self.centre - half, self.centre + half)
+
+
+def locate(values: Samples, trim: float = TRIM) -> Location | None:
+    """The trimmed mean; ``trim`` 0 is the mean. Missing values (NaN) are left out; None when no value is left."""
+    found = np.sort(np.asarray(values, dtype=np.float64))
+    found = found[np.isfinite(found)]
+    n = len(found)
+    if n == 0:
+        return None
+    cut = _cut(n, trim)
+    kept = n - 2 * cut
+    centre = float(found[cut : n - cut].mean())
+    if kept < 2:
+        return Location(centre, None, 0, n)
+    winsorised = np.clip(found, found[cut], found[n - cut - 1])
+    squares = float(((winsorised - winsorised.mean()) ** 2).sum())
+    return Location(centre, math.sqrt(squares / (kept * (kept - 1))), kept - 1, n)
+
+
+def _cut(n: int, trim: float) -> int:
+    return max(1, int(trim * n)) if trim and n >= 5 else 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the data say of a ratio against a margin.
+
+    ``p`` is the Holm-adjusted level at which it holds: of the test that decided, or for ``undecided`` the smaller one;
+    None where there is no test. ``more_blocks`` is how many more would decide with a chance of about 80 % if the
+    estimates stayed as they are; None when it is decided, or would take more than 10,000.
+    """
+
+    name: VerdictName
+    p: float | None
+    more_blocks: int | None = None
+
+
+def judge(
+    locations: Sequence[Location | None], margin: float = MARGIN, *, more_is_faster: bool = True
+) -> list[Verdict | None]:
+    """A verdict for each log ratio of one family of comparisons, corrected for their number.
+
+    ``equivalent``: the ratio is inside 1/(1 + margin) to 1 + margin. ``slower`` and ``faster``: it is outside. Each at
+    5 % (the outside counts both directions), Holm-adjusted. None for None; ``undecided`` where one block is all.
+    """
+    bound = math.log1p(margin)
+    inside = [_p(bound - abs(place.centre), place) if place else math.nan for place in locations]
+    outside = [min(1.0, 2 * _p(abs(place.centre) - bound, place)) if place else math.nan for place in locations]
+    family = sum(place is not None for place in locations)
+    adjusted = zip(locations, holm(inside), holm(outside), strict=True)
+    return [
+        None if place is None else _verdict(place, bound, p_in, p_out, family, more_is_faster)
+        for place, p_in, p_out in adjusted
+    ]
+
+
+def _verdict(place: Location, bound: float, p_in: float, p_out: float, family: int, more_is_faster: bool) -> Verdict:
+    if place.standard_error is None:
+        return Verdict("undecided", None)
+    if p_in <= SIGNIFICANCE:
+        return Verdict("equivalent", p_in)
+    if p_out <= SIGNIFICANCE:
+        return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out)
+    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, family))
+
+
+def _p(distance: float, place: Location) -> float:
+    """Chance of lying ``distance`` or more on the right side of a bound when the truth is on the bound."""
+    if place.standard_error is None:
+        return 1.0
+    if place.standard_error == 0:
+        return 0.0 if distance > 0 else 1.0
+    return float(special.stdtr(place.degrees_of_freedom, -distance / place.standard_error))
+
+
+def _more_blocks(place: Location, bound: float, family: int) -> int | None:
+    """From the power of a one-sided t test, at the level that Holm's first step asks of this family."""
+    distance = abs(abs(place.centre) - bound)
+    if not place.standard_error or distance == 0:
+        return None
+    # Equivalence must win on both sides of zero, a difference at either of two levels on one.
+    near = abs(place.centre) < bound
+    level, power = (SIGNIFICANCE / family, (1 + _POWER) / 2) if near else (SIGNIFICANCE / family / 2, _POWER)
+    scale = place.standard_error * math.sqrt(place.n)
+
+    def enough(n: int) -> bool:
+        freedom = n - 2 * _cut(n, TRIM) - 1
+        needed = t_quantile(1 - level, freedom) + t_quantile(power, freedom)
+        return needed * scale / math.sqrt(n) <= distance
+
+    more = 1 + bisect_left(range(1, _MOST_BLOCKS + 1), True, key=lambda more: enough(place.n + more))
+    return more if more <= _MOST_BLOCKS else None
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p values, in the same order; NaN stays NaN and is no comparison."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p)[: int(np.isfinite(p).sum())]
+    adjusted = np.full(len(p), np.nan)
+    steps = p[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1)
+    return [float(value) for value in adjusted]
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """The smallest overhead that so many blocks could have shown, as a share: 0.013 is 1.3 %.
+
+    ``method`` is ``a/a`` (a second bare-metal trial in each block) or ``across-blocks`` (bare metal against that of the
+    block before, which also holds the drift between them: an upper bound).
+    """
+
+    share: float
+    method: Literal["a/a", "across-blocks"]
+    blocks: int
+
+
+def noise_floor(replica_log_ratios: Samples, baseline_logs: Sequence[Samples]) -> NoiseFloor | None:
+    """The half width that a ratio to bare metal has by bare metal's own noise.
+
+    ``replica_log_ratios``: log(second / first bare-metal trial), one per block; with two or more they decide.
+    ``baseline_logs``: per run, log of bare metal's value in the order of the blocks. None without either.
+    """
+    replicas = locate(replica_log_ratios)
+    if replicas and replicas.half_width is not None:
+        return NoiseFloor(math.expm1(replicas.half_width), "a/a", replicas.n)
+    steps = [np.diff(np.asarray(logs, dtype=np.float64)) for logs in baseline_logs]
+    across = locate(np.concatenate(steps)) if steps else None
+    if across is None or across.half_width is None:
+        return None
+    return NoiseFloor(math.expm1(across.half_width), "across-blocks", across.n + len(steps))
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """How the measured steps of one target spread, in seconds, over ``trials`` trials.
+
+    ``jitter_s`` is the mean absolute difference between a step and the next. Steps of a trial depend on each other, so
+    this is a description and has no interval.
+    """
+
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    jitter_s: float | None
+    trials: int
+
+
+def step_times(trials: Sequence[Samples]) -> StepTimes | None:
+    """Of the step times of each trial; None when there is none."""
+    columns = [np.asarray(steps, dtype=np.float64) for steps in trials if len(steps)]
+    if not columns:
+        return None
+    p50, p95, p99 = np.percentile(np.concatenate(columns), (50, 95, 99))
+    changes = np.concatenate([np.abs(np.diff(column)) for column in columns])
+    jitter = float(changes.mean()) if len(changes) else None
+    return StepTimes(float(p50), float(p95), float(p99), jitter, len(columns))

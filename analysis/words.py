@@ -1,0 +1,83 @@
+"""Numbers and findings in words, the same in every table, figure and page."""
+
+from collections.abc import Iterator
+
+from analysis.results import METRICS, Comparison, Effect, Estimate, Group, Job, Overall
+from analysis.statistics import Verdict
+
+_SOURCES = {"a/a": "A/A in {} blocks", "across-blocks": "bare metal across {} blocks"}
+
+
+def number(value: float) -> str:
+    """Three significant digits without an exponent where that is readable: ``0.0123``, ``4.56``, ``789``, ``12345``."""
+    if value != 0 and not 1e-3 <= abs(value) < 1e7:
+        return f"{value:.2e}"
+    magnitude = int(f"{value:.2e}".split("e")[1])
+    return f"{value:.{max(2 - magnitude, 0)}f}"
+
+
+def times(value: float) -> str:
+    """A ratio: three decimals near 1, where the small differences are read."""
+    return f"{value:.3f}" if 0.1 <= value < 10 else number(value)
+
+
+def ends(interval: tuple[float, float]) -> str:
+    """``0.951 to 0.989``."""
+    return f"{times(interval[0])} to {times(interval[1])}"
+
+
+def verdict(found: Verdict) -> str:
+    """``slower``, or ``undecided, +12`` with the blocks that would probably decide."""
+    return found.name if found.more_blocks is None else f"{found.name}, +{found.more_blocks}"
+
+
+def ratio(found: Effect | Estimate) -> str:
+    """``0.972x (0.951 to 0.989), slower`` as far as it is known; empty without a ratio."""
+    if found.ratio is None:
+        return ""
+    interval = "" if found.interval is None else f" ({ends(found.interval)})"
+    # One block has nothing to be decided by: that it says so in every cell helps nobody.
+    judged = f", {verdict(found.verdict)}" if found.verdict and found.interval else ""
+    return f"{times(found.ratio)}x{interval}{judged}"
+
+
+def group_lines(group: Group) -> Iterator[str]:
+    """What is known of a group besides its targets: the noise floor, and whether the layers add up."""
+    floors: dict[str, list[str]] = {}
+    for metric in METRICS:
+        if floor := group.noise_floors.get(metric.name):
+            source = _SOURCES[floor.method].format(floor.blocks)
+            floors.setdefault(source, []).append(f"{metric.name} {number(floor.share * 100)} %")
+    for source, parts in floors.items():
+        yield f"noise floor ({source}): {', '.join(parts)}"
+    layers = [f"{metric.name} {ratio(effect)}" for metric in METRICS if (effect := group.interactions.get(metric.name))]
+    if layers:
+        yield f"container-vm against container times vm: {'; '.join(layers)}"
+
+
+def overall_lines(comparison: Comparison, job: Job) -> Iterator[str]:
+    """Per target of a job, its ratios over all models."""
+    for found in comparison.overall:
+        if found.job == job:
+            yield f"{found.target}: {_overall(found)}"
+
+
+def _overall(found: Overall) -> str:
+    return "; ".join(
+        f"{metric.name} {ratio(effect)}" for metric in METRICS if (effect := found.effects.get(metric.name))
+    )
+
+
+def explanation(comparison: Comparison) -> str:
+    """What the ratios, intervals and verdicts of a comparison mean; empty when it has no ratio."""
+    estimates = [e for group in comparison.groups for summary in group.targets for e in summary.estimates.values()]
+    if all(estimate.ratio is None for estimate in estimates):
+        return ""
+    text = "x: times bare metal, geometric mean of the ratios inside blocks"
+    if any(estimate.interval for estimate in estimates):
+        text += (
+            ", trimmed; a to b: its 95 % t interval; "
+            f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
+            "+n: more blocks that would probably decide"
+        )
+    return text

@@ -1,0 +1,184 @@
+"""What this machine can carry: each check with its evidence, and for each refusal the reason and the remedy."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from provisioning import accelerator, cgroups
+from provisioning.home import home
+from provisioning.images import build
+from provisioning.images.image import current
+from provisioning.layers.engines import ENGINES
+from provisioning.layers.userland import chroot_argv
+from provisioning.nodes import LocalNode, local_node
+from provisioning.pci import gpu_checks
+from suite.errors import BenchError
+from suite.plan import TARGETS
+
+Kind = Literal["host", "tool", "image", "accelerator", "engine", "gpu", "target"]
+TOOLS = {
+    accelerator.QEMU: "VMs: package qemu-system-x86",
+    "ssh": "VMs: package openssh-client",
+    "ssh-keygen": "VMs: package openssh-client",
+    "cpio": "VMs: package cpio",
+    "taskset": "pinning: package util-linux",
+    "bwrap": "bare metal in the image's tree: package bubblewrap",
+    "cgexec": "bare metal under the envelope: package cgroup-tools",
+    "mke2fs": "building images: package e2fsprogs",
+    "mmdebstrap": "building images where no container registry is in reach: package mmdebstrap",
+}
+
+
+class Check(BaseModel):
+    """One thing that was looked at. ``reason`` and ``remedy`` are there when it is not usable."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Kind
+    name: str
+    usable: bool
+    evidence: str
+    reason: str | None = None
+    remedy: str | None = None
+
+
+def examine() -> list[Check]:
+    """Every check of this machine. Takes seconds at most: the longest is a guest that does not boot under KVM."""
+    with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
+        checks = [*_host(node), *_tools(), _image(), *_accelerators(), *_engines(node), *map(_gpu, gpu_checks())]
+        return [*checks, *(_target(name, checks, node) for name in TARGETS)]
+
+
+def _gpu(found: tuple[str, bool, str, str | None, str | None]) -> Check:
+    name, usable, evidence, reason, remedy = found
+    return Check(kind="gpu", name=name, usable=usable, evidence=evidence, reason=reason, remedy=remedy)
+
+
+def _host(node: LocalNode) -> Iterator[Check]:
+    root = os.geteuid() == 0
+    yield Check(
+        kind="host",
+        name="root",
+        usable=root,
+        evidence=f"effective user {os.geteuid()}",
+        reason=None if root else "not root",
+        remedy=None if root else "README.md, 'Without root', says what is possible; else use sudo",
+    )
+    version = cgroups.version(node)
+    yield Check(kind="host", name="control-groups", usable=True, evidence=f"memory is governed by version {version}")
+    place = home()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    enough = free >= build.NEEDED_BYTES
+    yield Check(
+        kind="host",
+        name="disk",
+        usable=enough,
+        evidence=f"{free >> 30} GiB free in {place}",
+        reason=None if enough else f"building an image needs {build.NEEDED_BYTES >> 30} GiB",
+        remedy=None if enough else "free some space, or set VIRTBENCH_HOME to another disk",
+    )
+
+
+def _tools() -> Iterator[Check]:
+    for tool, what in TOOLS.items():
+        path = shutil.which(tool)
+        yield Check(
+            kind="tool",
+            name=tool,
+            usable=path is not None,
+            evidence=path or "not on PATH",
+            reason=None if path else f"{tool} is not installed",
+            remedy=None if path else f"make setup, or install it yourself ({what})",
+        )
+
+
+def _image() -> Check:
+    try:
+        image = current()
+        image.check()
+    except BenchError as error:
+        return Check(kind="image", name="cpu", usable=False, evidence="none", reason=error.message, remedy=error.remedy)
+    fresh = build.built("cpu") is not None
+    age = "" if fresh else "; the recipe has changed since: bench image build makes the new one"
+    return Check(kind="image", name="cpu", usable=True, evidence=f"{image.digest[:12]} of {image.created_at}{age}")
+
+
+def _accelerators() -> Iterator[Check]:
+    probe = accelerator.probe_kvm()
+    yield Check(
+        kind="accelerator",
+        name="kvm",
+        usable=probe.usable,
+        evidence=f"{probe.evidence}, {probe.took_s} s",
+        reason=None if probe.usable else probe.reason,
+        remedy=None
+        if probe.usable
+        else "VMs run under tcg (emulation), named beside every number; else use another host",
+    )
+    qemu = shutil.which(accelerator.QEMU)
+    yield Check(
+        kind="accelerator",
+        name="tcg",
+        usable=qemu is not None,
+        evidence=qemu or "no QEMU",
+        reason=None if qemu else "QEMU is not installed",
+        remedy=None if qemu else "make setup",
+    )
+
+
+def _engines(node: LocalNode) -> Iterator[Check]:
+    for engine in ENGINES.values():
+        yield _tried("engine", engine.name, lambda engine=engine: f"version {engine.version(node)}")  # type: ignore[misc]
+
+
+def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:
+    try:
+        return Check(kind=kind, name=name, usable=True, evidence=attempt())
+    except BenchError as error:
+        return Check(kind=kind, name=name, usable=False, evidence="tried", reason=error.message, remedy=error.remedy)
+
+
+def _target(name: str, checks: list[Check], node: LocalNode) -> Check:
+    """A target is carried when everything that its layers need is there."""
+    reasons = [check for check in _needs(name, checks) if not check.usable]
+    if not reasons and name == "bare-metal" and os.geteuid() == 0:
+        tree = str(current().tree)
+        return _tried("target", name, lambda: _entered(node, tree))
+    first = reasons[0] if reasons else None
+    return Check(
+        kind="target",
+        name=name,
+        usable=not reasons,
+        evidence="all that it needs is there" if not reasons else "something that it needs is missing",
+        reason=first.reason if first else None,
+        remedy=first.remedy if first else None,
+    )
+
+
+def _entered(node: LocalNode, tree: str) -> str:
+    node.run([*chroot_argv(tree), "true"])
+    return "the image's tree was entered"
+
+
+def _needs(target: str, checks: list[Check]) -> Iterator[Check]:
+    by_name = {(check.kind, check.name): check for check in checks}
+    yield by_name["image", "cpu"]
+    yield by_name["tool", "taskset"]
+    if target == "bare-metal" and os.geteuid() == 0:
+        yield from (by_name["tool", tool] for tool in ("bwrap", "cgexec"))
+    if target == "container":
+        engines = [check for check in checks if check.kind == "engine"]
+        yield next((check for check in engines if check.usable), engines[0])
+    if target in ("vm", "container-vm"):
+        yield from (by_name["tool", tool] for tool in (accelerator.QEMU, "ssh", "ssh-keygen", "cpio"))
+
+
+def default_engine(checks: list[Check]) -> str:
+    """Docker where a daemon answers, else podman, else runc."""
+    usable = [check.name for check in checks if check.kind == "engine" and check.usable]
+    return next((name for name in ("docker", "podman", "runc") if name in usable), "runc")

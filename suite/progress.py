@@ -1,0 +1,108 @@
+"""How a run is shown while it works. Nothing is written between the phase ``measuring`` and the one after it."""
+
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from suite.plan import Trial
+from suite.records import TrialRecord
+
+
+class Lines:
+    """One plain line per phase: for logs, pipes and continuous integration. See ``suite.interfaces.Observer``."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._clock = Clock()
+        self._head = ""
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None:
+        self._clock.started(number, of)
+        self._head = f"[{number}/{of}] {trial.model} on {trial.target}"
+        self._say(f"{self._head}: block {trial.block}, {trial.profile}{self._clock.left()}")
+
+    def phase(self, name: str, detail: str = "") -> None:
+        # Every step of the warm-up would be a line.
+        if not (name == "warm-up" and not detail.startswith("0/")):
+            self._say(f"{self._head}: {name} {detail}".rstrip())
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self._clock.finished()
+        self._say(f"{self._head}: {summary(record)}")
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class Display:
+    """One live line on a terminal, redrawn when something is said and never by itself."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._clock = Clock()
+        self._head = ""
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None:
+        self._clock.started(number, of)
+        self._head = f"[{number}/{of}] {trial.model} on {trial.target}, block {trial.block}"
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._live.update(Text(f"{self._head}: {name} {detail}".rstrip() + self._clock.left(), "cyan"), refresh=True)
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self._clock.finished()
+        style = "green" if record.outcome.status == "ok" else "red"
+        self._live.update(Text(""), refresh=True)
+        self._console.print(Text(f"{self._head}: {summary(record)}", style))
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text, "dim"))
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+class Clock:
+    """How long is left, from how long trials have taken so far."""
+
+    def __init__(self) -> None:
+        self._durations_s: list[float] = []
+        self._begin_s = 0.0
+        self._remaining = 0
+
+    def started(self, number: int, of: int) -> None:
+        self._begin_s = time.monotonic()
+        self._remaining = of - number + 1
+
+    def finished(self) -> None:
+        self._durations_s.append(time.monotonic() - self._begin_s)
+
+    def left(self) -> str:
+        """`` (about 3 min left)``, or nothing before the first trial has ended."""
+        if not self._durations_s:
+            return ""
+        seconds = self._remaining * sum(self._durations_s) / len(self._durations_s)
+        return f" (about {seconds / 60:.0f} min left)" if seconds >= 90 else f" (about {seconds:.0f} s left)"
+
+
+def summary(record: TrialRecord) -> str:
+    """One line of what a trial gave."""
+    if record.outcome.status == "failed":
+        return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
+    marks = f"  [{', '.join(record.substitutes)}]" if record.substitutes else ""
+    return (
+        f"{record.throughput_images_per_s:.3g} images/s, elapsed {record.elapsed_s:.1f} s, "
+        f"opened in {record.open_s:.2f} s{marks}"
+    )

@@ -1,0 +1,122 @@
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from analysis.attribution import Explanation, explain
+from analysis.load import load
+from analysis.warnings import SkippedRecord
+from analysis.waterfall import Waterfall, as_rows
+from suite.records import Steps, Timeline
+
+PHASES = ("opening", "launch", "imports", "build", "warm-up", "data", "copy", "compute", "communicate", "teardown")
+
+
+def trial(rng: np.random.Generator, injured: str = "", by_s: float = 0.0) -> dict[str, Any]:
+    """Fields of a record with noise everywhere, and ``by_s`` more seconds in one phase."""
+    base = {name: 0.5 * float(rng.lognormal(0, 0.01)) for name in PHASES}
+    if injured:
+        base[injured] += by_s
+    columns = {f"{name}_s": [base[name] / 4] * 4 for name in ("data", "copy", "compute", "communicate")}
+    step = [sum(column[place] for column in columns.values()) for place in range(4)]
+    measured = sum(step) + 0.001
+    timeline = Timeline(
+        launch_s=base["launch"],
+        imports_s=base["imports"],
+        build_s=base["build"],
+        warmup_s=base["warm-up"],
+        measured_s=measured,
+        teardown_s=base["teardown"],
+    )
+    elapsed = measured + sum(base[name] for name in ("launch", "imports", "build", "warm-up", "teardown"))
+    return {
+        "open_s": base["opening"],
+        "elapsed_s": elapsed,
+        "timeline": timeline,
+        "steps": Steps(elapsed_s=step, **columns),
+    }
+
+
+def explained(path: Path) -> Explanation:
+    (one,) = explain(load([path])).explanations
+    return one
+
+
+@pytest.mark.parametrize("injured", PHASES)
+def test_an_injury_is_put_on_its_phase(tmp_path: Path, save: Any, injured: str) -> None:
+    rng = np.random.default_rng(0)
+    for block in range(6):
+        save(block=block, **trial(rng))
+        save(block=block, target="vm", **trial(rng, injured, 1.0))
+    one = explained(tmp_path / "run")
+    found = {part.name: part for part in one.parts}
+    assert found[injured].difference_s >= 0.9 * 1.0
+    interval = found[injured].interval
+    assert interval
+    assert interval[0] < 1.0 < interval[1]
+    others = [part.difference_s for part in one.parts if part.name != injured]
+    assert max(map(abs, others)) < 0.05
+
+
+def test_the_parts_and_what_is_unexplained_sum_to_the_whole(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(1)
+    for block in range(3):
+        save(block=block, **trial(rng))
+        hidden = trial(rng)
+        save(block=block, target="vm", **(hidden | {"elapsed_s": hidden["elapsed_s"] + 2.0}))
+    one = explained(tmp_path / "run")
+    assert sum(part.difference_s for part in one.parts) == pytest.approx(one.whole.difference_s)
+    assert one.parts[-1].name == "unexplained"
+    assert one.parts[-1].difference_s == pytest.approx(2.0, abs=0.01)
+
+
+def test_a_part_that_one_side_does_not_have_stays_unexplained(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(2)
+    save(**(trial(rng) | {"timeline": None}))
+    save(target="vm", **trial(rng))
+    one = explained(tmp_path / "run")
+    assert [part.name for part in one.parts] == ["opening", "data", "copy", "compute", "communicate", "unexplained"]
+    assert one.whole.interval is None
+
+
+def test_what_may_not_be_compared_is_not_explained_unless_forced(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(3)
+    save(**trial(rng))
+    save(target="vm", capability="AVX512", substitutes=["accelerator:tcg"], **trial(rng))
+    records = load([tmp_path / "run"])
+    assert explain(records).explanations == ()
+    (one,) = explain(records, force=True).explanations
+    assert one.notes == ("accelerator:tcg", "forced: CPU capability AVX512 against AVX2")
+
+
+def test_a_record_whose_steps_are_nonsense_is_left_out_and_named(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(4)
+    for block in range(2):
+        save(block=block, **trial(rng))
+        made = save(block=block, target="vm", **trial(rng))
+    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": "none"}))
+    found = explain(load([tmp_path / "run"]))
+    assert found.explanations[0].blocks == 1
+    assert isinstance(found.warnings[0], SkippedRecord)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, width: int) -> None:
+    rng = np.random.default_rng(5)
+    for block in range(2):
+        save(block=block, **trial(rng))
+        save(block=block, target="container-vm", **trial(rng, "data", 1.0))
+    found = explain(load([tmp_path / "run"]))
+    console = Console(width=width, file=io.StringIO())
+    console.print(Waterfall(found))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for word in (*PHASES, "unexplained", "whole", "p95", "jitter"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= width
+    assert json.loads(json.dumps(as_rows(found)))[0]["target"] == "container-vm"

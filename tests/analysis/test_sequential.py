@@ -1,0 +1,60 @@
+import math
+
+import numpy as np
+import pytest
+
+from analysis.sequential import EXTRA_BLOCKS, ratios_by_block, should_stop
+from suite.errors import RequestError
+
+
+def steady(blocks: int, sigma: float = 0.001, seed: int = 0) -> list[float]:
+    return list(np.random.default_rng(seed).normal(0, sigma, blocks))
+
+
+def test_it_stops_only_after_the_extra_blocks_that_keep_the_coverage() -> None:
+    values = steady(40)
+    stops = [blocks for blocks in range(1, 41) if should_stop({"vm": values[:blocks]}, 0.02, max_blocks=99).stop]
+    assert stops[0] == 5 + EXTRA_BLOCKS
+    waiting = should_stop({"vm": values[:6]}, 0.02, max_blocks=99)
+    assert (waiting.stop, waiting.at_least) == (False, EXTRA_BLOCKS - 1)
+
+
+def test_every_requested_interval_must_be_narrow() -> None:
+    noisy = {"vm": steady(30), "container": steady(30, 0.2)}
+    decision = should_stop(noisy, 0.02, max_blocks=99)
+    assert not decision.stop
+    assert "container" in decision.reason
+
+
+def test_it_stops_at_the_most_blocks_and_says_so() -> None:
+    decision = should_stop({"vm": steady(12, 0.5)}, 0.02, max_blocks=12)
+    assert decision.stop
+    assert "12" in decision.reason
+    assert decision.half_width
+    assert decision.half_width > 0.02
+
+
+def test_a_target_that_always_fails_never_counts_as_narrow() -> None:
+    decision = should_stop({"vm": [math.nan] * 20, "container": steady(20)}, 0.02, max_blocks=99)
+    assert not decision.stop
+    assert decision.half_width is None
+    assert not should_stop({}, 0.02, max_blocks=9).stop
+
+
+def test_an_interval_that_became_wide_again_goes_on() -> None:
+    values = [*steady(5), 0.0, 0.5, -0.5, 0.6, -0.6, 0.5, -0.5, 0.7]
+    decision = should_stop({"vm": values}, 0.02, max_blocks=99)
+    assert not decision.stop
+    assert "again" in decision.reason
+
+
+@pytest.mark.parametrize(("half", "least", "most"), [(0, 5, 9), (1.5, 5, 9), (0.02, 0, 9), (0.02, 10, 9)])
+def test_bounds_that_make_no_sense_are_refused(half: float, least: int, most: int) -> None:
+    with pytest.raises(RequestError):
+        should_stop({"vm": steady(5)}, half, min_blocks=least, max_blocks=most)
+
+
+def test_ratios_by_block_keep_the_place_of_a_failed_trial() -> None:
+    ratios = ratios_by_block({"vm": [1.0, math.nan]}, [0.5, 0.5])
+    assert np.isnan(ratios["vm"][1])
+    assert ratios["vm"][0] == 0.5

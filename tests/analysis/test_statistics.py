@@ -1,0 +1,176 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from analysis.statistics import Location, Verdict, holm, judge, locate, noise_floor, step_times
+
+
+def placed(centre: float, standard_error: float, n: int = 10) -> Location:
+    return Location(centre, standard_error, n - 1, n)
+
+
+def only(place: Location | None, margin: float = 0.02, *, more_is_faster: bool = True) -> Verdict:
+    (verdict,) = judge([place], margin, more_is_faster=more_is_faster)
+    assert verdict
+    return verdict
+
+
+def test_below_five_values_the_interval_is_students() -> None:
+    values = [0.1, 0.12, 0.09, 0.2]
+    place = locate(values)
+    assert place
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert place.interval == pytest.approx((expected.low, expected.high))
+
+
+def test_the_trimmed_mean_and_its_error_are_those_of_yuen() -> None:
+    values = np.random.default_rng(1).standard_t(2, 23)
+    place = locate(values)
+    assert place
+    # Against values that are all the same, Yuen's two-sample test has our standard error and degrees of freedom.
+    result = stats.ttest_ind(values, np.zeros(23), equal_var=False, trim=0.15)
+    assert place.centre == pytest.approx(float(stats.trim_mean(values, 0.15)))
+    assert place.standard_error
+    assert place.centre / place.standard_error == pytest.approx(float(result.statistic))
+    assert place.degrees_of_freedom == pytest.approx(float(result.df))
+
+
+def test_an_outlier_neither_moves_nor_widens_the_interval_much() -> None:
+    values = np.random.default_rng(2).normal(0, 0.01, 10)
+    wild = [*values[:9], 5.0]
+    clean, dirty = locate(values), locate(wild)
+    assert clean
+    assert dirty
+    assert clean.half_width
+    assert dirty.half_width
+    assert abs(dirty.centre) < 0.02
+    assert dirty.half_width < 2 * clean.half_width
+
+
+def test_one_value_has_a_centre_and_no_interval() -> None:
+    assert locate([0.3]) == Location(0.3, None, 0, 1)
+    place = locate([0.3])
+    assert place
+    assert place.interval is None
+    assert only(place) == Verdict("undecided", None)
+
+
+def test_no_value_is_nothing_and_missing_ones_are_left_out() -> None:
+    assert locate([]) is None
+    assert locate([math.nan]) is None
+    assert locate([1.0, math.nan, 3.0, -math.inf]) == locate([1.0, 3.0])
+    assert judge([None]) == [None]
+
+
+def test_values_without_variance_have_an_interval_of_no_width_and_a_verdict() -> None:
+    place = locate([0.1, 0.1, 0.1])
+    assert place
+    assert place.interval == pytest.approx((0.1, 0.1))
+    assert only(place).name == "faster"
+    assert only(locate([0.0, 0.0])).name == "equivalent"
+
+
+@pytest.mark.parametrize(
+    ("centre", "error", "verdict"),
+    [
+        (0.0, 0.002, "equivalent"),
+        (0.012, 0.002, "equivalent"),  # different from 1 and yet within the margin
+        (-0.12, 0.01, "slower"),
+        (0.12, 0.01, "faster"),
+        (0.0, 0.05, "undecided"),
+        (-0.03, 0.01, "undecided"),  # slower, but not surely by more than the margin
+    ],
+)
+def test_the_verdict_is_that_of_the_two_one_sided_tests(centre: float, error: float, verdict: str) -> None:
+    assert only(placed(centre, error)).name == verdict
+
+
+def test_more_seconds_are_slower() -> None:
+    assert only(placed(0.5, 0.01), more_is_faster=False).name == "slower"
+
+
+def test_an_undecided_verdict_says_how_many_more_blocks_would_probably_decide() -> None:
+    near, far = only(placed(0.0, 0.012)), only(placed(0.0, 0.04))
+    assert near.more_blocks
+    assert far.more_blocks
+    assert near.more_blocks < far.more_blocks
+    assert only(placed(math.log1p(0.02), 0.01)).more_blocks is None
+    assert only(placed(0.0, 100.0)).more_blocks is None
+
+
+def test_the_blocks_it_asks_for_decide_about_four_times_in_five() -> None:
+    rng = np.random.default_rng(3)
+    more = only(placed(0.0, 0.012)).more_blocks
+    assert more
+    # Of normal noise, a trimmed mean has an error that is 1.06 times the mean's.
+    noise = rng.normal(0, 0.012 * math.sqrt(10) * 0.94, (300, 10 + more))
+    decided = [only(locate(values)).name == "equivalent" for values in noise]
+    assert 0.68 < np.mean(decided) < 0.92
+
+
+def test_many_comparisons_are_harder_to_win_than_one() -> None:
+    border = placed(0.0, math.log1p(0.02) / 2.2)
+    assert only(border).name == "equivalent"
+    assert {verdict.name for verdict in judge([border] * 9) if verdict} == {"undecided"}
+
+
+def test_holm_gives_the_values_of_the_textbook() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    adjusted = holm([0.01, math.nan, 0.02])
+    assert adjusted[0] == pytest.approx(0.02)
+    assert math.isnan(adjusted[1])
+    assert adjusted[2] == pytest.approx(0.02)
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_never_lowers_a_value_and_keeps_their_order(p_values: list[float]) -> None:
+    adjusted = holm(p_values)
+    assert all(after >= before for before, after in zip(p_values, adjusted, strict=True))
+    assert max(adjusted) <= 1
+    order = np.argsort(p_values, kind="stable")
+    assert all(np.diff(np.array(adjusted)[order]) >= 0)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=30), st.floats(-3, 3))
+def test_a_shift_of_the_values_shifts_the_interval_and_nothing_else(values: list[float], shift: float) -> None:
+    before, after = locate(values), locate([value + shift for value in values])
+    assert before
+    assert after
+    assert after.centre == pytest.approx(before.centre + shift, abs=1e-9)
+    assert after.standard_error == pytest.approx(before.standard_error, abs=1e-9)
+
+
+def test_the_noise_floor_comes_from_a_a_where_there_is_one() -> None:
+    floor = noise_floor([0.01, -0.01, 0.02, -0.02], [[0.0, 1.0, 2.0]])
+    assert floor
+    place = locate([0.01, -0.01, 0.02, -0.02])
+    assert place
+    assert place.half_width
+    assert (floor.method, floor.blocks) == ("a/a", 4)
+    assert floor.share == pytest.approx(math.expm1(place.half_width))
+
+
+def test_without_a_a_the_noise_floor_comes_from_bare_metal_across_blocks_of_one_run() -> None:
+    # Two runs a factor e apart: the step between runs is no noise of bare metal's.
+    floor = noise_floor([], [[0.0, 0.01, 0.0], [1.0, 1.02, 1.0]])
+    assert floor
+    assert (floor.method, floor.blocks) == ("across-blocks", 6)
+    assert floor.share < 0.05
+    assert noise_floor([], [[0.0, 0.01]]) is None
+    assert noise_floor([0.1], []) is None
+
+
+def test_step_times_are_described_by_their_distribution() -> None:
+    found = step_times([[1.0, 2.0, 1.0], [3.0], []])
+    assert found
+    assert (found.p50_s, found.jitter_s, found.trials) == (1.5, 1.0, 2)
+    assert found.p95_s <= found.p99_s <= 3.0
+    assert step_times([[]]) is None
+    single = step_times([[2.0]])
+    assert single
+    assert single.jitter_s is None
