@@ -416,14 +416,26 @@ def doctor(as_json: bool) -> None:
 
 @main.group()
 def image() -> None:
-    """The userland that every target runs: built once, packed for all."""
+    """The userland that every target runs: built once, packed for all.
+
+    \b
+    Examples:
+      bench image build
+      bench image list
+    """
 
 
 @image.command("build")
 @click.option("--cuda", is_flag=True, help="For NVIDIA GPUs: docker/Dockerfile.cuda.")
 @click.option("--rebuild", is_flag=True, help="Even when nothing has changed.")
 def image_build(cuda: bool, rebuild: bool) -> None:
-    """Build the image from docker/Dockerfile, with podman or docker, from a registry or a Debian mirror."""
+    """Build the image from docker/Dockerfile, with podman or docker, from a registry or a Debian mirror.
+
+    \b
+    Examples:
+      bench image build
+      bench image build --cuda --rebuild
+    """
     from provisioning.images.build import build
 
     built = build("cuda" if cuda else "cpu", lambda text: click.echo(text, err=True), rebuild=rebuild)
@@ -433,7 +445,13 @@ def image_build(cuda: bool, rebuild: bool) -> None:
 @image.command("verify")
 @click.argument("digest", required=False)
 def image_verify(digest: str | None) -> None:
-    """Hash the image again, every file of it, and say what differs. Default: the newest."""
+    """Hash the image again, every file of it, and say what differs. Default: the newest.
+
+    \b
+    Examples:
+      bench image verify
+      bench image verify 1f0c5a2b77d1
+    """
     from provisioning.images.image import broken, find
 
     found = find(digest)
@@ -448,7 +466,13 @@ def image_verify(digest: str | None) -> None:
 @image.command("list")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def image_list(as_json: bool) -> None:
-    """The images that were built, newest first."""
+    """The images that were built, newest first.
+
+    \b
+    Examples:
+      bench image list
+      bench image list --json
+    """
     from provisioning.images.image import images
 
     if as_json:
@@ -463,6 +487,10 @@ def clean() -> None:
     """Remove what crashed runs left: processes, containers, control groups, directories. Only that.
 
     What a running bench uses is left alone, and so are images and results.
+
+    \b
+    Examples:
+      bench clean
     """
     from provisioning import ledger
 

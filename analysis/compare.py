@@ -6,17 +6,19 @@ that scale.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from analysis.conditions import disturbances
 from analysis.effects import Key, interactions, judged, overall, ratios_of
 from analysis.findings import failures, mixtures, refusals, unnormalised
 from analysis.load import Records
 from analysis.noise import noise_floors
 from analysis.pairs import JOB, ROW, pair, with_variants
-from analysis.results import METRICS, Comparison, Effect, Estimate, Group, Job, TargetSummary, known_first
+from analysis.results import METRICS, Comparison, Effect, Estimate, Group, Job, Overall, TargetSummary, known_first
 from analysis.statistics import MARGIN
 from analysis.validity import assess
 from suite.plan import BASELINE, TARGETS
@@ -52,9 +54,15 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     ]
     groups.sort(key=lambda group: (group.job, known_first(MODELS, group.model)))
     refusing = () if force else refusals(pairs[refused], validity.refused[refused])
-    found = (*failures(trials), *mixtures(trials), *refusing, *unnormalised(groups), *differing)
+    found = (*failures(trials), *mixtures(trials), *refusing, *unnormalised(groups), *differing, *disturbances(ok))
     runs = tuple(sorted(trials["run_id"].unique()))
-    return Comparison(runs, tuple(groups), (*records.warnings, *found), overall(ratios, margin), margin)
+    together = tuple(replace(one, notes=_notes(one, groups)) for one in overall(ratios, margin))
+    return Comparison(runs, tuple(groups), (*records.warnings, *found), together, margin)
+
+
+def _notes(one: Overall, groups: Iterable[Group]) -> tuple[str, ...]:
+    summaries = [summary for group in groups if group.job == one.job for summary in group.targets]
+    return tuple(dict.fromkeys(note for found in summaries if found.target == one.target for note in found.notes))
 
 
 def _of(key: Key, by_metric: Mapping[str, Mapping[Key, _Found]]) -> dict[str, _Found]:

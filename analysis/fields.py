@@ -1,5 +1,6 @@
 """The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -11,21 +12,38 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Environment(BaseModel):
+class _Host(BaseModel):
+    cpu_model: str | None = None
+    mitigations: dict[str, str] | None = None
+
+
+class _Target(BaseModel):
     cpus: list[_Count] | None = None
     host_cpus: list[_Count] | None = None
     memory_bytes: _Count | None = None
     threads: _Count | None = None
+    mitigations: dict[str, str] | None = None
     userland_sha256: str | None = None
     accelerator: str | None = None
-    cpu_model: str | None = None
     torch: str | None = None
     torch_cpu_capability: str | None = None
 
 
+class _Conditions(BaseModel):
+    interval_s: _Positive | None = None
+    steal_s: _Seconds | None = None
+    other_cpu_s: _Seconds | None = None
+    throttled_s: _Seconds | None = None
+    thermal_throttles: _Count | None = None
+    swapped_bytes: _Count | None = None
+    governor: str | None = None
+    siblings_shared: bool | None = None
+    numa_nodes: list[_Count] | None = None
+
+
 class _Environments(BaseModel):
-    host: _Environment
-    target: _Environment | None = None
+    host: _Host
+    target: _Target | None = None
 
 
 class _Outcome(BaseModel):
@@ -73,6 +91,7 @@ class Fields(BaseModel):
     clock_ratio: _Positive | None = None
     substitutes: list[str] = []
     environment: _Environments
+    conditions: _Conditions | None = None
 
     @model_validator(mode="after")
     def _ok_has_numbers(self) -> Self:
@@ -83,7 +102,7 @@ class Fields(BaseModel):
     def row(self) -> tuple[Any, ...]:
         """The values of ``COLUMNS``."""
         workload, envelope, environment, outcome = self.workload, self.envelope, self.environment, self.outcome
-        seen = environment.target or _NOTHING_SEEN
+        seen, conditions = environment.target or _NOTHING_SEEN, self.conditions or _NOTHING_KNOWN
         return (
             *(self.run_id, self.trial_id, self.started_at, self.scenario, self.data, self.profile, self.recipe),
             *(self.model, self.target, self.replica, self.block, self.position),
@@ -98,10 +117,26 @@ class Fields(BaseModel):
             None if seen.cpus is None else len(seen.cpus),
             *(seen.memory_bytes, seen.threads),
             None if seen.host_cpus is None else ",".join(map(str, sorted(seen.host_cpus))),
+            _lines(environment.host.mitigations),
+            _lines(seen.mitigations),
+            *(conditions.interval_s, conditions.steal_s, conditions.other_cpu_s, conditions.throttled_s),
+            *(conditions.thermal_throttles, conditions.swapped_bytes, conditions.governor),
+            conditions.siblings_shared,
+            None if conditions.numa_nodes is None else len(conditions.numa_nodes),
         )
 
 
-_NOTHING_SEEN = _Environment()
+def _lines(mitigations: dict[str, str] | None) -> str | None:
+    return None if mitigations is None else _joined(tuple(mitigations.items()))
+
+
+@lru_cache
+def _joined(items: tuple[tuple[str, str], ...]) -> str:
+    """Cached: a host has the same in all its records."""
+    return "\n".join(f"{name}: {how}" for name, how in sorted(items))
+
+
+_NOTHING_SEEN, _NOTHING_KNOWN = _Target(), _Conditions()
 COLUMNS = (
     *("run_id", "trial_id", "started_at", "scenario", "data", "profile", "recipe"),
     *("model", "target", "replica", "block", "position"),
@@ -113,6 +148,8 @@ COLUMNS = (
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
     "substitutes",
     *("userland_sha256", "accelerator", "torch", "torch_cpu_capability"),
-    *("seen_cpus", "seen_memory_bytes", "seen_threads", "affinity"),
+    *("seen_cpus", "seen_memory_bytes", "seen_threads", "affinity", "host_mitigations", "mitigations"),
+    *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "governor"),
+    *("siblings_shared", "numa_nodes"),
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside."""

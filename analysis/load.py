@@ -19,9 +19,10 @@ from analysis.warnings import AnalysisWarning, CopiedRecords, EmptyRun, SkippedR
 from suite.errors import RequestError
 from suite.records import SCHEMA_VERSION
 
-_FLOATS = (
+FLOATS = (
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
     *("seen_cpus", "seen_memory_bytes", "seen_threads"),
+    *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "numa_nodes"),
 )
 _CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target")
 
@@ -62,7 +63,7 @@ def load(directories: Sequence[Path]) -> Records:
         raise _nothing(unique, warnings)
     trials = pd.DataFrame.from_records(rows, columns=[*COLUMNS, "path"])
     # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
-    trials = trials.astype(dict.fromkeys(_FLOATS, "float64") | dict.fromkeys(_CATEGORIES, "category"))
+    trials = trials.astype(dict.fromkeys(FLOATS, "float64") | dict.fromkeys(_CATEGORIES, "category"))
     copies = trials.duplicated(["run_id", "trial_id", "started_at"])
     if copies.any():
         warnings.append(CopiedRecords(int(copies.sum()), Path(str(trials.loc[copies, "path"].iloc[0]))))

@@ -1,5 +1,6 @@
 """From trials to pairs: which trials belong to one group, and each target beside bare metal in its block."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import fields
 
@@ -58,7 +59,9 @@ def _variants(settings: pd.DataFrame) -> pd.Series:
 
 def _setting(name: str, value: object, common: set[str] | None) -> str:
     if common is not None:
-        return ", ".join(line for line in str(value).splitlines() if line not in common) or "default options"
+        lines = [line for line in str(value).splitlines() if line not in common]
+        # Of a digest, the beginning tells as much as a reader can use.
+        return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", ", ".join(lines)) or "default options"
     if name == "memory_bytes" and isinstance(value, (int, float)):
         return f"memory={value / GIB:.4g} GiB"
     return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"

@@ -5,6 +5,7 @@ Drawn on figures of their own with the Agg and SVG back ends, inside contexts: n
 and the same comparison gives the same bytes.
 """
 
+import io
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -33,6 +35,8 @@ _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
 _TITLES = {"throughput": "Throughput", "elapsed": "Elapsed time", "opening": "Opening time of the target"}
 _LINEAR_RANGE = 20.0
 """Ratios further apart than this are drawn on a logarithmic axis: on a linear one the small bars would vanish."""
+_WIDTH = 0.84
+"""Of the bars of one model together, where models are 1 apart."""
 _NO_REFERENCE: Mapping[Key, float] = {}
 _STYLE = {
     "svg.hashsalt": "virtbench",
@@ -47,7 +51,8 @@ _STYLE = {
 def draw(comparison: Comparison, directory: Path, reference: Mapping[Key, float] | None = None) -> list[Path]:
     """One figure per job and metric as PNG and SVG in ``directory``; returns their paths.
 
-    ``reference``: published ratios to draw as markers, such as ``analysis.reference.normalised()``. The figures are named scenario-metric.png, with what tells jobs apart between the two where a scenario has several. Raises
+    ``reference``: published ratios to draw as markers, such as ``analysis.reference.normalised()``. The figures are
+    named scenario-metric.png, with what tells jobs apart between the two where a scenario has several. Raises
     RequestError when the directory cannot be written.
     """
     jobs = list(dict.fromkeys(group.job for group in comparison.groups))
@@ -86,6 +91,14 @@ def style() -> AbstractContextManager[None]:
     return mpl.rc_context(sns.axes_style("whitegrid") | sns.plotting_context("notebook") | _STYLE)
 
 
+def svg(chart: Figure) -> bytes:
+    """The figure as SVG, for a page that holds its pictures."""
+    out = io.BytesIO()
+    with style():
+        chart.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
+
+
 def figure(groups: Sequence[Group], metric: Metric, reference: Mapping[Key, float] = _NO_REFERENCE) -> Figure:
     """Grouped bars of one metric: models along the axis, targets beside each other."""
     with style():
@@ -112,13 +125,13 @@ def _figure(groups: Sequence[Group], metric: Metric, reference: Mapping[Key, flo
         saturation=1,
         errorbar=None,
         legend=False,
-        width=0.84,
+        width=_WIDTH,
         edgecolor="white",
         linewidth=0.8,
         ax=axes,
     )
     bars["x"] = [
-        models.index(model) - 0.42 + (targets.index(target) + 0.5) * 0.84 / len(targets)
+        models.index(model) - _WIDTH / 2 + (targets.index(target) + 0.5) * _WIDTH / len(targets)
         for model, target in zip(bars["model"], bars["target"], strict=True)
     ]
     published = _published(groups, metric, reference, bars) if normalised else bars.iloc[:0].assign(published=[])
@@ -126,13 +139,60 @@ def _figure(groups: Sequence[Group], metric: Metric, reference: Mapping[Key, flo
     _scale(axes, pd.concat([bars["height"], bars["low"], tops, published["published"]]))
     _annotate(axes, bars.assign(top=tops), targets)
     _label(axes, groups, metric, normalised)
-    entries: list[Artist] = [*_legend(groups, targets), *_uncertainty(axes, bars, groups, metric, models)]
+    entries: list[Artist | Container] = [*_legend(groups, targets), *_uncertainty(axes, bars, groups, metric, models)]
     if len(published):
-        entries.append(_markers(axes, published))
+        entries.append(_markers(axes, published, len(targets)))
     widest = max(len(line) for entry in entries for line in str(entry.get_label()).splitlines())
     fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
     columns = min(len(targets), max(fitting, 1))
     chart.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    return chart
+
+
+def spread(groups: Sequence[Group], trials: pd.DataFrame) -> Figure | None:
+    """The throughput of every finished trial over bare metal's geometric mean: one dot each, so that outliers show.
+
+    ``trials`` as in ``load.Records``. None where no model has bare metal.
+    """
+    metric = METRICS[0]
+    base = {
+        group.model: summary.estimates[metric.name].value
+        for group in groups
+        for summary in group.targets
+        if summary.target == BASELINE and metric.name in summary.estimates
+    }
+    job = groups[0].job
+    mine = trials[trials["ok"] & trials["model"].isin(list(base))]
+    for key in ("scenario", "data", "profile", "recipe"):
+        mine = mine[mine[key] == getattr(job, key)]
+    if mine.empty:
+        return None
+    dots = pd.DataFrame({"model": mine["model"].astype(str), "target": mine["target"].astype(str)})
+    dots["ratio"] = mine[metric.column] / dots["model"].map(base)
+    with style():
+        return _spread(dots, groups, [group.model for group in groups if group.model in base])
+
+
+def _spread(dots: pd.DataFrame, groups: Sequence[Group], models: Sequence[str]) -> Figure:
+    targets = [target for target in _targets(groups) if target in set(dots["target"])]
+    chart = Figure(figsize=(max(6.4, 2.0 + 0.75 * len(models) * len(targets)), 4.2), layout="constrained")
+    FigureCanvasAgg(chart)
+    axes = chart.subplots()
+    order = {"x": "model", "y": "ratio", "hue": "target", "order": models, "hue_order": targets}
+    palette = {target: _COLOURS.get(target, "0.5") for target in targets}
+    # Not jittered: the same records give the same picture, and equal values are to lie on each other.
+    sns.stripplot(dots, **order, palette=palette, dodge=True, jitter=False, alpha=0.6, size=6, legend=False, ax=axes)
+    _scale(axes, dots["ratio"])
+    if axes.get_yscale() == "linear":
+        margin = 0.1 * (dots["ratio"].max() - dots["ratio"].min()) or 0.1
+        axes.set_ylim(dots["ratio"].min() - margin, dots["ratio"].max() + margin)
+    _label(axes, groups, METRICS[0], normalised=True)
+    axes.set_title("Every trial: throughput", loc="left", fontweight="bold", pad=30)
+    axes.texts[-1].set_text(f"{groups[0].job}\none dot per trial, over the geometric mean of {BASELINE}")
+    entries = _legend(groups, targets)
+    for entry in entries:
+        entry.set_hatch("")
+    chart.legend(handles=entries, loc="outside lower center", ncols=len(targets), frameon=False, fontsize=9)
     return chart
 
 
@@ -191,12 +251,12 @@ def _annotate(axes: Axes, bars: pd.DataFrame, targets: Sequence[str]) -> None:
 
 def _uncertainty(
     axes: Axes, bars: pd.DataFrame, groups: Sequence[Group], metric: Metric, models: Sequence[str]
-) -> Iterator[Artist]:
+) -> Iterator[Artist | Container]:
     """Draws the intervals and the noise floors; yields the entries of the legend."""
     known = bars[bars["low"].notna() & bars["ratio"].notna()]
     if len(known):
-        ends = [known["height"] - known["low"], known["high"] - known["height"]]
-        line = axes.errorbar(known["x"], known["height"], ends, fmt="none", ecolor="0.1", elinewidth=1.2, capsize=3)
+        errors = [known["height"] - known["low"], known["high"] - known["height"]]
+        line = axes.errorbar(known["x"], known["height"], errors, fmt="none", ecolor="0.1", elinewidth=1.2, capsize=3)
         line.set_label("95 % interval")
         yield line
     floors = {group.model: floor for group in groups if (floor := group.noise_floors.get(metric.name))}
@@ -205,8 +265,10 @@ def _uncertainty(
     band = None
     for model, floor in floors.items():
         place, top = models.index(model), 1 + floor.share
-        style = {"color": "0.45", "alpha": 0.35, "linewidth": 0, "zorder": 3}
-        band = axes.fill_between([place - 0.46, place + 0.46], 1 / top, top, label="noise floor", **style)
+        ends = [place - 0.46, place + 0.46]
+        band = axes.fill_between(
+            ends, 1 / top, top, label="noise floor", color="0.45", alpha=0.35, linewidth=0, zorder=3
+        )
     if band:
         yield band
 
@@ -216,14 +278,26 @@ def _published(
 ) -> pd.DataFrame:
     """The bars that the reference has a value for, with it as ``published``."""
     job = groups[0].job
-    keys = [(job.scenario, job.data, bar.model, bar.target, metric.name) for bar in bars.itertuples()]
+    keys = [
+        (job.scenario, job.data, str(model), str(target), metric.name)
+        for model, target in zip(bars["model"], bars["target"], strict=True)
+    ]
     found = bars.assign(published=[reference.get(key, float("nan")) for key in keys])
     return found[found["published"].notna() & (found["target"] != BASELINE)]
 
 
-def _markers(axes: Axes, published: pd.DataFrame) -> Artist:
-    style = {"marker": "D", "s": 42, "facecolor": "white", "edgecolor": "black", "linewidth": 1.3, "zorder": 4}
-    return axes.scatter(published["x"], published["published"], label=SOURCE, **style)
+def _markers(axes: Axes, published: pd.DataFrame, targets: int) -> Artist:
+    return axes.scatter(
+        published["x"] + 0.25 * _WIDTH / targets,  # beside the interval and the value
+        published["published"],
+        label=SOURCE,
+        marker="D",
+        s=42,
+        facecolor="white",
+        edgecolor="black",
+        linewidth=1.3,
+        zorder=4,
+    )
 
 
 def _label(axes: Axes, groups: Sequence[Group], metric: Metric, normalised: bool) -> None:

@@ -1,7 +1,7 @@
-"""The published figures of Lin, Pai and Chou (CLOSER 2018, doi 10.5220/0006680603760383), to stand beside measured ones.
+"""The published figures of Lin, Pai and Chou (CLOSER 2018, doi 10.5220/0006680603760383), to stand beside measurements.
 
-``closer2018_figures.csv`` holds the values printed above the bars of its Figures 5 to 9. The paper's single instance with
-real data is this suite's scenario ``real``.
+``closer2018_figures.csv`` holds the values printed above the bars of its Figures 5 to 9. The paper's single instance
+with real data is this suite's scenario ``real``.
 """
 
 import csv
@@ -12,13 +12,12 @@ from importlib.resources import files
 import pandas as pd
 
 from analysis.fields import COLUMNS
-from analysis.load import Records
+from analysis.load import FLOATS, Records
 from analysis.results import METRICS
 
 SOURCE = "Lin, Pai and Chou 2018"
 RUN_ID = "closer2018"
 _FILE = "closer2018_figures.csv"
-_NUMBERS = (*(metric.column for metric in METRICS), "memory_bytes", "seen_memory_bytes")
 _SCENARIOS = {("single", "real"): "real", ("single", "synthetic"): "synthetic"}
 
 Key = tuple[str, str, str, str, str]
@@ -35,7 +34,7 @@ def load_reference() -> Records:
         trial = trials.setdefault(key, _trial(*key))
         trial[columns[line["metric"]]] = float(line["value"])
     table = pd.DataFrame(list(trials.values()), columns=[*COLUMNS, "path"])
-    return Records(table.astype(dict.fromkeys(_NUMBERS, "float64")), (), ())
+    return Records(table.astype(dict.fromkeys((*FLOATS, "memory_bytes"), "float64")), (), ())
 
 
 def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, object]:

@@ -114,6 +114,8 @@ class Overall:
     models: tuple[str, ...]
     effects: Mapping[str, Effect]
     """By the metric's name."""
+    notes: tuple[str, ...] = ()
+    """Substitutes and marks of any of its trials: they stand wherever the numbers stand."""
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,27 @@
 """When a run that goes on ``--until`` a precision may stop: a pure decision, taken between blocks.
 
 Stopping as soon as an interval is narrow enough stops where the noise happened to look small, and the interval then
-covers too rarely: 88 to 93 % instead of 95 % in ``benchmarks/validity.py``. Simons (Ann. Math. Statist. 39 (1968) 1946)
-showed that the sequential procedure of Chow and Robbins (Ann. Math. Statist. 36 (1965) 457) keeps its coverage when a
-fixed number of further samples is taken after it would have stopped. These further blocks are ``EXTRA_BLOCKS``; the
+covers too rarely: 88 to 95 % of the time, depending on noise and precision, when it was simulated. Simons (Ann. Math.
+Statist. 39 (1968) 1946) showed that the sequential procedure of Chow and Robbins (Ann. Math. Statist. 36 (1965) 457)
+keeps its coverage when a fixed number of further samples is taken after it would have stopped. These are
+``EXTRA_BLOCKS``; their number, and the coverage with them, come from simulation (``benchmarks/validity.py``). The
 interval of all blocks is then the ordinary one, so that ``compare`` needs to know nothing about how a run was ended.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
+from analysis.load import Records
+from analysis.pairs import pair, with_variants
+from analysis.results import METRICS
 from analysis.statistics import Samples, locate
+from analysis.validity import assess
 from suite.errors import RequestError
+from suite.plan import BASELINE
 
 EXTRA_BLOCKS = 8
 LEAST_BLOCKS = 5
@@ -89,7 +96,23 @@ def _settled(log_ratios: Mapping[str, Samples], bound: float, first: int, blocks
     return None
 
 
-def ratios_by_block(logs: Mapping[str, Sequence[float]], baseline: Sequence[float]) -> dict[str, Samples]:
-    """log(target / bare metal) per block, from logs of the values in the same blocks (NaN where a trial failed)."""
-    base = np.asarray(baseline, dtype=np.float64)
-    return {name: np.asarray(values, dtype=np.float64) - base for name, values in logs.items()}
+def should_stop_run(
+    records: Records, half_width: float, *, min_blocks: int = LEAST_BLOCKS, max_blocks: int, metric: str = "throughput"
+) -> Decision:
+    """``should_stop`` for the records of one run so far: the ratio of every target and model to bare metal.
+
+    A block counts when the run has begun it; where bare metal or the target failed, or validity refuses, it is a block
+    without a ratio. Call it when a block has ended.
+    """
+    trials = with_variants(records.trials)
+    column = next(known.column for known in METRICS if known.name == metric)
+    pairs = pair(trials[trials["ok"]])
+    pairs = pairs[assess(pairs).refused == ""]
+    places = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
+    index = pd.MultiIndex.from_frame(places)
+    asked = trials.loc[trials["target"] != BASELINE, ["model", "target"]].astype(str).drop_duplicates()
+    ratios: dict[str, Samples] = {}
+    for model, target in asked.itertuples(index=False):
+        rows = pairs[(pairs["model"] == model) & (pairs["target"] == target)]
+        ratios[f"{model} on {target}"] = list(rows.groupby(["run_id", "block"])[column].mean().reindex(index))
+    return should_stop(ratios, half_width, min_blocks=min_blocks, max_blocks=max_blocks)

@@ -83,8 +83,8 @@ def _effect(found: Estimate | Effect | None) -> dict[str, object]:
 def _overall(comparison: Comparison) -> Iterator[dict[str, object]]:
     for found in comparison.overall:
         for name, effect in found.effects.items():
-            models = list(found.models)
-            yield {**asdict(found.job), "models": models, "target": found.target, "metric": name, **_effect(effect)}
+            lists = {"models": list(found.models), "notes": list(found.notes)}
+            yield {**asdict(found.job), **lists, "target": found.target, "metric": name, **_effect(effect)}
 
 
 def _interactions(comparison: Comparison) -> Iterator[dict[str, object]]:

@@ -59,7 +59,8 @@ def overall_lines(comparison: Comparison, job: Job) -> Iterator[str]:
     """Per target of a job, its ratios over all models."""
     for found in comparison.overall:
         if found.job == job:
-            yield f"{found.target}: {_overall(found)}"
+            notes = f" ({', '.join(found.notes)})" if found.notes else ""
+            yield f"{found.target}{notes}: {_overall(found)}"
 
 
 def _overall(found: Overall) -> str:

@@ -1,6 +1,7 @@
 """Which accelerator a VM gets. That /dev/kvm opens proves nothing: only a guest that has booted under it does."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Literal
@@ -88,6 +89,8 @@ def _missing() -> str | None:
         return "there is no /dev/kvm (no hardware virtualisation, or its module is not loaded)"
     if not os.access(KVM, os.R_OK | os.W_OK):
         return "/dev/kvm may not be opened (become a member of the group kvm, or root)"
+    if not shutil.which(QEMU):
+        return f"{QEMU} is not installed"
     return None
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning import cgroups, processes
@@ -27,7 +26,10 @@ class LedgerError(BenchError):
 
 
 class Entry(BaseModel):
-    """One thing, and who answers for it: the process that made it, by number and start time."""
+    """One thing, and who answers for it: the process that made it, by number and start.
+
+    ``owner_started`` is in the kernel's ticks since boot: a time of day would move when the clock is set.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,15 +43,23 @@ class Entry(BaseModel):
         """Whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
         if self.boot_id != boot_id():
             return False
-        try:
-            return abs(psutil.Process(self.owner_pid).create_time() - self.owner_started) < 0.02
-        except psutil.NoSuchProcess:
-            return False
+        return _started(self.owner_pid) == self.owner_started
 
 
 def boot_id() -> str:
     """A value that changes with each boot of this machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _started(pid: int) -> float | None:
+    """When the process started; None when there is none, or only what its parent has not collected (a zombie)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # proc(5): the name, in parentheses, can hold anything; the state is field 3, the start field 22.
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else float(fields[18])
 
 
 def _remove_directory(what: str) -> None:
@@ -82,8 +92,8 @@ REMOVERS: dict[str, Callable[[str], None]] = {
 @contextmanager
 def holding(kind: str, what: str) -> Iterator[str]:
     """Hold one thing: the entry is written now, the thing is removed at the end, however it comes."""
-    me = psutil.Process()
-    entry = Entry(kind=kind, what=what, boot_id=boot_id(), owner_pid=me.pid, owner_started=me.create_time())
+    me = os.getpid()
+    entry = Entry(kind=kind, what=what, boot_id=boot_id(), owner_pid=me, owner_started=_started(me) or 0.0)
     path = state("ledger") / f"{secrets.token_hex(8)}.json"
     write_atomic(path, entry.model_dump_json())
     try:

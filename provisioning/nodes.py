@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from provisioning import ledger
+from provisioning.home import runtime
 from provisioning.processes import LocalProcess
 from suite.errors import CommandError
 from suite.interfaces import Completed, Node, Process
@@ -25,10 +26,12 @@ class LocalNode:
     local: bool = True
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    directory: str = "/"
+    """Where its processes work. Some drop files there (conmon, when a container runs out of memory)."""
     _started: list[LocalProcess] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        process = LocalProcess(argv, self.token, stdin)
+        process = LocalProcess(argv, self.token, stdin, self.directory)
         try:
             stdout = "".join(line + "\n" for line in process.lines(timeout_s))
             completed = Completed(process.wait(timeout_s), stdout, process.output_tail())
@@ -39,7 +42,7 @@ class LocalNode:
         return completed
 
     def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
-        process = LocalProcess(argv, self.token, stdin)
+        process = LocalProcess(argv, self.token, stdin, self.directory)
         self._started.append(process)
         return process
 
@@ -53,8 +56,11 @@ class LocalNode:
 @contextmanager
 def local_node(cpus: tuple[int, ...], userland: str | None) -> Iterator[LocalNode]:
     """This machine for the length of one trial; at the end no process of it is left."""
-    with ledger.holding("processes", uuid.uuid4().hex) as token:
-        node = LocalNode(token, cpus, userland)
+    token = uuid.uuid4().hex
+    directory = runtime() / f"node-{token[:12]}"
+    with ledger.holding("directory", str(directory)), ledger.holding("processes", token):
+        directory.mkdir(mode=0o700)
+        node = LocalNode(token, cpus, userland, directory=str(directory))
         try:
             yield node
         finally:

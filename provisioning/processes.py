@@ -56,14 +56,14 @@ def end_all(token: str) -> None:
 class LocalProcess:
     """A child of this process. See ``suite.interfaces.Process``."""
 
-    def __init__(self, argv: Sequence[str], token: str, stdin: bytes) -> None:
+    def __init__(self, argv: Sequence[str], token: str, stdin: bytes, cwd: str = "/") -> None:
         self.argv = list(argv)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         with tempfile.TemporaryFile() as given:
             given.write(stdin)
             given.seek(0)
             # A session of its own: Ctrl-C reaches the suite alone, which then ends its children in order.
-            self.popen = _popen(self.argv, given, self._stderr, environment(token))
+            self.popen = _popen(self.argv, given, self._stderr, environment(token), cwd)
 
     def lines(self, timeout_s: float) -> Iterator[str]:
         """See ``suite.interfaces.Process``. Blocks in the kernel between lines; nothing polls."""
@@ -113,7 +113,9 @@ class LocalProcess:
         self._stderr.close()
 
 
-def _popen(argv: list[str], stdin: IO[bytes], stderr: IO[bytes], env: dict[str, str]) -> "subprocess.Popen[bytes]":
+def _popen(
+    argv: list[str], stdin: IO[bytes], stderr: IO[bytes], env: dict[str, str], cwd: str
+) -> "subprocess.Popen[bytes]":
     try:
         return subprocess.Popen(
             argv,
@@ -121,6 +123,7 @@ def _popen(argv: list[str], stdin: IO[bytes], stderr: IO[bytes], env: dict[str, 
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=env,
+            cwd=cwd,
             start_new_session=True,
         )
     except FileNotFoundError as error:

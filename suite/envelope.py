@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from suite.errors import RequestError
 
 GIB = 1 << 30
+MOST_CPUS = 8192  # what a Linux kernel can be built for
 
 
 class Envelope(BaseModel):
@@ -25,10 +26,15 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     cpus: set[int] = set()
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+        if not _is_cpu(first) or (dash and not (_is_cpu(last) and int(first) <= int(last))):
             raise RequestError(f"{text!r} is not a list of CPUs", remedy="write it as 0-3 or 0,2,4")
         cpus.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(cpus))
+
+
+def _is_cpu(word: str) -> bool:
+    # The length first: 0-99999999999 must not become a set of that size.
+    return word.isascii() and word.isdigit() and len(word) < 6 and int(word) < MOST_CPUS
 
 
 def format_cpu_list(cpus: Iterable[int]) -> str:
@@ -51,9 +57,10 @@ def parse_bytes(text: str) -> int:
         value = float(number)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
+    value *= units[unit]
+    if not 1 <= value < float("inf"):
         raise RequestError(f"{text!r} is not an amount of memory", remedy="write it as 512M or 4G")
-    return int(value * units[unit])
+    return int(value)
 
 
 def plan_envelope(
@@ -67,7 +74,7 @@ def plan_envelope(
     have = f"this host allows CPUs {format_cpu_list(allowed)} ({len(allowed)})"
     if cpus is None:
         chosen = allowed
-    elif cpus.strip().isdigit():
+    elif cpus.isascii() and cpus.strip().isdigit():
         count = int(cpus)
         if not 0 < count <= len(allowed):
             raise RequestError(f"--cpus {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")

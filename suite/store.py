@@ -109,7 +109,7 @@ class Run:
         """Store the plan, or check that the one stored is the same: then the run goes on where it was."""
         path = self.directory / "plan.json"
         if path.exists():
-            differences = _differences(json.loads(path.read_text()), plan.model_dump(mode="json"))
+            differences = _differences(_stored_plan(path), plan.model_dump(mode="json"))
             # More blocks of the same plan are an extension: every record that there is stays part of it.
             if differences and differences != ["blocks"]:
                 raise RequestError(
@@ -132,6 +132,16 @@ class Run:
                 continue  # not one of ours: the trial is run, and its record takes the place
             if record.outcome.status == "ok":
                 yield record.trial_id
+
+
+def _stored_plan(path: Path) -> dict[str, object]:
+    try:
+        stored = json.loads(path.read_bytes())
+    except ValueError:
+        stored = None
+    if not isinstance(stored, dict):
+        raise RequestError(f"{path} is not a plan of this suite", remedy="give another directory with --out")
+    return stored
 
 
 def _differences(old: dict[str, object], new: dict[str, object]) -> list[str]:

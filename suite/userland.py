@@ -3,9 +3,9 @@
 Standard library only: this file is part of the image, where the worker runs the same check from inside.
 
 The manifest has one line per path below the root, sorted by its bytes: type, permissions, size, SHA-256 of the content
-(of a file) or the target (of a link), path; fields separated by tabs, the last two escaped as JSON. Owners and times are
-not part of it: an unprivileged unpacking cannot keep them, and no training sees them. Its own SHA-256 is the userland's
-digest.
+(of a file) or the target (of a link), path; fields separated by tabs, the last two escaped as JSON. Owners and times
+are not part of it: an unprivileged unpacking cannot keep them, and no training sees them. Its own SHA-256 is the
+userland's digest.
 """
 
 import hashlib

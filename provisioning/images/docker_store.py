@@ -59,14 +59,16 @@ def _load(node: LocalNode, image: Image, store: Path, sockets: Path) -> None:
     ]
     private = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
     state = ["--cap-add", "ALL", "--bind", "/sys", "/sys", "--bind", str(store), "/var/lib/docker", "--"]
+    # This daemon, whatever DOCKER_HOST may say of another one.
+    client = [*inside, "--", *PROGRAM, "--host", "unix:///run/docker.sock"]
     daemon = node.start([*private, *inside, *state, *daemon_argv()])
     deadline = time.monotonic() + READY_S
-    while node.run([*inside, "--", *PROGRAM, "version"], check=False).returncode:
+    while node.run([*client, "version"], check=False).returncode:
         if not daemon.running() or time.monotonic() > deadline:
             raise MeasurementError(
                 "the tree's own docker daemon did not start", kind="image", output_tail=daemon.output_tail()
             )
         time.sleep(0.2)
-    node.run([*inside, "--", *PROGRAM, "load", "--quiet", "--input", "/mnt/oci.tar"], timeout_s=1800.0)
-    node.run([*inside, "--", *PROGRAM, "image", "inspect", "--format", "{{.ID}}", image_reference(image.digest)])
+    node.run([*client, "load", "--quiet", "--input", "/mnt/oci.tar"], timeout_s=1800.0)
+    node.run([*client, "image", "inspect", "--format", "{{.ID}}", image_reference(image.digest)])
     daemon.kill()

@@ -64,8 +64,8 @@ def qemu_argv(spec: VmSpec, machine: str = "x86_64") -> list[str]:
         *("-machine", board, "-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
         *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
         *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", console),
-        *("-chardev", f"file,id=console,path={spec.console}", "-serial", "chardev:console"),
-        *("-qmp", f"unix:{spec.qmp},server=on,wait=off"),
+        *("-chardev", f"file,id=console,path={_escaped(spec.console)}", "-serial", "chardev:console"),
+        *("-qmp", f"unix:{_escaped(spec.qmp)},server=on,wait=off"),
         *("-object", "iothread,id=disks", "-device", "virtio-rng-pci"),
         *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
         # Nothing but the way in: the guest reaches neither this host nor what lies behind it.
@@ -76,11 +76,15 @@ def qemu_argv(spec: VmSpec, machine: str = "x86_64") -> list[str]:
 
 
 def _disk(number: int, disk: Disk) -> list[str]:
-    # A comma in a path would begin a new option: QEMU takes two for one.
-    options = [f"file={disk.path.replace(',', ',,')}", "if=none", f"id=disk{number}", "format=raw"]
+    options = [f"file={_escaped(disk.path)}", "if=none", f"id=disk{number}", "format=raw"]
     options += ["cache=none", "aio=native"] if disk.direct else ["cache=writeback", "aio=threads"]
     options += ["snapshot=on"] if disk.discard_writes else [f"readonly={'on' if disk.readonly else 'off'}"]
     return ["-drive", ",".join(options), "-device", f"virtio-blk-pci,drive=disk{number},iothread=disks"]
+
+
+def _escaped(path: str) -> str:
+    # A comma in a path would begin a new option: QEMU takes two for one.
+    return path.replace(",", ",,")
 
 
 def execute(socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.compare import compare
 from analysis.fields import COLUMNS
-from analysis.load import Records, load
+from analysis.load import FLOATS, Records, load
 from analysis.results import Comparison, TargetSummary
 from analysis.warnings import BaselineDiffers, FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
 from suite.envelope import GIB, Envelope
@@ -253,13 +253,15 @@ def test_the_overall_ratio_is_the_geometric_mean_over_the_models_of_complete_blo
     for block in (0, 1):
         for model, factor in (("resnet50", 0.9), ("alexnet", 0.4)):
             save(block=block, model=model)
-            save(block=block, model=model, target="vm", throughput_images_per_s=10 * factor)
+            stands_in = ["accelerator:tcg"] if model == "alexnet" else []
+            save(block=block, model=model, target="vm", throughput_images_per_s=10 * factor, substitutes=stands_in)
     save(block=2)
     save(block=2, target="vm", throughput_images_per_s=0.001)
     (overall,) = compared(tmp_path / "run").overall
     assert overall.models == ("alexnet", "resnet50")
     assert overall.effects["throughput"].ratio == pytest.approx(0.6)
     assert overall.effects["throughput"].blocks == 2
+    assert overall.notes == ("accelerator:tcg",)
 
 
 def test_a_target_that_lacks_a_model_in_every_block_has_no_overall_ratio(tmp_path: Path, save: Any) -> None:
@@ -294,9 +296,12 @@ def test_trials_with_and_without_a_substitute_in_one_mean_are_a_warning(tmp_path
 def test_runs_of_other_settings_are_kept_apart_and_say_in_what_they_differ(tmp_path: Path, save: Any) -> None:
     for engine in ("docker", "runc"):
         for target in ("bare-metal", "container"):
-            save(engine, target=target, options={"engine": engine, "accelerator": "auto"})
+            save(engine, target=target, options={"engine": engine, "accelerator": "auto", "image": engine[0] * 64})
     groups = compared(tmp_path / "docker", tmp_path / "runc").groups
-    assert [group.job.variant for group in groups] == ["engine=docker", "engine=runc"]
+    assert [group.job.variant for group in groups] == [
+        f"engine=docker, image={'d' * 12}",
+        f"engine=runc, image={'r' * 64}",  # not a digest: left as it is
+    ]
 
 
 @settings(max_examples=25, deadline=None)
@@ -307,7 +312,7 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
         for block, speed in enumerate(drift)
         for target, times in (("bare-metal", 1.0), ("vm", factor))
     ]
-    numbers = dict.fromkeys(("elapsed_s", "open_s", "memory_bytes", "seen_memory_bytes"), 1.0)
+    numbers = dict.fromkeys((*FLOATS, "memory_bytes", "cpus"), 1.0) | {"steal_s": 0.0, "other_cpu_s": 0.0}
     common = dict.fromkeys(COLUMNS, "same") | {"ok": True} | numbers
     trials = pd.DataFrame([common | row for row in rows])
     vm = summaries(compare(Records(trials, (), ())))["vm"].estimates["throughput"]

@@ -1,9 +1,12 @@
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from analysis.sequential import EXTRA_BLOCKS, ratios_by_block, should_stop
+from analysis.load import load
+from analysis.sequential import EXTRA_BLOCKS, should_stop, should_stop_run
 from suite.errors import RequestError
 
 
@@ -54,7 +57,21 @@ def test_bounds_that_make_no_sense_are_refused(half: float, least: int, most: in
         should_stop({"vm": steady(5)}, half, min_blocks=least, max_blocks=most)
 
 
-def test_ratios_by_block_keep_the_place_of_a_failed_trial() -> None:
-    ratios = ratios_by_block({"vm": [1.0, math.nan]}, [0.5, 0.5])
-    assert np.isnan(ratios["vm"][1])
-    assert ratios["vm"][0] == 0.5
+def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(0)
+    for block in range(5 + EXTRA_BLOCKS):
+        drift = 10 * math.exp(rng.normal(0, 0.5))
+        save(block=block, throughput_images_per_s=drift)
+        save(block=block, target="vm", throughput_images_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
+        decision = should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=99)
+        assert decision.stop == (block == 4 + EXTRA_BLOCKS)
+
+
+def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio(tmp_path: Path, save: Any) -> None:
+    for block in range(6):
+        save(block=block, throughput_images_per_s=10.0)
+        save(block=block, target="vm", failed="no")
+    assert should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=6).stop
+    decision = should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=7)
+    assert not decision.stop
+    assert decision.reason.startswith("resnet50 on vm")

@@ -22,18 +22,19 @@ def run_argv(
     ]
 
 
-def remove_argv(program: Sequence[str], name: str) -> list[str]:
-    return [*program, "rm", "--force", "--volumes", name]
+def remove_argv(program: Sequence[str], name: str, more: Sequence[str] = ()) -> list[str]:
+    return [*program, "rm", "--force", "--volumes", *more, name]
 
 
-def remove(program: Sequence[str], node: Node, name: str) -> None:
+def remove(program: Sequence[str], node: Node, name: str, more: Sequence[str] = ()) -> None:
     """Both answer 0 for a container that is gone (podman from 4.0: 1 and a word on it), and else say what hinders."""
-    answer = node.run(remove_argv(program, name), check=False)
+    answer = node.run(remove_argv(program, name, more), check=False)
     _raise_unless_gone(program, name, answer.returncode, answer.stderr)
 
 
-def remove_local(program: Sequence[str], name: str) -> None:
-    answer = subprocess.run(remove_argv(program, name), check=False, capture_output=True, text=True, timeout=120)
+def remove_local(program: Sequence[str], name: str, more: Sequence[str] = ()) -> None:
+    argv = remove_argv(program, name, more)
+    answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120)
     _raise_unless_gone(program, name, answer.returncode, answer.stderr)
 
 

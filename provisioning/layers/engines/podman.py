@@ -5,6 +5,8 @@ from provisioning.layers.engines.base import ContainerSpec
 from suite.interfaces import Node
 
 PROGRAM = ("podman",)
+# At once: what sleeps as process 1 heeds no SIGTERM, and podman would wait ten seconds for it.
+AT_ONCE = ("--time", "0")
 REMEDY = "install podman (and, without root, uidmap and slirp4netns), or choose --engine docker or runc"
 
 
@@ -27,10 +29,10 @@ class Podman:
         return [*PROGRAM, "exec", "--interactive", spec.name]
 
     def remove(self, node: Node, name: str) -> None:
-        cli.remove(PROGRAM, node, name)
+        cli.remove(PROGRAM, node, name, AT_ONCE)
 
     def remove_local(self, name: str) -> None:
-        cli.remove_local(PROGRAM, name)
+        cli.remove_local(PROGRAM, name, AT_ONCE)
 
 
 def run_argv(spec: ContainerSpec) -> list[str]:

@@ -1,0 +1,155 @@
+"""What disturbed the trials: from the conditions that a record holds to typed warnings with advice.
+
+A record without conditions says nothing and gives no warning: what was not measured is absent, never fine.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+
+from analysis.pairs import JOB
+from analysis.results import Job
+from analysis.warnings import AnalysisWarning
+from suite.plan import BASELINE
+
+
+@dataclass(frozen=True)
+class Disturbance(AnalysisWarning):
+    """Trials of one target that something disturbed. The subclass says what, and what to do about it."""
+
+    what: str
+    target: str
+    trials: int
+    of: int
+    worst: str
+    finding: ClassVar[str]
+    remedy: ClassVar[str]
+
+    @property
+    def message(self) -> str:
+        return f"{self.what}: in {self.trials} of {self.of} trials on {self.target} {self.finding} ({self.worst})"
+
+    @property
+    def advice(self) -> str:
+        return self.remedy
+
+
+class StealTime(Disturbance):
+    kind = "steal-time"
+    finding = "the hypervisor below this host took CPU time away"
+    remedy = "this host is a virtual machine with neighbours: take a dedicated one, or more blocks"
+
+
+class OtherLoad(Disturbance):
+    kind = "other-load"
+    finding = "other processes used the CPUs of the trial"
+    remedy = "stop what else runs on this host, or give the trials CPUs of their own with --cpus"
+
+
+class Throttled(Disturbance):
+    kind = "throttled"
+    finding = "a CPU quota held the target back"
+    remedy = "lift the quota (cpu.max or CPUQuota) of the control group in which bench runs"
+
+
+class ThermalThrottling(Disturbance):
+    kind = "thermal-throttling"
+    finding = "the CPU lowered its frequency because of heat"
+    remedy = "cool the machine, or limit its frequency so that every trial has the same"
+
+
+class Swapping(Disturbance):
+    kind = "swapping"
+    finding = "memory was swapped"
+    remedy = "lower --memory or the batch, or switch swap off"
+
+
+class ClockDrift(Disturbance):
+    kind = "clock-drift"
+    finding = "the target's clock and the host's went at different rates"
+    remedy = "trust elapsed times, which the host's clock takes; step times of this target are off by this"
+
+
+class SlowGovernor(Disturbance):
+    kind = "governor"
+    finding = "the frequency governor did not hold the CPU at its highest frequency"
+    remedy = "cpupower frequency-set -g performance"
+
+
+class SharedSiblings(Disturbance):
+    kind = "smt-siblings"
+    finding = "hardware threads of the same core were inside and outside of the CPUs of the trial"
+    remedy = "choose whole cores with --cpus (see lscpu -e), or switch SMT off"
+
+
+class NumaCrossing(Disturbance):
+    kind = "numa-crossing"
+    finding = "the CPUs of the trial lay on several NUMA nodes"
+    remedy = "choose CPUs of one node with --cpus (see lscpu)"
+
+
+@dataclass(frozen=True)
+class MitigationsDiffer(AnalysisWarning):
+    """The kernel inside a target protects against other CPU flaws than the host's: part of the difference is that."""
+
+    kind = "mitigations-differ"
+    what: str
+    target: str
+    names: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        return f"{self.what}: {self.target} has other CPU mitigations than the host: {', '.join(self.names)}"
+
+    @property
+    def advice(self) -> str:
+        return "part of the difference may come from this; the records hold both sides (environment.*.mitigations)"
+
+
+def _share(text: str) -> Callable[[float], str]:
+    return lambda amount: f"up to {amount * 100:.2g} % {text}"
+
+
+_GIVEN = "performance"
+RULES: tuple[tuple[type[Disturbance], Callable[[pd.DataFrame], "pd.Series[float]"], float, Callable[[float], str]], ...]
+RULES = (
+    (StealTime, lambda t: t["steal_s"] / (t["interval_s"] * t["cpus"]), 0.005, _share("of the CPU time")),
+    (OtherLoad, lambda t: t["other_cpu_s"] / (t["interval_s"] * t["cpus"]), 0.02, _share("of the CPU time")),
+    (Throttled, lambda t: t["throttled_s"] / t["interval_s"], 0.001, _share("of the time")),
+    (ThermalThrottling, lambda t: t["thermal_throttles"], 0, lambda n: f"up to {n:.0f} times"),
+    (Swapping, lambda t: t["swapped_bytes"], 0, lambda n: f"up to {n / (1 << 20):.3g} MiB"),
+    (ClockDrift, lambda t: (t["clock_ratio"] - 1).abs(), 0.001, _share("apart")),
+    (SlowGovernor, lambda t: (t["governor"].notna() & (t["governor"] != _GIVEN)).astype(float), 0, lambda _: "set so"),
+    (SharedSiblings, lambda t: t["siblings_shared"].eq(True).astype(float), 0, lambda _: "see lscpu -e"),
+    (NumaCrossing, lambda t: t["numa_nodes"] - 1, 0, lambda n: f"up to {n + 1:.0f} nodes"),
+)
+"""A kind of disturbance, its amount in each trial, the amount from which it is worth a warning, and its wording."""
+
+
+def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
+    """Of trials that are ok and have ``variant``: one warning per job, target and kind, models together."""
+    place = [*JOB, "target"]
+    for kind, amount_of, bound, words in RULES:
+        amounts = amount_of(ok).astype(float)
+        for _, disturbed in ok[amounts > bound].groupby(place):
+            first = disturbed.iloc[0]
+            of = int((ok[place] == first[place]).all(axis=1).sum())
+            worst = words(float(amounts[disturbed.index].max()))
+            yield kind(str(_job(first)), str(first["target"]), len(disturbed), of, worst)
+    yield from _mitigations(ok)
+
+
+def _job(row: "pd.Series") -> Job:
+    return Job(*(str(row[key]) for key in JOB))
+
+
+def _mitigations(ok: pd.DataFrame) -> Iterator[MitigationsDiffer]:
+    known = ok["mitigations"].notna() & ok["host_mitigations"].notna() & (ok["target"] != BASELINE)
+    differing = ok[known & (ok["mitigations"] != ok["host_mitigations"])]
+    for _, rows in differing.groupby([*JOB, "target"]):
+        first = rows.iloc[0]
+        sides = set(str(first["mitigations"]).splitlines()) ^ set(str(first["host_mitigations"]).splitlines())
+        names = sorted({line.split(":")[0] for line in sides})
+        yield MitigationsDiffer(str(_job(first)), str(first["target"]), tuple(names))

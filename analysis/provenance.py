@@ -1,0 +1,120 @@
+"""Where numbers come from: the plans and environments of the runs, and the commands that repeat them."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from analysis.load import Records
+from suite.envelope import format_cpu_list
+from suite.plan import Plan
+from suite.profiles import PROFILES
+from suite.records import TrialRecord
+
+
+@dataclass(frozen=True)
+class Place:
+    """An environment as a table: the host of a run, or the inside of one of its targets."""
+
+    name: str
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Of one run."""
+
+    run_id: str
+    suite_versions: tuple[str, ...]
+    started_at: str
+    plan: str | None
+    """``plan.json`` as it is, where it is."""
+    commands: tuple[str, ...]
+    places: tuple[Place, ...]
+
+
+def provenance(records: Records) -> tuple[Provenance, ...]:
+    """One per run. Environments are those of the run's first readable trial of each target."""
+    found = []
+    for run_id, trials in records.trials.groupby("run_id", observed=True):
+        places: list[Place] = []
+        versions: dict[str, None] = {}
+        for target, of_target in trials.groupby("target", observed=True):
+            if record := _first(of_target["path"]):
+                versions[record.suite_version] = None
+                if not places:
+                    places.append(Place("host", _facts(record.environment.host.model_dump())))
+                if record.environment.target:
+                    places.append(Place(str(target), _facts(record.environment.target.model_dump())))
+        directory = Path(str(trials["path"].iloc[0])).parents[1]
+        plan = _plan(directory)
+        found.append(
+            Provenance(
+                run_id=str(run_id),
+                suite_versions=tuple(versions),
+                started_at=str(trials["started_at"].min()),
+                plan=plan.model_dump_json(indent=2) if plan else None,
+                commands=tuple(_commands(plan, directory)),
+                places=tuple(places),
+            )
+        )
+    return tuple(found)
+
+
+def _first(paths: "Iterator[str]") -> TrialRecord | None:
+    for path in paths:
+        try:
+            return TrialRecord.model_validate_json(Path(path).read_bytes())
+        except (OSError, ValidationError):
+            continue  # what is wrong with a record is said where it is loaded
+    return None
+
+
+def _facts(values: dict[str, object]) -> dict[str, str]:
+    """What is known, as text."""
+    return {name: _text(value) for name, value in values.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_text(one)}" for key, one in value.items() if one is not None)
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_text, value)) or "none"
+    return str(value)
+
+
+def _plan(directory: Path) -> Plan | None:
+    try:
+        return Plan.model_validate_json((directory / "plan.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
+    if plan:
+        yield shlex.join(run_command(plan))
+    yield shlex.join(["bench", "compare", str(directory)])
+    yield shlex.join(["bench", "report", str(directory), "--html", "report.html"])
+
+
+def run_command(plan: Plan) -> list[str]:
+    """``bench run`` with what makes this plan again on the same machine."""
+    argv = ["bench", "run", "--scenario", plan.scenario]
+    argv += [word for target in plan.targets for word in ("--target", target)]
+    argv += [word for model in plan.models for word in ("--model", model)]
+    argv += ["--profile", plan.profile, "--recipe", plan.recipe, "--blocks", str(plan.blocks), "--seed", str(plan.seed)]
+    envelope = plan.envelope
+    argv += ["--cpus", format_cpu_list(envelope.cpus), "--memory", str(envelope.memory_bytes)]
+    argv += ["--threads", str(envelope.threads)]
+    flags = {"engine": "--engine", "accelerator": "--accel", "isa": "--isa", "gpus": "--gpus", "vfio": "--vfio"}
+    argv += [word for name, flag in flags.items() if name in plan.options for word in (flag, plan.options[name])]
+    usual = PROFILES[plan.profile].workloads if plan.profile in PROFILES else {}
+    first = plan.workloads.get(plan.models[0])
+    for name in ("batch", "image_px", "steps", "warmup_steps"):
+        # One override on the command line holds for all models.
+        values = {getattr(workload, name) for workload in plan.workloads.values()}
+        if first and len(values) == 1 and any(getattr(usual.get(m), name, None) not in values for m in plan.models):
+            argv += [f"--{name.replace('_', '-')}", str(getattr(first, name))]
+    return argv

@@ -1,0 +1,123 @@
+"""One self-contained page with everything a run says: no network, no script."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+
+from analysis import words
+from analysis.attribution import UNEXPLAINED, Explained, Explanation, explain
+from analysis.compare import compare
+from analysis.load import Records
+from analysis.provenance import provenance
+from analysis.reference import SOURCE, normalised
+from analysis.results import METRICS, Comparison, Group, Job
+from analysis.sentences import answers, overall_answers
+from analysis.statistics import MARGIN
+from analysis.waterfall import interval, seconds, share, step_lines
+from suite.store import write_atomic
+
+TEMPLATE = "report.html.j2"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: SVG as a data URI, with the text that stands for it."""
+
+    uri: str
+    alternative: str
+
+
+def write_report(records: Records, path: Path, *, margin: float = MARGIN, force: bool = False) -> Path:
+    """Write the page to ``path`` and return it. Raises StoreError when it cannot be written.
+
+    The same records give the same bytes: nothing on the page is the time or the place of its making.
+    """
+    comparison = compare(records, margin=margin, force=force)
+    explained = explain(records, force=force)
+    write_atomic(path, render(records, comparison, explained))
+    return path
+
+
+def render(records: Records, comparison: Comparison, explained: Explained) -> str:
+    """The page as text."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.globals.update(
+        words=words, metrics=METRICS, seconds=seconds, share=share, interval=interval, step_lines=step_lines, bars=_bars
+    )
+    template = environment.from_string((files("analysis") / TEMPLATE).read_text(encoding="utf-8"))
+    warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]
+    return template.render(
+        runs=comparison.runs,
+        sections=[_section(comparison, explained, job, records) for job in _jobs(comparison)],
+        warnings=warnings,
+        provenance=provenance(records),
+        explanation=words.explanation(comparison),
+        source=SOURCE,
+    )
+
+
+def _jobs(comparison: Comparison) -> list[Job]:
+    return list(dict.fromkeys(group.job for group in comparison.groups))
+
+
+def _section(comparison: Comparison, explained: Explained, job: Job, records: Records) -> dict[str, object]:
+    groups = [group for group in comparison.groups if group.job == job]
+    explanations = [one for one in explained.explanations if one.job == job]
+    return {
+        "job": job,
+        "groups": groups,
+        "headlines": list(overall_answers([one for one in comparison.overall if one.job == job], comparison.margin)),
+        "answers": [line for group in groups for line in answers(group, explanations, comparison.margin)],
+        "overall": list(words.overall_lines(comparison, job)),
+        "pictures": _pictures(groups, records, normalised()),
+        "explanations": explanations,
+    }
+
+
+def _pictures(
+    groups: Sequence[Group], records: Records, reference: Mapping[tuple[str, str, str, str, str], float]
+) -> list[Picture]:
+    # Here and not above: matplotlib takes a second to import, and who renders without pictures need not wait.
+    from analysis.plots import figure, spread, svg
+
+    found = []
+    for metric in METRICS:
+        if any(metric.name in summary.estimates for group in groups for summary in group.targets):
+            text = f"{metric.name} of every model on every target, relative to bare metal; the table holds the values"
+            found.append(Picture(_uri(svg(figure(groups, metric, reference))), text))
+    chart = spread(groups, records.trials)
+    text = "throughput of every single trial relative to bare metal's mean, one dot per trial"
+    return [*found, Picture(_uri(svg(chart)), text)] if chart else found
+
+
+def _uri(image: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(image).decode("ascii")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One part of a waterfall, in per cent of the width."""
+
+    left: float
+    width: float
+    kind: str
+
+
+def _bars(one: Explanation) -> list[Bar]:
+    """Each part where the one before it ended, and the whole from zero."""
+    ends = [0.0]
+    for part in one.parts:
+        ends.append(ends[-1] + part.difference_s)
+    low, high = min(ends), max(ends)
+    scale = 100 / (high - low) if high > low else 0.0
+    spans = list(pairwise(ends))
+    kinds = ["rest" if part.name == UNEXPLAINED else "more" if part.difference_s > 0 else "less" for part in one.parts]
+    return [
+        Bar((min(start, end) - low) * scale, abs(end - start) * scale, kind)
+        for (start, end), kind in zip([*spans, (0.0, ends[-1])], [*kinds, "whole"], strict=True)
+    ]

@@ -1,0 +1,67 @@
+"""What the integration tests share: the real machine, checked once, and a docker daemon of the tests' own."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from provisioning.doctor import Check, examine
+from provisioning.images.image import Image, current
+from provisioning.layers.engines.docker import daemon_argv
+from suite.envelope import GIB, Envelope
+
+ENVELOPE = Envelope(cpus=tuple(sorted(os.sched_getaffinity(0)))[:2], memory_bytes=GIB, threads=1)
+
+
+@cache
+def checks() -> dict[tuple[str, str], Check]:
+    return {(check.kind, check.name): check for check in examine()}
+
+
+def require(kind: str, name: str) -> None:
+    """Skip, with the printed reason, what this machine cannot carry."""
+    check = checks()[kind, name]
+    if not check.usable:
+        pytest.skip(f"this machine has no usable {kind} {name}: {check.reason}")
+
+
+def require_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: control groups, namespaces and the docker daemon of the tests")
+
+
+def require_image() -> Image:
+    require("image", "cpu")
+    return current()
+
+
+@contextmanager
+def docker_daemon(place: Path) -> Iterator[str]:
+    """A daemon of the tests' own on a socket in ``place``; the user's, where there is one, is left alone."""
+    require_root()
+    if shutil.which("dockerd") is None:
+        pytest.skip("dockerd is not installed (make setup-test)")
+    argv = daemon_argv(str(place / "data"))
+    argv[argv.index("--exec-root") + 1] = str(place / "exec")
+    argv[argv.index("--pidfile") + 1] = str(place / "pid")
+    host = f"unix://{place}/docker.sock"
+    with (place / "log").open("w") as log:
+        daemon = subprocess.Popen([*argv, "--host", host], stdout=log, stderr=log, start_new_session=True)
+    try:
+        for _ in range(300):
+            if subprocess.run(["docker", "--host", host, "version"], check=False, capture_output=True).returncode == 0:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(f"dockerd did not start: {(place / 'log').read_text()[-2000:]}")
+        yield host
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
+        shutil.rmtree(place, ignore_errors=True)

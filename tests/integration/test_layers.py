@@ -1,0 +1,175 @@
+"""The contract of a node, held by every real layer on every real node; and what each layer must enforce."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from provisioning import ledger
+from provisioning.accelerator import choose
+from provisioning.images.docker_store import docker_store
+from provisioning.layers.container import ContainerLayer
+from provisioning.layers.engines import ENGINES
+from provisioning.layers.userland import UserlandLayer
+from provisioning.layers.vm import VmLayer
+from provisioning.nodes import local_node
+from suite.errors import CommandError
+from suite.interfaces import Node, open_stack
+from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
+
+pytestmark = pytest.mark.integration
+
+STACKS = ("bare-metal", *ENGINES, "vm", *(f"vm/{name}" for name in ENGINES))
+
+
+@pytest.fixture(scope="module")
+def docker_socket() -> Iterator[None]:
+    # Not below pytest's own directory: a socket's path has 108 bytes at most, and the store needs a real disk.
+    place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
+    with docker_daemon(place) as host, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", host)
+        yield
+
+
+@pytest.fixture(scope="module")
+def guest() -> Iterator[Node]:
+    """One guest for all that is tested in it: on an emulated CPU a boot takes ten seconds."""
+    require_root()
+    image = require_image()
+    require("target", "vm")
+    docker_store(image, print)
+    accelerator, _ = choose("auto")
+    layer = VmLayer(image, accelerator, ENVELOPE, with_docker=True)
+    with local_node(ENVELOPE.cpus, str(image.tree)) as host, layer.opened(host) as node:
+        yield node
+
+
+@pytest.fixture(scope="module", params=STACKS)
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    where, _, what = str(request.param).rpartition("/")
+    with ExitStack() as stack:
+        if "vm" in (where, what):
+            base: Node = request.getfixturevalue("guest")
+        else:
+            require_root()
+            base = stack.enter_context(local_node(ENVELOPE.cpus, str(require_image().tree)))
+        if what == "vm":
+            yield base
+        elif what == "bare-metal":
+            yield stack.enter_context(UserlandLayer(ENVELOPE).opened(base))
+        else:
+            yield stack.enter_context(_container(request, stack, base, what))
+
+
+@contextmanager
+def _container(request: pytest.FixtureRequest, _stack: ExitStack, base: Node, engine: str) -> Iterator[Node]:
+    image = require_image()
+    if base.local and engine == "docker":
+        request.getfixturevalue("docker_socket")
+        ENGINES[engine].prepare(base, image.digest, str(image.file("oci.tar")))
+    elif base.local:
+        require("engine", engine)
+    with open_stack(base, [ContainerLayer(ENGINES[engine], image.digest, ENVELOPE.memory_bytes)]) as inside:
+        yield inside
+
+
+def test_words_arrive_as_they_were_given(node: Node) -> None:
+    words = ["two words", "semi;colon", "$HOME `id` $(id)", "quote\"s and 'quotes'", "new\nline", "", "*", "ümlaut"]
+    said = node.run(["printf", "%s\\0", *words]).stdout
+    assert said.removesuffix("\n").split("\0") == [*words, ""]
+
+
+def test_standard_input_arrives_whole(node: Node) -> None:
+    content = bytes(range(32, 127)) * 2000
+    assert node.run(["sha256sum"], stdin=content).stdout.split()[0] == _sha256(content)
+
+
+def test_an_exit_status_is_passed_on(node: Node) -> None:
+    assert node.run(["sh", "-c", "exit 7"], check=False).returncode == 7
+
+
+def test_a_failing_command_raises_with_its_output(node: Node) -> None:
+    with pytest.raises(CommandError) as failure:
+        node.run(["ls", "/no/such/place"])
+    assert "/no/such/place" in failure.value.output_tail
+    assert "/no/such/place" in failure.value.command[-1]
+
+
+def test_a_time_limit_ends_a_command(node: Node) -> None:
+    with pytest.raises(CommandError, match="time limit"):
+        node.run(["sleep", "60"], timeout_s=1.5)
+
+
+def test_output_comes_line_by_line(node: Node) -> None:
+    process = node.start(["sh", "-c", "echo first; sleep 0.2; echo second"])
+    assert list(process.lines(30.0)) == ["first", "second"]
+    assert process.wait(10.0) == 0
+
+
+def test_the_tree_is_the_image_and_read_only(node: Node) -> None:
+    assert node.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == require_image().digest
+    assert node.run(["touch", "/opt/virtbench/mark"], check=False).returncode != 0
+
+
+def test_the_cpus_are_those_of_the_envelope(node: Node) -> None:
+    assert int(node.run(["nproc"]).stdout) == len(ENVELOPE.cpus)
+
+
+def test_a_container_has_its_own_processes_and_no_privileges(node: Node) -> None:
+    if "container_engine" not in node.facts:
+        pytest.skip("no container in this stack")
+    status = dict(line.split(":\t", 1) for line in node.run(["cat", "/proc/self/status"]).stdout.splitlines())
+    assert int(status["CapEff"], 16) == 0
+    assert int(status["CapBnd"], 16) == 0
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    assert node.run(["cat", "/proc/1/comm"]).stdout.strip() == "sleep"
+    assert node.run(["hostname"], check=False).stdout.startswith("virtbench-")
+    interfaces = node.run(["ls", "/sys/class/net"]).stdout.split()
+    assert [name for name in interfaces if name != "lo" and not name.startswith(("tunl", "sit", "ip6"))] == []
+
+
+def test_memory_beyond_the_limit_is_not_given(node: Node) -> None:
+    if node.name == "vm":
+        pytest.skip("of a guest the machine's memory is the limit, and ending its processes could end sshd")
+    hungry = f"x = bytearray({ENVELOPE.memory_bytes + (1 << 28)}); print(len(x))"
+    assert node.run(["python3", "-c", f"import os; {hungry}"], check=False, timeout_s=240).returncode != 0
+
+
+def test_a_guest_has_another_kernel_and_one_way_in(guest: Node) -> None:
+    with local_node((), None) as host:
+        assert guest.run(["uname", "-r"]).stdout != host.run(["uname", "-r"]).stdout
+    assert guest.facts["accelerator"] in ("kvm", "tcg")
+    # restrict=on: the guest reaches neither the host behind its gateway nor anything else.
+    assert guest.run(["busybox", "nc", "-w", "2", "10.0.2.2", "22"], check=False).returncode != 0
+
+
+def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
+    require_root()
+    image = require_image()
+    require("engine", "runc")
+    before = _groups()
+    with local_node(ENVELOPE.cpus, str(image.tree)) as host:
+        for layer in (UserlandLayer(ENVELOPE), ContainerLayer(ENGINES["runc"], image.digest, ENVELOPE.memory_bytes)):
+            with layer.opened(host) as inside:
+                inside.start(["sleep", "1000"])
+                assert _groups() != before
+        token = host.token
+    from provisioning.processes import carrying
+
+    assert carrying(token) == []
+    assert _groups() == before
+    assert [entry for entry in ledger.living() if entry.what == token] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def _groups() -> set[str]:
+    return {str(path) for path in Path("/sys/fs/cgroup").glob("*/virtbench-*")}
+
+
+def _sha256(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()

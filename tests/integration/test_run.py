@@ -1,0 +1,255 @@
+"""``bench`` as its users have it: real runs on every target, and what happens when something is killed on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from provisioning.home import home, runtime
+from provisioning.images.image import Image
+from provisioning.processes import TOKEN
+from suite.records import TrialRecord
+from tests.integration.machine import require, require_image, require_root
+
+pytestmark = pytest.mark.integration
+
+BENCH = str(Path(sys.executable).with_name("bench"))
+SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "1", "--engine", "runc")
+
+
+def bench(*words: str, env: dict[str, str] | None = None, timeout_s: float = 580) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BENCH, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def records(directory: Path) -> dict[str, TrialRecord]:
+    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (directory / "trials").glob("*.json")]
+    return {record.target: record for record in found}
+
+
+def ours() -> dict[str, list[str]]:
+    """Everything of the suite's outside of its images and results that is there now."""
+    carrying = []
+    for process in psutil.process_iter():
+        try:
+            if TOKEN in process.environ():
+                carrying.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    groups = [str(path) for path in Path("/sys/fs/cgroup").rglob("virtbench-*")]
+    files = [str(path) for path in runtime().rglob("*") if path.is_file() or path.is_socket()]
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if "virtbench" in line]
+    entries = [path.name for path in (home() / "ledger").glob("*")]
+    workers = [p.pid for p in psutil.process_iter(["cmdline"]) if "scenarios.worker" in (p.info["cmdline"] or [])]
+    return {
+        "processes": carrying, "groups": groups, "files": files, "mounts": mounts, "ledger": entries,
+        "workers": [str(pid) for pid in workers],
+    }  # fmt: skip
+
+
+NOTHING: dict[str, list[str]] = {k: [] for k in ("processes", "groups", "files", "mounts", "ledger", "workers")}
+
+
+class Running:
+    """A ``bench run`` in the background, and what it has said so far."""
+
+    def __init__(self, log: Path, *words: str) -> None:
+        self.log = log
+        with log.open("w") as file:
+            self.process = subprocess.Popen([BENCH, "run", *words], stdout=file, stderr=file, start_new_session=True)
+
+    def wait_until_it_says(self, text: str, within_s: float = 300) -> None:
+        deadline = time.monotonic() + within_s
+        while text not in self.log.read_text():
+            assert self.process.poll() is None, f"bench ended early: {self.log.read_text()}"
+            assert time.monotonic() < deadline, f"bench never said {text!r}: {self.log.read_text()}"
+            time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def _machine() -> None:
+    require_root()
+    require_image()
+    assert ours() == NOTHING, "an earlier test, or a bench that is running now, left something"
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest real run of all four targets."""
+    for target in ("bare-metal", "container", "vm", "container-vm"):
+        require("target", target)
+    directory = tmp_path_factory.mktemp("runs") / "all"
+    ended = bench("run", "--scenario", "synthetic", "--target", "all", *SMALL, "--out", str(directory))
+    assert ended.returncode == 0, ended.stderr
+    return directory
+
+
+@pytest.mark.timeout(900)
+def test_the_records_of_the_four_targets_prove_what_they_are(everything: Path) -> None:
+    found = records(everything)
+    host = os.uname()
+    seen: dict[str, Any] = {}
+    for target, record in found.items():
+        assert record.outcome.status == "ok"
+        assert record.environment.host.kernel == host.release
+        assert record.environment.target is not None
+        seen[target] = record.environment.target
+    assert set(seen) == {"bare-metal", "container", "vm", "container-vm"}
+    for target in ("vm", "container-vm"):
+        assert seen[target].kernel != host.release
+        assert seen[target].accelerator in ("kvm", "tcg")
+        assert ("accelerator:tcg" in found[target].substitutes) == (seen[target].accelerator == "tcg")
+    for target in ("bare-metal", "container"):
+        assert seen[target].kernel == host.release
+        assert seen[target].accelerator == "none"
+    for target in ("container", "container-vm"):
+        assert seen[target].container_engine.name == "runc"
+        assert seen[target].container_engine.version
+        assert seen[target].hostname.startswith("virtbench-")
+        assert seen[target].pid1 == "sleep infinity"
+        assert seen[target].seccomp == "filter"
+    assert {each.userland_sha256 for each in seen.values()} == {require_image().digest}
+    assert all(each.userland_differences == [] for each in seen.values())
+    assert len({len(each.cpus) for each in seen.values()}) == 1
+    memory = [each.memory_bytes for each in seen.values()]
+    assert max(memory) - min(memory) <= 0.02 * max(memory)
+    assert ours() == NOTHING
+
+
+@pytest.mark.timeout(900)
+def test_a_run_is_compared_and_drawn(everything: Path, tmp_path: Path) -> None:
+    ended = bench("compare", str(everything), "--json")
+    assert ended.returncode == 0, ended.stderr
+    json.loads(ended.stdout)
+    ended = bench("compare", str(everything), "--plots", str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    assert "accelerator:tcg" in ended.stdout or "kvm" in str(records(everything)["vm"].environment.target)
+    assert (tmp_path / "synthetic-throughput.png").stat().st_size > 10_000
+
+
+@pytest.mark.timeout(900)
+def test_a_run_that_is_complete_runs_nothing_again(everything: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (everything / "trials").iterdir()}
+    ended = bench("run", "--scenario", "synthetic", "--target", "all", *SMALL, "--out", str(everything))
+    assert ended.returncode == 0, ended.stderr
+    assert "4 of 4 trials are there already" in ended.stderr
+    assert {path: path.stat().st_mtime_ns for path in (everything / "trials").iterdir()} == before
+
+
+def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_intact(tmp_path: Path) -> None:
+    require("target", "vm")
+    out = str(tmp_path / "run")
+    # The order in a block is drawn; with this seed bare metal comes first.
+    running = Running(tmp_path / "log", "--target", "bare-metal", "--target", "vm", *SMALL, "--seed", "6", "--out", out)
+    running.wait_until_it_says("on vm: attesting")
+    running.process.kill()
+    running.process.wait()
+    left = ours()
+    assert left["processes"], "QEMU should have outlived the suite"
+    assert left["ledger"]
+    ended = bench("clean")
+    assert ended.returncode == 0, ended.stderr
+    assert ours() == NOTHING
+    assert list(Path(out).rglob(".*.tmp")) == []
+    finished = records(Path(out))
+    assert finished["bare-metal"].outcome.status == "ok"
+    assert "vm" not in finished
+    assert "nothing was left" in bench("clean").stdout
+
+
+@pytest.mark.parametrize(("target", "phase"), [("bare-metal", "importing"), ("container", "importing")])
+def test_after_kill_9_beside_a_worker_clean_ends_it(target: str, phase: str, tmp_path: Path) -> None:
+    running = Running(tmp_path / "log", "--target", target, *SMALL, "--out", str(tmp_path / "run"))
+    running.wait_until_it_says(f"on {target}: {phase}")
+    running.process.kill()
+    running.process.wait()
+    assert bench("clean").returncode == 0
+    assert ours() == NOTHING
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("target", ["bare-metal", "container", "vm"])
+def test_a_signal_leaves_nothing_at_all(target: str, number: signal.Signals, tmp_path: Path) -> None:
+    require("target", target)
+    running = Running(tmp_path / "log", "--target", target, *SMALL, "--out", str(tmp_path / "run"))
+    running.wait_until_it_says(f"on {target}: " + ("opening" if target == "vm" else "importing"))
+    time.sleep(2.0 if target == "vm" else 0.2)
+    running.process.send_signal(number)
+    assert running.process.wait(60) == 130
+    assert "Traceback" not in running.log.read_text()
+    assert ours() == NOTHING
+
+
+def test_clean_leaves_a_running_bench_alone(tmp_path: Path) -> None:
+    running = Running(tmp_path / "log", "--target", "container", *SMALL, "--out", str(tmp_path / "run"))
+    running.wait_until_it_says("on container: importing")
+    assert bench("clean").returncode == 0
+    assert running.process.wait(120) == 0, running.log.read_text()
+    assert records(tmp_path / "run")["container"].outcome.status == "ok"
+
+
+@pytest.mark.parametrize("target", ["bare-metal", "container"])
+def test_a_worker_that_is_killed_is_a_failed_record_and_exit_1(target: str, tmp_path: Path) -> None:
+    running = Running(tmp_path / "log", "--target", target, *SMALL, "--out", str(tmp_path / "run"))
+    running.wait_until_it_says(f"on {target}: importing")
+    workers = [p for p in psutil.process_iter(["cmdline"]) if "scenarios.worker" in (p.info["cmdline"] or [])]
+    # The innermost one: engines and bubblewrap carry its words on their own command lines.
+    max(workers, key=lambda process: process.create_time()).kill()
+    assert running.process.wait(60) == 1
+    outcome = records(tmp_path / "run")[target].outcome
+    assert (outcome.status, outcome.kind) == ("failed", "killed")
+    assert outcome.command
+    assert ours() == NOTHING
+
+
+def test_a_guest_that_cannot_start_says_why_on_its_console(tmp_path: Path) -> None:
+    require("target", "vm")
+    image = require_image()
+    other = tmp_path / "home/images" / image.digest[:12]
+    other.mkdir(parents=True)
+    for name in ("tree", "initrd.img", "oci.tar"):
+        (other / name).symlink_to(image.file(name))
+    (other / "disk.img").write_bytes(bytes(1 << 20))
+    described = json.loads(image.model_dump_json())
+    described["files"].pop("docker.img", None)
+    described["files"]["disk.img"] = {
+        "size_bytes": 1 << 20,
+        "mtime_ns": (other / "disk.img").stat().st_mtime_ns,
+        "sha256": "0" * 64,
+    }
+    (other / "image.json").write_text(Image.model_validate(described).model_dump_json())
+    env = {"VIRTBENCH_HOME": str(tmp_path / "home")}
+    ended = bench("run", "--target", "vm", *SMALL, "--out", str(tmp_path / "run"), env=env)
+    assert ended.returncode == 1
+    outcome = records(tmp_path / "run")["vm"].outcome
+    assert (outcome.status, outcome.kind) == ("failed", "boot")
+    assert "cannot mount the userland" in outcome.output_tail
+    assert ours() == NOTHING
+
+
+def test_doctor_answers_within_20_s_and_says_why_kvm_is_not_usable(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    # An empty home: the probe guest is booted anew, and no answer is remembered.
+    ended = bench("doctor", "--json", env={"VIRTBENCH_HOME": str(tmp_path)})
+    assert time.monotonic() - begin < 20
+    kvm = next(check for check in json.loads(ended.stdout)["checks"] if check["name"] == "kvm")
+    if kvm["usable"]:
+        pytest.skip("KVM is usable here")
+    assert kvm["reason"]
+    assert kvm["remedy"]
+    refused = bench("run", "--target", "vm", *SMALL, "--accel", "kvm", "--out", str(tmp_path / "run"))
+    assert refused.returncode == 2
+    assert "KVM is not usable" in refused.stderr

@@ -1,0 +1,94 @@
+"""A home of the test's own, a node that plays its answers, and images of a few files."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from provisioning import home as home_module
+from provisioning import ledger
+from provisioning.images.image import PACKED, Image, stamp
+from provisioning.nodes import LocalNode, local_node
+from suite import userland
+from suite.errors import CommandError
+from suite.interfaces import Completed, Process
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The suite's folders, in the test's own directory: no test sees those of this machine."""
+    place = tmp_path / "home"
+    monkeypatch.setenv("VIRTBENCH_HOME", str(place))
+    monkeypatch.setattr(ledger, "runtime", lambda: tmp_path / "run")
+    assert home_module.home() == place
+    return place
+
+
+@dataclass
+class FakeNode:
+    """Answers commands from a table by their first words; all others succeed and say nothing."""
+
+    answers: Mapping[tuple[str, ...], Completed] = field(default_factory=dict)
+    name: str = "fake"
+    userland: str | None = "/tree"
+    python: tuple[str, str] = ("python3", "/")
+    cpus: tuple[int, ...] = (0, 1)
+    local: bool = False
+    facts: Mapping[str, object] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+    ran: list[list[str]] = field(default_factory=list)
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        del stdin, timeout_s
+        self.ran.append(list(argv))
+        answers = (self.answers[tuple(argv[:n])] for n in range(len(argv), 0, -1) if tuple(argv[:n]) in self.answers)
+        answer = next(answers, Completed(0, "", ""))
+        if check and answer.returncode:
+            raise CommandError(argv, answer.returncode, answer.stderr)
+        return answer
+
+    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+        raise NotImplementedError("no test starts anything on it")
+
+
+@pytest.fixture
+def fake_node() -> Callable[..., FakeNode]:
+    """``fake_node({("stat",): Completed(0, "tmpfs", "")})``."""
+    return FakeNode
+
+
+@pytest.fixture
+def node() -> Iterator[LocalNode]:
+    """This machine, for real; at the end no process of it is left."""
+    with local_node((min(os.sched_getaffinity(0)),), None) as made:
+        yield made
+
+
+@pytest.fixture
+def make_image(home: Path) -> Callable[..., Image]:
+    """``make_image(created_at="…")``: a whole image of a few bytes; other content gives another digest."""
+
+    def _make(created_at: str = "2026-01-01T00:00:00+00:00", content: str = "x", variant: str = "cpu") -> Image:
+        building = home / "images/building"
+        (building / "tree/opt/virtbench").mkdir(parents=True)
+        (building / "tree/file").write_text(content)
+        digest = userland.write_manifest(str(building / "tree"))
+        for name in PACKED:
+            (building / name).write_text(f"{name} of {content}")
+        image = Image.model_validate(
+            {
+                "digest": digest,
+                "variant": variant,
+                "recipe_sha256": "0" * 64,
+                "created_at": created_at,
+                "base": "debian",
+                "files": {name: stamp(building / name) for name in PACKED},
+            }
+        )
+        building.rename(image.directory)
+        image.save()
+        return image
+
+    return _make

@@ -1,0 +1,310 @@
+"""The builders of command lines: pure, so that what would be run is tested without running it."""
+
+import itertools
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioning.accelerator import QEMU
+from provisioning.gpus import Device, Edits
+from provisioning.layers.engines import ENGINES, docker, podman
+from provisioning.layers.engines.base import SLEEPER, ContainerSpec, image_reference
+from provisioning.layers.engines.runc import bundle_config
+from provisioning.layers.qemu import Disk, VmSpec, qemu_argv
+from provisioning.layers.ssh import SshAccess, free_port
+from provisioning.layers.userland import chroot_argv, pinned
+from suite.envelope import GIB, Envelope
+
+VM = VmSpec(
+    name="vm-1",
+    accelerator="tcg",
+    cpus=(2, 3, 5),
+    memory_bytes=2 * GIB,
+    kernel="/i/vmlinuz",
+    initrd="/r/initrd",
+    directory="/r/vm-1",
+    disks=(Disk("/i/disk.img"),),
+    ssh_port=2222,
+)
+CONTAINER = ContainerSpec(
+    name="virtbench-1",
+    image="0123456789abcdef",
+    tree="/i/tree",
+    cpus="0-1",
+    memory_bytes=2 * GIB,
+    limits=(("nofile", 20000), ("nproc", 1000)),
+)
+RUN_ARGV = {"docker": docker.run_argv, "podman": podman.run_argv}
+
+
+def values(argv: list[str], option: str) -> list[str]:
+    """What follows each occurrence of an option."""
+    return [value for word, value in itertools.pairwise(argv) if word == option]
+
+
+# ---- QEMU
+
+
+def test_qemu_is_pinned_to_the_cpus_of_the_envelope_and_has_one_virtual_cpu_for_each() -> None:
+    argv = qemu_argv(VM)
+    assert argv[:4] == ["taskset", "--cpu-list", "2-3,5", QEMU]
+    assert values(argv, "-smp") == ["3,sockets=1,cores=3,threads=1"]
+
+
+def test_qemu_gives_exactly_the_memory_of_the_envelope() -> None:
+    assert values(qemu_argv(VM), "-m") == ["2048M"]
+
+
+@pytest.mark.parametrize(("accelerator", "words"), [("kvm", ("kvm", "host")), ("tcg", ("tcg,thread=multi", "max"))])
+def test_the_accelerator_decides_the_cpu_model(accelerator: str, words: tuple[str, str]) -> None:
+    argv = qemu_argv(replace(VM, accelerator=accelerator))  # type: ignore[arg-type]
+    assert (values(argv, "-accel"), values(argv, "-cpu")) == ([words[0]], [words[1]])
+
+
+def test_qemu_is_confined_by_its_sandbox_and_reads_no_configuration_of_the_host() -> None:
+    argv = qemu_argv(VM)
+    (sandbox,) = values(argv, "-sandbox")
+    assert sandbox.split(",")[0] == "on"
+    assert {"elevateprivileges=deny", "spawn=deny"} < set(sandbox.split(","))
+    assert {"-nodefaults", "-no-user-config"} < set(argv)
+
+
+def test_the_guest_is_reached_through_the_loopback_alone_and_reaches_nobody() -> None:
+    assert values(qemu_argv(VM), "-netdev") == ["user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:2222-:22"]
+
+
+@pytest.mark.parametrize(
+    ("disk", "options"),
+    [
+        (Disk("/d"), {"cache=none", "aio=native", "readonly=on"}),
+        (Disk("/d", readonly=False), {"cache=none", "aio=native", "readonly=off"}),
+        (Disk("/d", direct=False), {"cache=writeback", "aio=threads", "readonly=on"}),
+        (Disk("/d", direct=False, discard_writes=True), {"cache=writeback", "aio=threads", "snapshot=on"}),
+    ],
+)
+def test_a_disk_is_raw_and_direct_where_the_host_can(disk: Disk, options: set[str]) -> None:
+    (drive,) = values(qemu_argv(replace(VM, disks=(disk,))), "-drive")
+    assert set(drive.split(",")) == {"file=/d", "if=none", "id=disk0", "format=raw"} | options
+
+
+def test_every_disk_is_a_device_of_its_own_in_the_order_given() -> None:
+    argv = qemu_argv(replace(VM, disks=(Disk("/a"), Disk("/b"))))
+    assert [drive.split(",")[0] for drive in values(argv, "-drive")] == ["file=/a", "file=/b"]
+    devices = [word for word in values(argv, "-device") if word.startswith("virtio-blk")]
+    assert devices == [f"virtio-blk-pci,drive=disk{number},iothread=disks" for number in (0, 1)]
+
+
+def test_a_comma_in_a_path_begins_no_option() -> None:
+    argv = qemu_argv(replace(VM, disks=(Disk("/a,readonly=off"),), directory="/r,x"))
+    assert values(argv, "-drive")[0].startswith("file=/a,,readonly=off,if=none,")
+    assert values(argv, "-chardev") == ["file,id=console,path=/r,,x/console.log"]
+    assert values(argv, "-qmp") == ["unix:/r,,x/qmp,server=on,wait=off"]
+
+
+def test_what_a_shell_would_take_apart_stays_one_word() -> None:
+    odd = "/a b/$(touch x)/`y`;z'\""
+    argv = qemu_argv(replace(VM, kernel=odd, initrd=odd, disks=(Disk(odd),)))
+    assert values(argv, "-kernel") == [odd]
+    assert values(argv, "-initrd") == [odd]
+    assert values(argv, "-drive")[0].startswith(f"file={odd},if=none")
+
+
+def test_devices_are_passed_through_by_their_address() -> None:
+    assert "vfio" not in " ".join(qemu_argv(VM))
+    argv = qemu_argv(replace(VM, vfio=("0000:01:00.0", "0000:02:00.0")))
+    assert [word for word in values(argv, "-device") if word.startswith("vfio")] == [
+        "vfio-pci,host=0000:01:00.0",
+        "vfio-pci,host=0000:02:00.0",
+    ]
+
+
+@pytest.mark.parametrize(("machine", "console"), [("x86_64", "ttyS0"), ("aarch64", "ttyAMA0")])
+def test_the_console_goes_to_a_file_on_every_architecture(machine: str, console: str) -> None:
+    argv = qemu_argv(VM, machine)
+    assert values(argv, "-append")[0].split()[0] == f"console={console}"
+    assert f"path={VM.console}" in values(argv, "-chardev")[0]
+    assert values(argv, "-serial") == ["chardev:console"]
+
+
+# ---- docker and podman
+
+
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_a_container_gets_the_envelope_and_no_swap(engine: str) -> None:
+    argv = RUN_ARGV[engine](CONTAINER)
+    assert argv[:3] == [engine, "run", "--detach"]
+    assert values(argv, "--cpuset-cpus") == ["0-1"]
+    assert values(argv, "--memory") == values(argv, "--memory-swap") == [str(2 * GIB)]
+    assert values(argv, "--ulimit") == ["nofile=20000:20000", "nproc=1000:1000"]
+
+
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_a_container_has_no_privilege_that_training_does_not_need(engine: str) -> None:
+    argv = RUN_ARGV[engine](CONTAINER)
+    assert "--read-only" in argv
+    assert values(argv, "--cap-drop") == ["ALL"]
+    assert values(argv, "--security-opt") == ["no-new-privileges"], "and so the engine's own seccomp profile stays"
+    assert values(argv, "--network") == ["none"]
+    assert not {"--privileged", "--cap-add", "--pid", "--ipc", "--volume", "--mount"} & set(argv)
+
+
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_a_container_is_named_fetches_nothing_and_runs_the_sleeper(engine: str) -> None:
+    argv = RUN_ARGV[engine](CONTAINER)
+    assert values(argv, "--name") == values(argv, "--hostname") == ["virtbench-1"]
+    assert values(argv, "--pull") == ["never"]
+    assert tuple(argv[-len(SLEEPER) :]) == SLEEPER
+
+
+def test_docker_runs_the_image_of_its_store_and_podman_the_tree_under_an_overlay() -> None:
+    assert docker.run_argv(CONTAINER)[-2] == image_reference(CONTAINER.image) == "virtbench:0123456789ab"
+    assert podman.run_argv(CONTAINER)[-3:-1] == ["--rootfs", "/i/tree:O"]
+
+
+def test_each_engine_takes_gpus_in_its_own_way() -> None:
+    spec = replace(CONTAINER, gpus=("0", "2"))
+    assert values(docker.run_argv(spec), "--gpus") == ['"device=0,2"']
+    assert values(podman.run_argv(spec), "--device") == ["nvidia.com/gpu=0", "nvidia.com/gpu=2"]
+    for build in RUN_ARGV.values():
+        assert not {"--gpus", "--device"} & set(build(CONTAINER))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_command_reaches_the_container_by_its_name(name: str) -> None:
+    argv = ENGINES[name].exec_argv(CONTAINER)
+    assert ENGINES[name].name == name
+    assert argv[0] == name
+    assert "exec" in argv
+    assert argv[-1] == "virtbench-1"
+
+
+# ---- runc
+
+
+def test_a_bundle_has_the_envelope_and_no_swap() -> None:
+    resources = bundle_config(CONTAINER, {})["linux"]["resources"]
+    assert resources["cpu"] == {"cpus": "0-1"}
+    assert resources["memory"] == {"limit": 2 * GIB, "swap": 2 * GIB}
+
+
+def test_a_bundle_has_no_capability_and_gains_none() -> None:
+    process = bundle_config(CONTAINER, {})["process"]
+    assert set(process["capabilities"]) == {"bounding", "effective", "inheritable", "permitted", "ambient"}
+    assert not any(process["capabilities"].values())
+    assert process["noNewPrivileges"] is True
+    assert process["args"] == list(SLEEPER)
+    assert process["rlimits"] == [
+        {"type": "RLIMIT_NOFILE", "hard": 20000, "soft": 20000},
+        {"type": "RLIMIT_NPROC", "hard": 1000, "soft": 1000},
+    ]
+
+
+def test_a_bundle_is_the_tree_read_only_under_its_own_name_and_namespaces() -> None:
+    config = bundle_config(CONTAINER, {"defaultAction": "SCMP_ACT_ERRNO"})
+    assert config["root"] == {"path": "/i/tree", "readonly": True}
+    assert config["hostname"] == "virtbench-1"
+    assert {n["type"] for n in config["linux"]["namespaces"]} == {"pid", "ipc", "uts", "mount", "network", "cgroup"}
+    assert config["linux"]["seccomp"] == {"defaultAction": "SCMP_ACT_ERRNO"}
+    assert config["linux"]["cgroupsPath"] == "/virtbench-1"
+    assert "/proc/kcore" in config["linux"]["maskedPaths"]
+    assert "/proc/sys" in config["linux"]["readonlyPaths"]
+    assert json.loads(json.dumps(config)) == config
+
+
+def test_a_bundle_mounts_nothing_of_the_host_but_what_gpus_need() -> None:
+    assert not [m for m in bundle_config(CONTAINER, {})["mounts"] if m["type"] == "bind"]
+    edits = Edits((Device("/dev/nvidia0", 195, 0),), (("/usr/lib/libcuda.so", "/lib/libcuda.so"),), {"NV": "all"})
+    config = bundle_config(replace(CONTAINER, gpus=("0",), edits=edits), {})
+    (bind,) = (m for m in config["mounts"] if m["type"] == "bind")
+    assert (bind["source"], bind["destination"]) == ("/usr/lib/libcuda.so", "/lib/libcuda.so")
+    assert {"ro", "nosuid", "nodev"} < set(bind["options"])
+    assert "NV=all" in config["process"]["env"]
+    (device,) = config["linux"]["devices"]
+    assert (device["path"], device["type"], device["major"], device["minor"]) == ("/dev/nvidia0", "c", 195, 0)
+
+
+def test_a_bundle_may_touch_no_device_but_its_gpus() -> None:
+    rules = bundle_config(CONTAINER, {})["linux"]["resources"]["devices"]
+    assert rules == [{"allow": False, "access": "rwm"}]
+    spec = replace(CONTAINER, edits=Edits((Device("/dev/nvidia0", 195, 0),)))
+    rules = bundle_config(spec, {})["linux"]["resources"]["devices"]
+    assert rules[0] == {"allow": False, "access": "rwm"}
+    assert rules[1:] == [{"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"}]
+
+
+# ---- bare metal
+
+
+def test_bare_metal_is_pinned_and_enters_the_tree_read_only() -> None:
+    assert pinned(Envelope(cpus=(0, 2), memory_bytes=1, threads=1)) == ["taskset", "--cpu-list", "0,2"]
+    argv = chroot_argv("/i/tree", Edits(mounts=(("/a", "/b"),)))
+    assert argv[0] == "bwrap"
+    assert argv[-1] == "--"
+    assert "--die-with-parent" in argv
+    first = argv.index("--ro-bind")
+    assert argv[first + 1 : first + 3] == ["/i/tree", "/"]
+    last = len(argv) - 1 - argv[::-1].index("--ro-bind")
+    assert argv[last + 1 : last + 3] == ["/a", "/b"]
+    assert not [word for word in argv if word.startswith("--unshare")], "no namespace that bare metal does not have"
+
+
+# ---- SSH
+
+
+def test_ssh_believes_no_host_but_the_guest_and_uses_nothing_of_this_user() -> None:
+    argv = SshAccess("/r/vm-1", 2222).argv()
+    options = values(argv, "-o")
+    assert argv[:3] == ["ssh", "-F", "none"]
+    assert {"StrictHostKeyChecking=yes", "BatchMode=yes", "IdentitiesOnly=yes", "GlobalKnownHostsFile=none"} < set(
+        options
+    )
+    assert {"UserKnownHostsFile=/r/vm-1/known_hosts", "IdentityFile=/r/vm-1/client_key"} < set(options)
+    assert values(argv, "-p") == ["2222"]
+    assert argv[-1] == "root@127.0.0.1"
+
+
+def test_the_words_of_a_command_follow_the_destination_as_one_string() -> None:
+    access = SshAccess("/r", 1)
+    argv = access.wrap(["echo", "a b"])
+    assert argv == [*access.argv("-T"), "--", "echo 'a b'"]
+
+
+words = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(words, min_size=1, max_size=5))
+def test_words_come_through_a_real_shell_as_they_are(arguments: list[str]) -> None:
+    far_side = SshAccess("/r", 1).wrap(["printf", "%s\\0", *arguments])[-1]
+    said = subprocess.run(["sh", "-c", far_side], capture_output=True, check=True).stdout
+    assert said.decode().split("\0")[:-1] == arguments
+
+
+@pytest.mark.parametrize(
+    "word", ["", " ", "a b", "'", '"', "; exit 3", "$(exit 3)", "`exit 3`", "a\nb", "*", "~", "\\"]
+)
+def test_what_a_shell_would_take_apart_comes_through_ssh_as_one_word(word: str) -> None:
+    far_side = SshAccess("/r", 1).wrap(["printf", "<%s>", word, "end"])[-1]
+    done = subprocess.run(["sh", "-c", far_side], capture_output=True, check=True)
+    assert done.stdout.decode() == f"<{word}><end>"
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+        assert listener.getsockname()[1] > 1023
+
+
+Builder = Callable[[ContainerSpec], list[str]]
+
+
+@pytest.mark.parametrize("build", RUN_ARGV.values(), ids=list(RUN_ARGV))
+def test_every_word_of_a_container_command_is_text(build: Builder) -> None:
+    assert all(isinstance(word, str) and word for word in build(CONTAINER))

@@ -1,0 +1,225 @@
+"""Real children, small ones."""
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from provisioning import ledger
+from provisioning.nodes import LocalNode, WrappedNode, local_node, write_file
+from provisioning.processes import TAIL_BYTES, TOKEN, LocalProcess, carrying, end_all
+from suite.errors import CommandError, RequestError
+
+PYTHON = sys.executable
+Start = Callable[..., LocalProcess]
+
+
+@pytest.fixture
+def token() -> Iterator[str]:
+    made = uuid.uuid4().hex
+    yield made
+    end_all(made)
+
+
+@pytest.fixture
+def start(token: str) -> Iterator[Start]:
+    """``start("sh", "-c", "…", stdin=b"…")``; what is left at the end is killed."""
+    started: list[LocalProcess] = []
+
+    def _start(*argv: str, stdin: bytes = b"") -> LocalProcess:
+        started.append(LocalProcess(argv, token, stdin))
+        return started[-1]
+
+    yield _start
+    for process in started:
+        process.close()
+
+
+def test_output_comes_line_by_line_and_the_last_needs_no_end(start: Start) -> None:
+    process = start("printf", "a\\nb c\\n\\nlast")
+    assert list(process.lines(10)) == ["a", "b c", "", "last"]
+    assert process.wait(10) == 0
+    assert not process.running()
+
+
+def test_a_line_is_there_before_the_process_ends(start: Start) -> None:
+    process = start("sh", "-c", "echo ready; exec sleep 60")
+    assert next(process.lines(10)) == "ready"
+    assert process.running()
+    process.kill()
+    assert not process.running()
+
+
+def test_standard_input_is_given_and_then_at_its_end(start: Start) -> None:
+    given = os.urandom(100_000).hex().encode()
+    assert list(start("cat", stdin=given).lines(10)) == [given.decode()]
+    assert list(start("cat").lines(10)) == []
+
+
+def test_bytes_that_are_no_text_do_not_end_the_reading(start: Start) -> None:
+    assert list(start("printf", "a\\377b\\n").lines(10)) == ["a\N{REPLACEMENT CHARACTER}b"]
+
+
+def test_an_exit_status_is_told_and_what_was_said_last_is_kept(start: Start) -> None:
+    process = start("sh", "-c", "echo first >&2; echo last >&2; exit 3")
+    assert process.wait(10) == 3
+    assert process.output_tail() == "first\nlast\n"
+
+
+def test_the_tail_of_much_output_is_its_end(start: Start) -> None:
+    process = start(PYTHON, "-c", f"import sys; sys.stderr.write('x' * {3 * TAIL_BYTES} + 'the end')")
+    assert process.wait(20) == 0
+    tail = process.output_tail()
+    assert len(tail) == TAIL_BYTES
+    assert tail.endswith("xthe end")
+
+
+@pytest.mark.parametrize("way", ["lines", "wait"])
+def test_the_time_limit_ends_the_process_with_its_children(start: Start, token: str, way: str) -> None:
+    process = start("sh", "-c", "echo started; echo slow >&2; sleep 60 & sleep 60")
+    next(process.lines(10))
+    begin = time.monotonic()
+    with pytest.raises(CommandError, match="sh outlived its time limit: slow") as caught:
+        list(process.lines(0.1)) if way == "lines" else process.wait(0.1)
+    assert time.monotonic() - begin < 5
+    assert caught.value.returncode is None
+    assert caught.value.command[:2] == ("sh", "-c")
+    assert not process.running()
+    psutil.wait_procs(carrying(token), timeout=5)
+    assert carrying(token) == []
+
+
+def test_killing_twice_is_harmless(start: Start) -> None:
+    process = start("sleep", "60")
+    process.kill()
+    process.kill()
+    assert process.wait(1) == -9
+
+
+def test_a_process_is_in_a_session_of_its_own_so_that_ctrl_c_does_not_reach_it(start: Start) -> None:
+    process = start("sleep", "60")
+    assert os.getsid(process.popen.pid) == process.popen.pid != os.getsid(0)
+
+
+def test_the_token_is_in_the_environment_of_children_and_theirs(start: Start, token: str) -> None:
+    assert list(start("sh", "-c", f"echo ${TOKEN}; env").lines(10))[0] == token
+    process = start("sh", "-c", "sh -c 'sleep 60 & echo up; wait' & wait")
+    assert next(process.lines(10)) == "up"
+    found = carrying(token)
+    assert len(found) >= 3
+    assert os.getpid() not in {each.pid for each in found}
+    assert carrying("another") == []
+
+
+def test_grandchildren_that_left_the_session_are_found_and_ended(start: Start, token: str) -> None:
+    process = start("sh", "-c", "setsid sleep 60 & sleep 0.1; echo gone")
+    assert list_until(process, "gone")
+    process.kill()
+    (left,) = carrying(token)
+    assert left.name() == "sleep"
+    end_all(token)
+    assert carrying(token) == []
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+
+
+def list_until(process: LocalProcess, word: str) -> bool:
+    return any(line == word for line in process.lines(10))
+
+
+def test_ending_what_is_not_there_is_harmless() -> None:
+    end_all(uuid.uuid4().hex)
+    assert carrying(uuid.uuid4().hex) == []
+
+
+def test_a_program_that_is_not_installed_is_named_with_what_to_do(start: Start) -> None:
+    with pytest.raises(RequestError, match="no-such-program is not installed") as caught:
+        start("no-such-program")
+    assert "bench doctor" in str(caught.value.remedy)
+
+
+def test_a_file_that_is_no_program_is_named_with_why(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match="Permission denied"):
+        start(str(tmp_path / "file"))
+
+
+# ---- the node
+
+
+def test_a_node_runs_to_the_end_and_gives_all_that_was_said(node: LocalNode) -> None:
+    done = node.run(["sh", "-c", "cat; echo err >&2"], stdin=b"given\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "given\n", "err\n")
+
+
+def test_a_command_that_fails_is_an_error_with_its_last_words_unless_asked_otherwise(node: LocalNode) -> None:
+    argv = ["sh", "-c", "echo why >&2; exit 4"]
+    with pytest.raises(CommandError, match="sh ended with exit status 4: why") as caught:
+        node.run(argv)
+    assert caught.value.command == tuple(argv)
+    assert caught.value.returncode == 4
+    assert node.run(argv, check=False).returncode == 4
+
+
+def test_a_command_that_failed_without_a_word_on_stderr_is_told_by_its_output(node: LocalNode) -> None:
+    with pytest.raises(CommandError, match="said on stdout"):
+        node.run(["sh", "-c", "echo said on stdout; exit 1"])
+
+
+def test_words_are_no_shell_text(node: LocalNode) -> None:
+    assert node.run(["echo", "$HOME; ls *"]).stdout == "$HOME; ls *\n"
+
+
+def test_at_the_end_of_a_node_nothing_of_it_is_left() -> None:
+    with local_node((0,), None) as node:
+        process = node.start(["sh", "-c", "setsid sleep 60 & sleep 0.1; echo up; wait"])
+        assert next(process.lines(10)) == "up"
+        token = node.token
+        assert carrying(token)
+        assert [entry.what for entry in entries()] == [token]
+    assert carrying(token) == []
+    assert entries() == []
+
+
+def test_a_node_ends_its_processes_when_the_body_fails() -> None:
+    token = ""
+    with pytest.raises(KeyboardInterrupt), local_node((0,), None) as node:
+        token = node.token
+        node.start(["sleep", "60"])
+        raise KeyboardInterrupt
+    assert token
+    assert carrying(token) == []
+
+
+def entries() -> list[ledger.Entry]:
+    return [ledger.Entry.model_validate_json(path.read_bytes()) for path in ledger.state("ledger").glob("*.json")]
+
+
+def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: LocalNode) -> None:
+    def place(parent: LocalNode | WrappedNode, word: str) -> WrappedNode:
+        return WrappedNode(
+            parent=parent,
+            wrap=lambda argv: ["env", f"WORD={word}", *argv],
+            name=word,
+            userland=None,
+            cpus=(0,),
+            local=True,
+            facts={word: 1, "last": word},
+            substitutes=(f"{word}:x",),
+        )
+
+    inner = place(place(node, "outer"), "inner")
+    assert inner.facts == {"outer": 1, "inner": 1, "last": "inner"}
+    assert inner.substitutes == ("outer:x", "inner:x")
+    assert inner.run(["sh", "-c", "echo $WORD"]).stdout == "inner\n"
+    assert list(inner.start(["printenv", "WORD"]).lines(10)) == ["inner"]
+
+
+def test_a_file_is_written_on_a_node_with_its_directory(node: LocalNode, tmp_path: Path) -> None:
+    path = tmp_path / "a b/c"
+    write_file(node, str(path), b"\0\n$x")
+    assert path.read_bytes() == b"\0\n$x"

@@ -1,0 +1,194 @@
+"""Plans, records, and the fakes that the loop runs: real implementations of the interfaces, without any machine."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from suite.envelope import GIB, Envelope
+from suite.errors import BenchError
+from suite.interfaces import Completed, Measurement, Node, Observer, Process
+from suite.plan import Plan, Trial
+from suite.profiles import Workload
+from suite.records import Environment, Environments, Outcome, Steps, Timeline, TrialRecord
+
+ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
+WORKLOAD = Workload(batch=2, image_px=32, warmup_steps=1, steps=3)
+
+
+@dataclass
+class FakeNode:
+    """A place where every command succeeds and says nothing."""
+
+    name: str = "fake"
+    userland: str | None = None
+    python: tuple[str, str] = ("python3", "/")
+    cpus: tuple[int, ...] = (0, 1)
+    local: bool = True
+    facts: Mapping[str, object] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        del argv, stdin, timeout_s, check
+        return Completed(0, "", "")
+
+    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+        raise NotImplementedError("the loop starts nothing by itself")
+
+
+@dataclass
+class FakeTargets:
+    """Opens a fake node for each trial. ``failing`` raises its error for a target; what happened is in ``events``."""
+
+    events: list[str]
+    failing: dict[str, BaseException] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+
+    @contextmanager
+    def opened(self, trial: Trial) -> Iterator[Node]:
+        self.events.append(f"open {trial.trial_id}")
+        if trial.target in self.failing:
+            raise self.failing[trial.target]
+        try:
+            yield FakeNode(name=trial.target, substitutes=self.substitutes)
+        finally:
+            self.events.append(f"close {trial.trial_id}")
+
+
+@dataclass
+class FakeScenario:
+    """Measures 10 images/s everywhere. ``failing`` raises its error for a target; ``seen`` changes what is attested."""
+
+    events: list[str]
+    failing: dict[str, BaseException] = field(default_factory=dict)
+    seen: dict[str, Any] = field(default_factory=dict)
+    name: str = "synthetic"
+
+    def measure(self, trial: Trial, node: Node, observer: Observer) -> Measurement:
+        assert node.name == trial.target
+        self.events.append(f"measure {trial.trial_id}")
+        observer.phase("measuring")
+        if trial.target in self.failing:
+            raise self.failing[trial.target]
+        plan = trial.envelope
+        given = {"cpus": list(plan.cpus), "threads": plan.threads, "memory_bytes": plan.memory_bytes}
+        return Measurement(
+            elapsed_s=5.0,
+            throughput_images_per_s=10.0,
+            steps=Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3),
+            timeline=Timeline(measured_s=0.6),
+            environment=Environment.model_validate({**given, **self.seen}),
+            clock_ratio=1.0,
+            details={"devices": 1},
+        )
+
+
+@dataclass
+class FakeObserver:
+    """Keeps what it was told."""
+
+    told: list[str] = field(default_factory=list)
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None:
+        self.told.append(f"{number}/{of} {trial.trial_id}")
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self.told.append(f"{name} {detail}".strip())
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self.told.append(f"{record.trial_id} {record.outcome.status}")
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+def make_plan(**changes: Any) -> Plan:
+    values: dict[str, Any] = {
+        "scenario": "synthetic",
+        "targets": ("bare-metal", "container", "vm"),
+        "models": ("resnet50",),
+        "profile": "smoke",
+        "blocks": 2,
+        "seed": 7,
+        "workloads": {"resnet50": WORKLOAD, "alexnet": WORKLOAD},
+        "envelope": ENVELOPE,
+        "trial_timeout_s": 60,
+        "options": {"engine": "podman"},
+    }
+    return Plan(**(values | changes))
+
+
+def record_fields(**changes: Any) -> dict[str, Any]:
+    """What makes a record of a trial that is ok, with ``changes``."""
+    values: dict[str, Any] = {
+        "run_id": "run",
+        "trial_id": "synthetic-resnet50-vm-b000",
+        "suite_version": "0",
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "scenario": "synthetic",
+        "target": "vm",
+        "model": "resnet50",
+        "data": "synthetic",
+        "profile": "smoke",
+        "recipe": "reference",
+        "block": 0,
+        "position": 0,
+        "seed": 0,
+        "workload": WORKLOAD,
+        "envelope": ENVELOPE,
+        "outcome": Outcome(status="ok"),
+        "throughput_images_per_s": 10.0,
+        "elapsed_s": 5.0,
+        "environment": Environments(host=Environment()),
+    }
+    return values | changes
+
+
+def make_record(**changes: Any) -> TrialRecord:
+    return TrialRecord(**record_fields(**changes))
+
+
+@pytest.fixture
+def plan() -> Callable[..., Plan]:
+    """``plan(blocks=3)``: three targets, one model, two blocks, with changes."""
+    return make_plan
+
+
+@pytest.fixture
+def record() -> Callable[..., TrialRecord]:
+    """``record(target="container")``: a trial that is ok, with changes."""
+    return make_record
+
+
+@pytest.fixture
+def fields() -> Callable[..., dict[str, Any]]:
+    """The same as ``record``, before it is validated."""
+    return record_fields
+
+
+@pytest.fixture
+def observer() -> FakeObserver:
+    return FakeObserver()
+
+
+@pytest.fixture
+def events() -> list[str]:
+    """What the fakes of one test did, in order."""
+    return []
+
+
+@pytest.fixture
+def targets(events: list[str]) -> FakeTargets:
+    return FakeTargets(events)
+
+
+@pytest.fixture
+def scenario(events: list[str]) -> FakeScenario:
+    return FakeScenario(events)
+
+
+@pytest.fixture
+def failure() -> BenchError:
+    return BenchError("it is broken", remedy="mend it")

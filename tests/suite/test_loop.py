@@ -1,0 +1,225 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite.errors import BenchError, CommandError, MeasurementError
+from suite.loop import envelope_differences, run
+from suite.plan import Plan
+from suite.records import Environment, TrialRecord
+from suite.store import Run, StoreError
+from tests.suite.conftest import ENVELOPE, FakeObserver, FakeScenario, FakeTargets, make_plan
+
+Go = Callable[..., list[TrialRecord]]
+HOST = Environment(kernel="6.1", accelerator="none")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture
+def go(targets: FakeTargets, scenario: FakeScenario, store: Run, observer: FakeObserver) -> Go:
+    """``go()`` runs two blocks of three targets on the fakes; ``go(plan)`` another plan."""
+
+    def _go(plan: Plan | None = None) -> list[TrialRecord]:
+        return run(plan or make_plan(), scenario, targets.opened, store, observer, lambda: HOST)
+
+    return _go
+
+
+def saved(store: Run) -> dict[str, TrialRecord]:
+    paths = (store.directory / "trials").glob("*.json")
+    return {path.stem: TrialRecord.model_validate_json(path.read_bytes()) for path in paths}
+
+
+def test_every_trial_is_opened_measured_and_closed_before_the_next(go: Go, events: list[str]) -> None:
+    go()
+    ids = [trial.trial_id for trial in make_plan().trials()]
+    assert events == [f"{what} {trial_id}" for trial_id in ids for what in ("open", "measure", "close")]
+
+
+def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run, targets: FakeTargets) -> None:
+    targets.substitutes = ("accelerator:tcg",)
+    records = go()
+    assert [record.outcome.status for record in records] == ["ok"] * 6
+    assert saved(store) == {record.trial_id: record for record in records}
+    first = records[0]
+    trial = next(make_plan().trials())
+    assert (first.trial_id, first.target, first.block, first.position) == (trial.trial_id, trial.target, 0, 0)
+    assert (first.throughput_images_per_s, first.elapsed_s, first.clock_ratio) == (10.0, 5.0, 1.0)
+    assert first.open_s is not None
+    assert first.close_s is not None
+    assert first.substitutes == ["accelerator:tcg"]
+    assert first.options == {"engine": "podman"}
+    assert first.environment.host == HOST
+    assert first.environment.target is not None
+    assert first.details == {"devices": 1}
+    assert first.run_id == "run"
+
+
+def test_a_trial_is_saved_before_the_next_one_is_opened(
+    go: Go, store: Run, targets: FakeTargets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    opened = targets.opened
+
+    def counting(trial: object) -> object:
+        counts.append(len(saved(store)))
+        return opened(trial)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(targets, "opened", counting)
+    go()
+    assert counts == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_target_that_cannot_be_opened_is_a_record_and_the_run_goes_on(
+    go: Go, targets: FakeTargets, events: list[str]
+) -> None:
+    targets.failing["vm"] = MeasurementError(
+        "the guest was not ready", kind="boot", command=["qemu", "-m"], output_tail="panic", remedy="look"
+    )
+    records = go()
+    failed = [record for record in records if record.outcome.status == "failed"]
+    assert [record.target for record in failed] == ["vm", "vm"]
+    assert len(records) == 6
+    outcome = failed[0].outcome
+    assert (outcome.kind, outcome.message, outcome.command) == ("boot", "the guest was not ready", ["qemu", "-m"])
+    assert (outcome.output_tail, outcome.remedy) == ("panic", "look")
+    assert failed[0].throughput_images_per_s is None
+    assert failed[0].elapsed_s is None
+    assert failed[0].open_s is None, "what was not reached is absent"
+    assert not any(event.startswith("measure") and "-vm-" in event for event in events)
+
+
+def test_a_job_that_fails_is_a_record_and_its_target_is_closed(
+    go: Go, scenario: FakeScenario, events: list[str]
+) -> None:
+    scenario.failing["container"] = CommandError(["python3"], 9, "line\nMemoryError\n")
+    records = go()
+    failed = [record for record in records if record.target == "container"]
+    assert [record.outcome.kind for record in failed] == ["command", "command"]
+    assert failed[0].outcome.message == "python3 ended with exit status 9: MemoryError"
+    assert failed[0].outcome.output_tail == "line\nMemoryError\n"
+    assert failed[0].open_s is not None, "opening was reached"
+    assert failed[0].environment.target is None
+    assert events.count(f"close {failed[0].trial_id}") == 1
+
+
+def test_an_error_without_a_command_is_a_record_too(go: Go, scenario: FakeScenario, failure: BenchError) -> None:
+    scenario.failing["vm"] = failure
+    outcome = next(record.outcome for record in go() if record.target == "vm")
+    assert (outcome.kind, outcome.message, outcome.remedy) == ("error", "it is broken", "mend it")
+    assert (outcome.command, outcome.output_tail) == ([], "")
+
+
+def test_a_target_that_departs_from_its_envelope_is_a_failed_record_that_says_how(
+    go: Go, scenario: FakeScenario
+) -> None:
+    scenario.seen = {"threads": 1, "memory_bytes": 1 << 30}
+    record = go()[0]
+    assert record.outcome.kind == "envelope"
+    assert record.outcome.message == (
+        "the target differs from the plan: 1 threads instead of 2; 1073741824 bytes of memory instead of 2147483648"
+    )
+    assert record.throughput_images_per_s is None
+    assert record.elapsed_s is None
+    assert record.steps is None
+    assert record.environment.target is not None, "what it attested is kept"
+    assert record.environment.target.threads == 1
+
+
+def test_ctrl_c_closes_the_target_and_keeps_what_was_finished(
+    go: Go, scenario: FakeScenario, store: Run, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [trial.trial_id for trial in make_plan().trials()]
+    measure = scenario.measure
+
+    def interrupted(*given: object) -> object:
+        if len(saved(store)) == 2:
+            raise KeyboardInterrupt
+        return measure(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scenario, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        go()
+    assert set(saved(store)) == set(ids[:2])
+    assert events[-1] == f"close {ids[2]}"
+
+
+def test_a_run_goes_on_where_it_was_and_repeats_what_failed(
+    go: Go, targets: FakeTargets, events: list[str], observer: FakeObserver
+) -> None:
+    targets.failing["vm"] = MeasurementError("no")
+    before = {record.trial_id: record for record in go()}
+    targets.failing.clear()
+    events.clear()
+    again = go()
+    assert [record.target for record in again] == ["vm", "vm"]
+    assert all(record.outcome.status == "ok" for record in again)
+    assert {event.split()[1] for event in events} == {i for i, r in before.items() if r.target == "vm"}
+    assert "4 of 6 trials are there already and are kept" in observer.told
+    assert go() == []
+
+
+def test_more_blocks_run_only_what_is_new(go: Go) -> None:
+    go(make_plan(blocks=1))
+    assert {record.block for record in go(make_plan(blocks=3))} == {1, 2}
+
+
+def test_a_store_that_cannot_be_written_ends_the_run(go: Go, store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_record: TrialRecord) -> Path:
+        raise StoreError("cannot write: No space left on device")
+
+    monkeypatch.setattr(store, "save", full)
+    with pytest.raises(StoreError):
+        go()
+
+
+def test_a_store_error_inside_a_trial_is_no_failed_trial(go: Go, targets: FakeTargets, store: Run) -> None:
+    targets.failing = dict.fromkeys(("bare-metal", "container", "vm"), StoreError("the ledger cannot be written"))
+    with pytest.raises(StoreError):
+        go()
+    assert saved(store) == {}
+
+
+def test_a_mistake_in_the_suite_is_not_hidden_in_a_record(go: Go, scenario: FakeScenario) -> None:
+    scenario.failing = dict.fromkeys(("bare-metal", "container", "vm"), ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        go()
+
+
+def test_the_observer_hears_of_every_trial_and_nothing_between_measuring_and_closing(
+    go: Go, observer: FakeObserver
+) -> None:
+    go(make_plan(blocks=1, targets=("vm",)))
+    name = "synthetic-resnet50-vm-b000"
+    assert observer.told == [f"1/1 {name}", "opening", "measuring", "closing", f"{name} ok"]
+
+
+GIVEN = {"cpus": [0, 1], "threads": 2, "memory_bytes": ENVELOPE.memory_bytes}
+
+
+@pytest.mark.parametrize(
+    ("seen", "differences"),
+    [
+        ({}, []),
+        ({"cpus": [4, 5]}, []),
+        ({"cpus": [0]}, ["CPUs [0] instead of 2"]),
+        ({"cpus": None}, ["CPUs None instead of 2"]),
+        ({"host_cpus": [0, 1]}, []),
+        ({"host_cpus": [0, 2]}, ["pinned to host CPUs [0, 2] instead of [0, 1]"]),
+        ({"threads": None}, ["None threads instead of 2"]),
+        ({"memory_bytes": None}, ["None bytes of memory instead of 2147483648"]),
+        ({"memory_bytes": int(ENVELOPE.memory_bytes * 0.985)}, []),
+        ({"memory_bytes": int(ENVELOPE.memory_bytes * 1.015)}, []),
+        ({"memory_bytes": 2_000_000_000}, ["2000000000 bytes of memory instead of 2147483648"]),
+        ({"memory_bytes": 2_200_000_000}, ["2200000000 bytes of memory instead of 2147483648"]),
+        ({"userland_differences": []}, []),
+        ({"userland_differences": ["/a", "/b", "/c", "/d"]}, ["userland departs from its manifest: /a, /b, /c"]),
+    ],
+)
+def test_each_departure_from_the_envelope_is_named(seen: dict[str, object], differences: list[str]) -> None:
+    trial = next(make_plan().trials())
+    assert envelope_differences(trial, Environment.model_validate({**GIVEN, **seen})) == differences

@@ -1,0 +1,108 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from suite import schema
+from suite.records import Environment, Environments, Outcome, Steps, TrialRecord
+
+Fields = Callable[..., dict[str, Any]]
+FAILED = Outcome(status="failed", kind="boot", message="no guest")
+
+
+def test_the_published_schema_is_that_of_the_model() -> None:
+    assert schema.SCHEMA.read_text() == schema.record_schema(), "run: python -m suite.schema"
+
+
+def test_a_record_comes_back_from_its_json(fields: Fields) -> None:
+    steps = Steps(elapsed_s=[0.2, 0.3], data_s=[0.1, 0.1], compute_s=[0.1, 0.2], communicate_s=[0.0, 0.0])
+    seen = Environment(cpus=[0, 1], seccomp="filter", cgroup_version=2, mitigations={"spectre_v2": "on"})
+    record = TrialRecord(**fields(steps=steps, environment=Environments(host=Environment(), target=seen)))
+    assert TrialRecord.model_validate_json(record.model_dump_json()) == record
+
+
+def test_what_was_not_measured_is_null_and_not_zero(fields: Fields) -> None:
+    written = json.loads(TrialRecord(**fields()).model_dump_json())
+    assert written["open_s"] is None
+    assert written["steps"] is None
+    assert written["clock_ratio"] is None
+    assert written["environment"]["host"]["memory_bytes"] is None
+    assert written["schema_version"] == 1
+
+
+@pytest.mark.parametrize("absent", ["throughput_images_per_s", "elapsed_s"])
+def test_a_trial_that_is_ok_has_its_numbers(fields: Fields, absent: str) -> None:
+    with pytest.raises(ValidationError, match="a trial that is ok has throughput_images_per_s and elapsed_s"):
+        TrialRecord(**fields(**{absent: None}))
+
+
+def test_a_failed_trial_has_no_throughput(fields: Fields) -> None:
+    with pytest.raises(ValidationError, match="a failed trial has no throughput"):
+        TrialRecord(**fields(outcome=FAILED))
+    assert TrialRecord(**fields(outcome=FAILED, throughput_images_per_s=None)).outcome == FAILED
+
+
+@pytest.mark.parametrize("change", [{"kind": None}, {"message": None}, {"message": ""}])
+def test_a_failure_says_why(change: dict[str, str | None]) -> None:
+    with pytest.raises(ValidationError, match="a failed outcome has a kind and a message"):
+        Outcome.model_validate({"status": "failed", "kind": "boot", "message": "no guest"} | change)
+
+
+@pytest.mark.parametrize("name", ["throughput_images_per_s", "elapsed_s", "open_s", "close_s", "clock_ratio"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_a_number_that_is_none_is_refused(fields: Fields, name: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=name):
+        TrialRecord(**fields(**{name: value}))
+
+
+def test_a_throughput_of_zero_is_refused(fields: Fields) -> None:
+    with pytest.raises(ValidationError, match="throughput_images_per_s"):
+        TrialRecord(**fields(throughput_images_per_s=0.0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"speed": 1},
+        {"schema_version": 2},
+        {"recipe": "secret"},
+        {"block": -1},
+        {"position": -1},
+        {"outcome": {"status": "perhaps"}},
+        {"environment": {"host": {"colour": "blue"}}},
+        {"environment": {"host": {"accelerator": "xen"}}},
+        {"environment": {}},
+        {"envelope": {"cpus": [0], "memory_bytes": 1, "threads": 1, "disks": 1}},
+    ],
+)
+def test_an_unknown_key_or_value_is_refused_by_name(fields: Fields, change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        TrialRecord(**fields(**change))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"elapsed_s": [1.0, 2.0], "data_s": [1.0], "compute_s": [1.0, 1.0]},
+        {"elapsed_s": [1.0], "data_s": [1.0], "compute_s": [1.0], "copy_s": [1.0, 1.0]},
+        {"elapsed_s": [1.0], "data_s": [1.0], "compute_s": [1.0], "communicate_s": []},
+        {"elapsed_s": [], "data_s": [], "compute_s": []},
+    ],
+)
+def test_the_columns_of_the_steps_have_one_length(columns: dict[str, list[float]]) -> None:
+    with pytest.raises(ValidationError, match="the columns of the steps have the lengths"):
+        Steps.model_validate(columns)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1])
+def test_a_step_that_took_no_time_that_can_be_is_refused(value: float) -> None:
+    with pytest.raises(ValidationError, match="compute_s"):
+        Steps(elapsed_s=[1.0], data_s=[0.0], compute_s=[value])
+
+
+def test_a_record_does_not_change(fields: Fields) -> None:
+    record = TrialRecord(**fields())
+    with pytest.raises(ValidationError, match="frozen"):
+        record.elapsed_s = 1.0

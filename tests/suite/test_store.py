@@ -1,0 +1,201 @@
+import errno
+import json
+import multiprocessing
+import multiprocessing.synchronize
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite.errors import RequestError
+from suite.plan import Plan
+from suite.records import Outcome, TrialRecord
+from suite.store import Run, StoreError, latest_run, new_run_directory, sweep_temporaries, write_atomic
+
+MakePlan = Callable[..., Plan]
+MakeRecord = Callable[..., TrialRecord]
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+
+
+def full_disk(_descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "deep/er/file.json", "new")
+    assert [(p.name, p.read_text()) for p in (tmp_path / "deep/er").iterdir()] == [("file.json", "new")]
+
+
+def test_a_full_disk_leaves_the_old_content_and_no_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.json"
+    write_atomic(path, "old")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(StoreError, match=r"cannot write .*file\.json: No space left on device") as caught:
+        write_atomic(path, "new")
+    assert caught.value.remedy is not None
+    assert "--out" in caught.value.remedy
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file.json", "old")]
+
+
+def test_an_interruption_leaves_the_old_content_and_no_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "file.json"
+    write_atomic(path, "old")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file.json", "old")]
+
+
+def test_the_content_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bool] = []
+    path = tmp_path / "file.json"
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.exists()))
+    write_atomic(path, "new")
+    assert synced == [False, True], "the file before the renaming, its directory after it"
+
+
+def test_a_place_that_is_no_directory_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot write"):
+        write_atomic(tmp_path / "file/record.json", "new")
+    with pytest.raises(StoreError, match="cannot write"), Run(tmp_path / "file/run").exclusive():
+        pytest.fail("a run was begun below a file")
+
+
+def test_a_directory_that_may_not_be_written_is_a_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(StoreError, match="Read-only file system"):
+        write_atomic(tmp_path / "file.json", "new")
+    with pytest.raises(StoreError, match="Read-only file system"), Run(tmp_path).exclusive():
+        pytest.fail("a run was begun where nothing can be written")
+
+
+def test_what_a_killed_writer_left_is_swept_and_records_stay(tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    left = {tmp_path / ".plan.json.tmp", tmp_path / "trials/.a.json.tmp"}
+    kept = {tmp_path / "plan.json", tmp_path / "trials/a.json", tmp_path / "trials/.hidden", tmp_path / "own.tmp"}
+    for path in left | kept:
+        path.touch()
+    assert set(sweep_temporaries(tmp_path)) == left
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == kept
+    assert sweep_temporaries(tmp_path / "gone") == []
+
+
+def _hold(
+    directory: str, held: "multiprocessing.synchronize.Event", release: "multiprocessing.synchronize.Event"
+) -> None:
+    with Run(Path(directory)).exclusive():
+        held.set()
+        release.wait(20)
+
+
+def test_a_run_is_held_against_another_process_and_given_back(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(str(tmp_path), held, release))
+    other.start()
+    try:
+        assert held.wait(20)
+        with pytest.raises(RequestError, match="another bench is writing"), Run(tmp_path).exclusive():
+            pytest.fail("two hold the same run")
+    finally:
+        release.set()
+        other.join(20)
+    with Run(tmp_path).exclusive():
+        assert other.exitcode == 0
+
+
+def test_a_run_can_be_held_again_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), Run(tmp_path).exclusive():
+        raise KeyError
+    entered = False
+    with Run(tmp_path).exclusive():
+        entered = True
+    assert entered
+
+
+def test_the_same_plan_goes_on(tmp_path: Path, plan: MakePlan) -> None:
+    run = Run(tmp_path)
+    run.begin(plan())
+    before = (tmp_path / "plan.json").read_bytes()
+    run.begin(plan())
+    assert (tmp_path / "plan.json").read_bytes() == before
+    assert Plan.model_validate_json(before) == plan()
+
+
+def test_more_blocks_of_the_same_plan_are_an_extension(tmp_path: Path, plan: MakePlan) -> None:
+    run = Run(tmp_path)
+    run.begin(plan(blocks=2))
+    run.begin(plan(blocks=5))
+    assert json.loads((tmp_path / "plan.json").read_text())["blocks"] == 5
+
+
+def test_another_plan_is_refused_with_what_differs_and_the_old_one_stays(tmp_path: Path, plan: MakePlan) -> None:
+    run = Run(tmp_path)
+    run.begin(plan())
+    with pytest.raises(RequestError, match="another plan: blocks, options, seed differ") as caught:
+        run.begin(plan(seed=8, options={"engine": "docker"}, blocks=3))
+    assert "--out" in str(caught.value.remedy)
+    assert Plan.model_validate_json((tmp_path / "plan.json").read_bytes()) == plan()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
+def test_a_plan_that_is_none_is_refused_and_left_alone(tmp_path: Path, plan: MakePlan, content: bytes) -> None:
+    (tmp_path / "plan.json").write_bytes(content)
+    with pytest.raises(RequestError, match=r"plan\.json is not a plan of this suite"):
+        Run(tmp_path).begin(plan())
+    assert (tmp_path / "plan.json").read_bytes() == content
+
+
+def test_only_trials_that_are_ok_are_finished(tmp_path: Path, record: MakeRecord) -> None:
+    run = Run(tmp_path)
+    run.save(record(trial_id="good"))
+    run.save(record(trial_id="bad", **FAILED))
+    (tmp_path / "trials/foreign.json").write_text('{"schema_version": 1}')
+    (tmp_path / "trials/cut.json").write_text('{"schema_ver')
+    (tmp_path / "trials/.other.json.tmp").write_text("")
+    assert list(run.finished()) == ["good"]
+
+
+def test_nothing_is_finished_in_a_new_run(tmp_path: Path) -> None:
+    assert list(Run(tmp_path / "new").finished()) == []
+
+
+def test_a_record_is_saved_under_its_trial_and_takes_the_place_of_the_older(tmp_path: Path, record: MakeRecord) -> None:
+    run = Run(tmp_path)
+    run.save(record(trial_id="a", **FAILED))
+    path = run.save(record(trial_id="a", elapsed_s=9.0))
+    assert path == tmp_path / "trials/a.json"
+    assert TrialRecord.model_validate_json(path.read_bytes()).elapsed_s == 9.0
+    assert [p.name for p in (tmp_path / "trials").iterdir()] == ["a.json"]
+
+
+def test_the_latest_run_is_the_last_by_name_that_has_a_plan(tmp_path: Path, plan: MakePlan) -> None:
+    for name in ("20260102T000000-1", "20260101T000000-9"):
+        Run(tmp_path / name).begin(plan())
+    (tmp_path / "20270101T000000-1").mkdir()
+    assert latest_run(tmp_path).name == "20260102T000000-1"
+
+
+def test_without_a_run_there_is_no_latest_one(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no run in") as caught:
+        latest_run(tmp_path)
+    assert "bench run" in str(caught.value.remedy)
+
+
+def test_a_new_run_has_a_directory_of_its_own_that_sorts_by_time(tmp_path: Path) -> None:
+    directory = new_run_directory(tmp_path)
+    assert directory.parent == tmp_path
+    assert not directory.exists()
+    assert directory.name > "20260101T000000"
+    assert directory.name.endswith(f"-{os.getpid()}")
+    assert Run(directory).run_id == directory.name

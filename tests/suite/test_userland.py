@@ -1,0 +1,200 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite import userland
+from suite.userland import Entry, differences, manifest_digest, parse_line, walk, write_manifest
+
+FILES = {"bin/tool": b"#!\n", "etc/name with\ttab": b"x", "opt/virtbench/worker.py": b"print()", "usr/share/a": b"aaaa"}
+
+
+def grow(root: Path, order: list[str] | None = None) -> Path:
+    """A small tree: files, an empty directory, a link, in the order given."""
+    for name in order or list(FILES):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(FILES[name])
+        path.chmod(0o755 if name.startswith("bin") else 0o644)
+    (root / "usr/empty").mkdir()
+    (root / "lib").symlink_to("usr/lib")
+    return root
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small tree with its manifest."""
+    root = grow(tmp_path / "tree")
+    write_manifest(str(root))
+    return root
+
+
+def test_a_tree_agrees_with_its_own_manifest(tree: Path) -> None:
+    assert differences(str(tree), everything=True) == []
+    assert differences(str(tree), everything=False) == []
+
+
+def test_the_digest_is_that_of_the_manifest(tree: Path) -> None:
+    assert manifest_digest(str(tree)) == write_manifest(str(tree))
+    lines = (tree / userland.MANIFEST).read_text().splitlines()
+    paths = [parse_line(line).path for line in lines]
+    assert paths == sorted(paths)
+    assert {"bin/tool", "lib", "usr/empty", "etc/name with\ttab"} < set(paths)
+    assert userland.MANIFEST not in paths
+
+
+def test_a_tree_without_a_manifest_has_no_digest(tmp_path: Path) -> None:
+    assert manifest_digest(str(tmp_path)) is None
+
+
+def test_the_digest_depends_neither_on_the_order_of_making_nor_on_times(tmp_path: Path) -> None:
+    one, other = grow(tmp_path / "one"), grow(tmp_path / "other", list(reversed(FILES)))
+    os.utime(other / "bin/tool", (1, 1))
+    os.utime(other / "usr", (2, 2))
+    assert write_manifest(str(one)) == write_manifest(str(other))
+
+
+def test_the_digest_depends_on_content(tmp_path: Path) -> None:
+    one, other = grow(tmp_path / "one"), grow(tmp_path / "other")
+    (other / "usr/share/a").write_bytes(b"aaab")
+    assert write_manifest(str(one)) != write_manifest(str(other))
+
+
+def _content(tree: Path) -> None:
+    (tree / "usr/share/a").write_bytes(b"bbbb")
+
+
+def _size(tree: Path) -> None:
+    (tree / "usr/share/a").write_bytes(b"aaaaa")
+
+
+def _mode(tree: Path) -> None:
+    (tree / "bin/tool").chmod(0o700)
+
+
+def _set_user_id(tree: Path) -> None:
+    (tree / "bin/tool").chmod(0o4755)
+
+
+def _missing(tree: Path) -> None:
+    (tree / "usr/empty").rmdir()
+
+
+def _extra(tree: Path) -> None:
+    (tree / "usr/more").write_text("")
+
+
+def _link_target(tree: Path) -> None:
+    (tree / "lib").unlink()
+    (tree / "lib").symlink_to("usr/lib64")
+
+
+def _kind(tree: Path) -> None:
+    (tree / "usr/share/a").unlink()
+    (tree / "usr/share/a").symlink_to("b")
+
+
+def _pipe(tree: Path) -> None:
+    (tree / "usr/share/a").unlink()
+    os.mkfifo(tree / "usr/share/a")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (_size, "/usr/share/a: 5 bytes instead of 4"),
+        (_mode, "/bin/tool: permissions 700 instead of 755"),
+        (_set_user_id, "/bin/tool: permissions 4755 instead of 755"),
+        (_missing, "/usr/empty is missing"),
+        (_extra, "/usr/more is not in the manifest"),
+        (_link_target, "/lib: other target"),
+        (_kind, "/usr/share/a: a link instead of a file"),
+        (_pipe, "/usr/share/a: a other instead of a file"),
+    ],
+)
+@pytest.mark.parametrize("everything", [True, False])
+def test_each_kind_of_difference_is_found(
+    tree: Path, change: Callable[[Path], None], found: str, everything: bool
+) -> None:
+    change(tree)
+    assert differences(str(tree), everything=everything) == [found]
+
+
+def test_another_content_of_the_same_size_is_found_when_everything_is_hashed(tree: Path) -> None:
+    _content(tree)
+    assert differences(str(tree), everything=True) == ["/usr/share/a: other content"]
+    assert differences(str(tree), everything=False) == []
+
+
+def test_the_suites_own_files_are_always_hashed(tree: Path) -> None:
+    (tree / "opt/virtbench/worker.py").write_bytes(b"print(")
+    assert differences(str(tree), everything=False) == ["/opt/virtbench/worker.py: 6 bytes instead of 7"]
+    (tree / "opt/virtbench/worker.py").write_bytes(b"print[]")
+    assert differences(str(tree), everything=False) == ["/opt/virtbench/worker.py: other content"]
+
+
+def test_a_directory_that_is_gone_is_named_with_all_that_was_in_it(tree: Path) -> None:
+    (tree / "usr/share/a").unlink()
+    (tree / "usr/share").rmdir()
+    assert differences(str(tree), everything=True) == ["/usr/share is missing", "/usr/share/a is missing"]
+
+
+def test_what_a_runtime_mounts_over_a_tree_is_not_seen(tree: Path) -> None:
+    digest = manifest_digest(str(tree))
+    for place in ("dev", "proc", "sys", "run", "tmp", "var/log"):
+        (tree / place).mkdir(parents=True)
+        (tree / place / "something").write_text("of the runtime")
+    (tree / "etc/hostname").write_text("here")
+    (tree / ".dockerenv").touch()
+    assert differences(str(tree), everything=True) == ["/var is not in the manifest"], "var itself belongs to the tree"
+    (tree / "var/log/something").unlink()
+    (tree / "var/log").rmdir()
+    (tree / "var").rmdir()
+    assert write_manifest(str(tree)) == digest
+
+
+def test_what_only_looks_like_an_excluded_place_is_seen(tree: Path) -> None:
+    (tree / "usr/tmp").mkdir()
+    (tree / "tmpx").mkdir()
+    assert differences(str(tree), everything=True) == [
+        "/tmpx is not in the manifest",
+        "/usr/tmp is not in the manifest",
+    ]
+
+
+def test_nothing_is_hashed_where_no_content_is_asked_for(tree: Path) -> None:
+    entries = {entry.path: entry for entry in walk(str(tree), None)}
+    assert {entry.content for entry in entries.values() if entry.kind == "file"} == {""}
+    assert entries["lib"].content == "usr/lib"
+
+
+names = st.text(st.characters(exclude_characters="\0"), min_size=1)
+
+
+@given(names, st.sampled_from(["file", "link", "directory", "other"]), st.integers(0, 0o7777), st.integers(0), names)
+def test_a_line_of_the_manifest_comes_back(path: str, kind: str, mode: int, size: int, content: str) -> None:
+    entry = Entry(path, kind, mode, size, content)
+    line = entry.line()
+    assert line.isascii()
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    assert parse_line(line) == entry
+
+
+def test_names_that_are_no_utf_8_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "opt/virtbench").mkdir(parents=True)
+    with open(os.fsencode(tmp_path) + b"/caf\xe9", "wb") as file:  # noqa: PTH123 (a Path is text)
+        file.write(b"x")
+    write_manifest(str(tmp_path))
+    assert differences(str(tmp_path), everything=True) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["", "file\t644", 'file\t9\t0\t""\t"a"', 'file\t644\tx\t""\t"a"', "file\t644\t0\ta\tb"]
+)
+def test_a_line_that_is_none_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_line(line)

@@ -1,0 +1,141 @@
+"""The rules of the rooms: who may import what, and that no module does anything at import."""
+
+import ast
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+ROOMS = ("suite", "scenarios", "provisioning", "analysis")
+MODULES = sorted([REPOSITORY / "cli.py", *(path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py"))])
+# The worker's ranks: they run inside the target, where there is nobody else to start them.
+STARTS_RANKS = "scenarios/worker/ddp.py"
+NAMES = [path.relative_to(REPOSITORY).as_posix() for path in MODULES]
+
+
+@functools.cache
+def tree(name: str) -> ast.Module:
+    return ast.parse((REPOSITORY / name).read_text(), name)
+
+
+def imports(module: ast.AST) -> Iterator[str]:
+    """Every module that is imported, at the top or inside a function, by its full dotted name."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def roots(module: ast.AST) -> set[str]:
+    return {name.partition(".")[0] for name in imports(module)}
+
+
+def calls(module: ast.AST) -> Iterator[str]:
+    """Every called name, as written: ``os.system``."""
+    yield from (ast.unparse(node.func) for node in ast.walk(module) if isinstance(node, ast.Call))
+
+
+def forbidden_at_top(module: ast.Module) -> list[str]:
+    """What stands at the top of the module and is no definition, constant, import or docstring."""
+    allowed = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+    found = []
+    for statement in module.body:
+        if isinstance(statement, (*allowed, ast.AnnAssign)):
+            continue
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
+            continue
+        found.append(ast.unparse(statement))
+    return found
+
+
+def shell_uses(module: ast.AST) -> list[str]:
+    """Ways to hand text to a shell of this machine."""
+    found = [
+        name for name in calls(module) if name in ("os.system", "os.popen", "subprocess.getoutput", "eval", "exec")
+    ]
+    for node in ast.walk(module):
+        if isinstance(node, ast.keyword) and node.arg == "shell":
+            found.append(f"shell={ast.unparse(node.value)}")
+    return found
+
+
+def test_the_rooms_are_found() -> None:
+    assert {name.partition("/")[0] for name in NAMES} == {"cli.py", *ROOMS}
+    assert "scenarios/worker/training.py" in NAMES
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "cli.py"])
+def test_a_room_imports_the_core_and_itself_alone(name: str) -> None:
+    room = name.partition("/")[0]
+    assert roots(tree(name)) & {*ROOMS, "cli", "tests"} <= {"suite", room}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_is_imported_by_the_worker_alone(name: str) -> None:
+    assert name.startswith("scenarios/worker/") or not roots(tree(name)) & {"torch", "torchvision"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("scenarios/worker/")])
+def test_the_worker_imports_what_the_image_holds_and_nothing_else(name: str) -> None:
+    ours = {full for full in imports(tree(name)) if full.partition(".")[0] in ("suite", "scenarios")}
+    assert {full for full in ours if not full.startswith(("suite.userland", "scenarios.worker"))} <= {"suite"}
+    assert roots(tree(name)) <= {*sys.stdlib_module_names, "suite", "scenarios", "torch", "torchvision"}
+
+
+def test_what_the_worker_takes_from_the_core_imports_the_standard_library_alone() -> None:
+    for name in ("suite/__init__.py", "suite/userland.py", "scenarios/__init__.py"):
+        assert roots(tree(name)) <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plotting_libraries_are_imported_by_the_plots_alone(name: str) -> None:
+    assert name == "analysis/plots.py" or not roots(tree(name)) & {"seaborn", "matplotlib"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_processes_are_started_by_provisioning_alone(name: str) -> None:
+    starters = {"os.fork", "os.posix_spawn", "os.execv", "os.execve", "os.execvp", "os.execvpe", "os.spawnv"}
+    if not name.startswith("provisioning/") and name != STARTS_RANKS:
+        assert "subprocess" not in roots(tree(name))
+        assert not starters & set(calls(tree(name)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_handed_to_a_shell_as_text(name: str) -> None:
+    assert shell_uses(tree(name)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_module_does_anything_at_import(name: str) -> None:
+    assert forbidden_at_top(tree(name)) == []
+
+
+def test_the_folder_of_the_recipe_holds_no_python() -> None:
+    assert list((REPOSITORY / "docker").rglob("*.py")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("print(1)", ["print(1)"]),
+        ("for a in b:\n    c(a)", ["for a in b:\n    c(a)"]),
+        ("if x:\n    y()", ["if x:\n    y()"]),
+        ("'words'\nimport a\nB = 1\nif TYPE_CHECKING:\n    import c\nif __name__ == '__main__':\n    d()", []),
+    ],
+)
+def test_the_rule_on_imports_sees_what_is_done(source: str, found: list[str]) -> None:
+    assert forbidden_at_top(ast.parse(source)) == found
+
+
+def test_the_rules_see_lazy_imports_and_shells() -> None:
+    module = ast.parse("def f():\n    from torch import nn\n    os.system('x')\n    run(a, shell=True)")
+    assert set(imports(module)) == {"torch", "torch.nn"}
+    assert shell_uses(module) == ["os.system", "shell=True"]
