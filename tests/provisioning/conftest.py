@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provisioning import home as home_module
-from provisioning import ledger
+from provisioning import ledger, nodes
 from provisioning.images.image import PACKED, Image, stamp
 from provisioning.nodes import LocalNode, local_node
 from suite import userland
@@ -21,7 +21,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The suite's folders, in the test's own directory: no test sees those of this machine."""
     place = tmp_path / "home"
     monkeypatch.setenv("VIRTBENCH_HOME", str(place))
-    monkeypatch.setattr(ledger, "runtime", lambda: tmp_path / "run")
+    (tmp_path / "run").mkdir(mode=0o700)
+    for module in (ledger, nodes):
+        monkeypatch.setattr(module, "runtime", lambda: tmp_path / "run")
     assert home_module.home() == place
     return place
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from provisioning import ledger
+from provisioning.home import state
 from provisioning.nodes import LocalNode, WrappedNode, local_node, write_file
 from provisioning.processes import TAIL_BYTES, TOKEN, LocalProcess, carrying, end_all
 from suite.errors import CommandError, RequestError
@@ -196,7 +197,7 @@ def test_a_node_ends_its_processes_when_the_body_fails() -> None:
 
 
 def entries() -> list[ledger.Entry]:
-    return [ledger.Entry.model_validate_json(path.read_bytes()) for path in ledger.state("ledger").glob("*.json")]
+    return [ledger.Entry.model_validate_json(path.read_bytes()) for path in state("ledger").glob("*.json")]
 
 
 def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: LocalNode) -> None:
