@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +14,13 @@ import click
 
 from suite import __version__
 from suite.errors import BenchError, RequestError
-from suite.plan import TARGETS, Plan
-from suite.profiles import MODELS, PROFILES, Workload, get_profile
+from suite.plan import BASELINE, TARGETS, Plan
+from suite.profiles import MODELS, PROFILES, get_profile, make_workload
 from suite.store import RESULTS, Run, latest_run, new_run_directory
 
 if TYPE_CHECKING:
+    from analysis.load import Records
+    from analysis.results import Comparison
     from provisioning.doctor import Check
     from provisioning.targets import Choices
     from suite.progress import Display, Lines
@@ -168,10 +171,22 @@ SCENARIO_NAMES = ("synthetic",)
     show_default=True,
     help="Of the VMs. auto: kvm where a guest really boots under it, else tcg (emulation).",
 )
+@click.option(
+    "--isa",
+    default="shared",
+    callback=_choice(("shared", "native")),
+    show_default=True,
+    help="Vector instructions. shared: all targets are capped to what all of them have. native: each uses what it has.",
+)
 @click.option("--cpus", help="How many (2), or which (0-1,4). Default: all that this process may use.")
 @click.option("--memory", help="Of every target, such as 4G. Default: the profile's.")
 @_number("--threads", help="Of the training. Default: one per CPU.")
 @_number("--blocks", "--repeat", "blocks", help="How many times every target is measured, in random order. Default: 1.")
+@click.option("--until", help="Go on, block by block, until every 95 % interval is within plus or minus this: 2%.")
+@_number("--min-blocks", help="With --until: at least so many.")
+@_number("--max-blocks", help="With --until: at most so many. Default: 100.")
+@click.option("--budget", help="With --until: begin no new block after this time: 30m.")
+@click.option("--aa", is_flag=True, help="Measure bare metal twice in every block: shows what is only noise.")
 @_number("--seed", help="Of the order and of the data. Default: 0.")
 @_number("--batch", help="Images per step and device.")
 @_number("--image-px", help="Width and height of the images.")
@@ -201,6 +216,7 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench run --target all --profile smoke
       bench run --scenario synthetic --target container-vm --model resnet50 --profile smoke
       bench run --target bare-metal --target container --model all --repeat 10 --engine podman
+      bench run --target all --aa --until 2% --budget 2h
       bench run --target all --out results/night         (again after Ctrl-C: continues)
     """
     from provisioning import ledger
@@ -214,15 +230,17 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
         checks = examine()
         targets = _carried(options["targets"], checks, observer.note)
         choices = _choices(options, checks, targets, observer.note)
-        plan = _plan(options, targets, choices)
+        plan = _plan(options, targets, choices, observer.note)
         store = Run(options["out"] or new_run_directory())
         scenario = get_scenario(options["scenario"])(
             device=options["device"], devices=options["devices"] or 1, parallel=options["parallel"]
         )
         with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
-            records = loop.run(
-                plan, scenario, lambda trial: open_target(trial, choices), store, observer, _host_environment
-            )
+            records = []
+            for step in _steps(plan, options, store, observer.note):
+                records += loop.run(
+                    step, scenario, lambda trial: open_target(trial, choices), store, observer, _host_environment
+                )
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
     if options["as_json"]:
         click.echo(
@@ -240,6 +258,33 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
         click.echo(f"see them with: bench compare {store.directory}", err=True)
     if failed:
         sys.exit(1)
+
+
+def _steps(plan: Plan, options: dict[str, Any], store: Run, note: Callable[[str], None]) -> Iterator[Plan]:
+    """The plan as it is, or with ``--until`` block after block of it until the intervals are narrow enough."""
+    if options["until"] is None:
+        yield plan
+        return
+    import time
+
+    from analysis.load import load
+    from analysis.sequential import LEAST_BLOCKS, should_stop_run
+    from suite.units import parse_duration_s, parse_share
+
+    half_width = parse_share(options["until"])
+    least, most = options["min_blocks"] or LEAST_BLOCKS, options["max_blocks"] or 100
+    if least > most:
+        raise RequestError(f"--min-blocks {least} is above --max-blocks {most}", remedy="exchange them")
+    deadline = time.monotonic() + parse_duration_s(options["budget"]) if options["budget"] else None
+    for blocks in range(1, most + 1):
+        yield plan.model_copy(update={"blocks": blocks})
+        if deadline is not None and time.monotonic() > deadline:
+            note(f"stopped after {blocks} blocks: the budget of {options['budget']} is spent")
+            return
+        decision = should_stop_run(load([store.directory]), half_width, min_blocks=least, max_blocks=most)
+        if decision.stop:
+            note(f"stopped after {blocks} blocks: {decision.reason}")
+            return
 
 
 @contextmanager
@@ -288,22 +333,36 @@ def _choices(
     if {"vm", "container-vm"} & set(targets):
         accel, why = accelerator.choose(options["accel"])
         note(f"VMs run under {accel}: {why}")
+    nvml = next(check for check in checks if check.name == "nvml")
+    if options["device"] == "cuda" and not nvml.usable and not options["vfio"]:
+        raise RequestError(f"--device cuda: {nvml.reason}", remedy="install NVIDIA's driver, or use --device cpu")
     image = current("cuda" if options["device"] == "cuda" else "cpu")
     image.check()
-    choices = Choices(image, engine, accel, _words(options["gpus"]), _words(options["vfio"]))
+    gpus = _words("--gpus", options["gpus"], r"\d+", "0,1")
+    vfio = _words("--vfio", options["vfio"], r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "0000:01:00.0")
+    choices = Choices(image, engine, accel, gpus, vfio)
     prepare(choices, targets, note)
     return choices
 
 
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",")) if text else ()
+def _words(option: str, text: str | None, form: str, example: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in text.split(",")) if text else ()
+    for word in words:
+        if not re.fullmatch(form, word):
+            raise RequestError(f"{option} {text}: {word!r} is none", remedy=f"write it as {example}; see bench doctor")
+    return words
 
 
-def _plan(options: dict[str, Any], targets: tuple[str, ...], choices: "Choices") -> Plan:
+def _plan(options: dict[str, Any], targets: tuple[str, ...], choices: "Choices", note: Callable[[str], None]) -> Plan:
     import psutil
 
+    from provisioning import isa
     from suite.envelope import parse_bytes, plan_envelope
 
+    if options["until"] and options["blocks"]:
+        raise RequestError("--until and --blocks exclude each other", remedy="use --max-blocks with --until")
+    if (options["until"] or options["aa"]) and BASELINE not in targets:
+        raise RequestError("--until and --aa need bare metal in the run", remedy=f"add --target {BASELINE}")
     profile = get_profile(options["profile"])
     envelope = plan_envelope(
         options["cpus"],
@@ -313,10 +372,12 @@ def _plan(options: dict[str, Any], targets: tuple[str, ...], choices: "Choices")
         host_memory_bytes=psutil.virtual_memory().total,
     )
     changed = {key: options[key] for key in ("batch", "image_px", "steps", "warmup_steps") if options[key] is not None}
-    workloads = {
-        model: Workload.model_validate({**profile.workloads[model].model_dump(), **changed})
-        for model in options["models"]
-    }
+    workloads = {model: make_workload(profile, model, changed) for model in options["models"]}
+    capability, capped = None, False
+    if options["isa"] == "shared":
+        level, capped = isa.shared(targets, choices.image, choices.accelerator, envelope, note)
+        capability = level if capped else None
+        note(f"vector instructions: {level}" + (", to which every target is capped" if capped else " on every target"))
     devices = {} if options["device"] == "cpu" else {key: str(options[key] or 1) for key in ("device", "devices")}
     return Plan(
         scenario=options["scenario"],
@@ -329,7 +390,9 @@ def _plan(options: dict[str, Any], targets: tuple[str, ...], choices: "Choices")
         workloads=workloads,
         envelope=envelope,
         trial_timeout_s=options["trial_timeout"] or profile.trial_timeout_s,
-        options={**choices.options(), **devices, "parallel": options["parallel"]},
+        cpu_capability=capability,
+        aa=options["aa"],
+        options={**choices.options(), **devices, "parallel": options["parallel"], "isa": options["isa"]},
     )
 
 
@@ -343,42 +406,123 @@ def _host_environment() -> "Environment":
 # ------------------------------------------------------------------------------------------------------------ compare
 
 
+def _shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    from suite.units import parse_share
+
+    return None if value is None else parse_share(value)
+
+
 @main.command()
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--plots", type=click.Path(path_type=Path), help="Where the figures go. Default: plots/ in the run.")
+@click.option("--margin", default="2%", callback=_shares, show_default=True, help="Overheads below it are equivalent.")
+@click.option("--force", is_flag=True, help="Form ratios of records that are not comparable; the mark stays on them.")
+@click.option("--explain", is_flag=True, help="Where each overhead comes from: phase by phase, with intervals.")
+@click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
+@click.option(
+    "--fail-above", callback=_shares, help="With two runs: exit code 1 when the second is slower by more: 5%."
+)
 @click.option("--json", "form", flag_value="json", help="For machines.")
 @click.option("--csv", "form", flag_value="csv")
 @click.option("--markdown", "form", flag_value="markdown")
-def compare(directories: tuple[Path, ...], plots: Path | None, form: str | None) -> None:
+def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 (one per option above)
     """Tables and plots of runs, normalised to bare metal. Without a directory: of the latest run in results/.
+
+    Several runs are pooled; of two runs it is also told how the second differs from the first.
 
     \b
     Examples:
       bench compare
       bench compare results/monday results/tuesday --plots figures
+      bench compare results/before results/after --fail-above 5%
+      bench compare --explain
       bench compare --markdown > table.md
     """
-    from analysis import tables
     from analysis.compare import compare as compared
     from analysis.load import load
 
+    if options["fail_above"] is not None and len(directories) != 2:
+        raise RequestError("--fail-above compares two runs", remedy="bench compare BEFORE AFTER --fail-above 5%")
     chosen = list(directories) or [latest_run(RESULTS)]
-    comparison = compared(load(chosen))
+    records = load(chosen)
+    comparison = compared(records, margin=options["margin"], force=options["force"])
+    exceeded = _change(chosen, options) if len(chosen) == 2 else False
+    if options["explain"]:
+        _explain(records, options)
+    elif not (len(chosen) == 2 and options["fail_above"] and options["form"]):
+        _table(comparison, options["form"])
+    if options["plots"] or options["form"] is None:
+        from analysis.plots import draw
+        from analysis.reference import normalised
+
+        reference = normalised() if options["reference"] else None
+        for path in draw(comparison, options["plots"] or chosen[0] / "plots", reference):
+            click.echo(f"drawn: {path}", err=True)
+    if exceeded:
+        sys.exit(1)
+
+
+def _table(comparison: "Comparison", form: str | None) -> None:
+    from analysis import tables
+
     if form is None:
         from rich.console import Console
 
         Console().print(tables.Terminal(comparison))
-    else:
-        forms = {"json": tables.as_json, "csv": tables.as_csv, "markdown": tables.as_markdown}
-        click.echo(forms[form](comparison).rstrip("\n"))
-        if form == "csv":
-            for line in tables.warning_lines(comparison):
-                click.echo(line, err=True)
-    if plots or form is None:
-        from analysis.plots import draw
+        return
+    forms = {"json": tables.as_json, "csv": tables.as_csv, "markdown": tables.as_markdown}
+    click.echo(forms[form](comparison).rstrip("\n"))
+    if form == "csv":
+        for line in tables.warning_lines(comparison):
+            click.echo(line, err=True)
 
-        for path in draw(comparison, plots or chosen[0] / "plots"):
-            click.echo(f"drawn: {path}", err=True)
+
+def _explain(records: "Records", options: dict[str, Any]) -> None:
+    from analysis.attribution import explain
+    from analysis.waterfall import Waterfall, as_rows
+
+    explained = explain(records, force=options["force"])
+    if options["form"] == "json":
+        click.echo(json.dumps(as_rows(explained), indent=1))
+        return
+    from rich.console import Console
+
+    Console().print(Waterfall(explained))
+
+
+def _change(chosen: list[Path], options: dict[str, Any]) -> bool:
+    """How the second run differs from the first; whether it is slower by more than was allowed."""
+    from analysis.load import load
+    from analysis.regression import Report, as_rows, regress
+
+    found = regress(load(chosen[:1]), load(chosen[1:]), options["fail_above"])
+    if options["form"] is None:
+        from rich.console import Console
+
+        Console().print(Report(found))
+    elif options["fail_above"] and options["form"] == "json":
+        click.echo(json.dumps({"exceeded": found.exceeded, "changes": as_rows(found)}, indent=1))
+    return found.exceeded
+
+
+@main.command()
+@click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(path_type=Path), help="The file. Default: report.html in the run.")
+@click.option("--margin", default="2%", callback=_shares, show_default=True, help="Overheads below it are equivalent.")
+@click.option("--force", is_flag=True, help="Form ratios of records that are not comparable; the mark stays on them.")
+def report(directories: tuple[Path, ...], html: Path | None, margin: float, force: bool) -> None:
+    """One page with everything: the answer, tables, figures, where it comes from, warnings, provenance. No network.
+
+    \b
+    Examples:
+      bench report
+      bench report results/night --html night.html
+    """
+    from analysis.load import load
+    from analysis.report import write_report
+
+    chosen = list(directories) or [latest_run(RESULTS)]
+    click.echo(write_report(load(chosen), html or chosen[0] / "report.html", margin=margin, force=force))
 
 
 # ------------------------------------------------------------------------------------------- doctor, image, clean, ...

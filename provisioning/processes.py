@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import IO
 
 import psutil
@@ -59,11 +60,13 @@ class LocalProcess:
     def __init__(self, argv: Sequence[str], token: str, stdin: bytes, cwd: str = "/") -> None:
         self.argv = list(argv)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
-        with tempfile.TemporaryFile() as given:
+        with ExitStack() as on_failure, tempfile.TemporaryFile() as given:
+            on_failure.callback(self._stderr.close)
             given.write(stdin)
             given.seek(0)
             # A session of its own: Ctrl-C reaches the suite alone, which then ends its children in order.
             self.popen = _popen(self.argv, given, self._stderr, environment(token), cwd)
+            on_failure.pop_all()
 
     def lines(self, timeout_s: float) -> Iterator[str]:
         """See ``suite.interfaces.Process``. Blocks in the kernel between lines; nothing polls."""

@@ -30,10 +30,20 @@ class Devices:
     parallel: str = "none"
 
 
-def worker_argv(node: Node, threads: int, recipe: str) -> list[str]:
+# What caps the vector instructions that ATen, oneDNN and MKL choose their code by.
+CAPS = {
+    "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
+}
+
+
+def worker_argv(node: Node, trial: Trial) -> list[str]:
     """The launch of the worker on a node."""
     interpreter, python_path = node.python
-    return [*clean_environment(threads, recipe, PYTHONPATH=python_path), interpreter, "-m", "scenarios.worker"]
+    caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
+    variables = clean_environment(trial.envelope.threads, trial.recipe, PYTHONPATH=python_path, **caps)
+    return [*variables, interpreter, "-m", "scenarios.worker"]
 
 
 def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
@@ -70,7 +80,7 @@ def specification(trial: Trial, devices: Devices) -> bytes:
 
 def run_job(trial: Trial, node: Node, observer: Observer, devices: Devices) -> Measurement:
     """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
-    argv = worker_argv(node, trial.envelope.threads, trial.recipe)
+    argv = worker_argv(node, trial)
     observer.phase("attesting")
     attested = _attest(node, argv, trial.trial_timeout_s)
     transcript = Transcript(trial.workload, observer)

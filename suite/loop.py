@@ -79,7 +79,7 @@ def _one(
     except BenchError as error:
         outcome = _failure(error)
     measured = measurement if outcome.status == "ok" else None
-    shared = trial.model_dump(exclude={"trial_timeout_s"})
+    shared = trial.model_dump(exclude={"trial_timeout_s", "cpu_capability"})
     return TrialRecord(
         **shared,
         run_id=store.run_id,

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,9 @@ from suite.profiles import Recipe, Workload
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
 BASELINE = "bare-metal"
+CpuCapability = Literal["default", "avx2", "avx512"]
+CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
+"""Levels of vector instructions, lowest first, as torch's ATen names them."""
 
 
 class Trial(BaseModel):
@@ -34,6 +37,8 @@ class Trial(BaseModel):
     workload: Workload
     envelope: Envelope
     trial_timeout_s: int
+    cpu_capability: CpuCapability | None = None
+    """What the job's libraries are capped to; None leaves each target what it has."""
 
 
 class Plan(BaseModel):
@@ -52,6 +57,9 @@ class Plan(BaseModel):
     workloads: dict[str, Workload]
     envelope: Envelope
     trial_timeout_s: Annotated[int, Field(gt=0)]
+    cpu_capability: CpuCapability | None = None
+    aa: bool = False
+    """Whether each block measures bare metal twice: two identical targets, whose difference is the noise."""
     options: dict[str, str] = {}
     """Choices of the layers that change what is measured: engine, accelerator, GPUs."""
 
@@ -62,15 +70,18 @@ class Plan(BaseModel):
             order = random.Random(f"{self.seed}/{block}")
             position = 0
             for model in self.models:
-                for target in order.sample(self.targets, len(self.targets)):
-                    yield self._trial(block, position, model, target)
+                arms = [(target, 0) for target in self.targets] + ([(BASELINE, 1)] if self.aa else [])
+                for target, replica in order.sample(arms, len(arms)):
+                    yield self._trial(block, position, model, target, replica)
                     position += 1
 
-    def _trial(self, block: int, position: int, model: str, target: str) -> Trial:
+    def _trial(self, block: int, position: int, model: str, target: str, replica: int) -> Trial:
+        again = "-again" if replica else ""
         return Trial(
-            trial_id=f"{self.scenario}-{model}-{target}-b{block:03d}",
+            trial_id=f"{self.scenario}-{model}-{target}{again}-b{block:03d}",
             scenario=self.scenario,
             target=target,
+            replica=replica,
             model=model,
             data=self.data,
             profile=self.profile,
@@ -81,4 +92,5 @@ class Plan(BaseModel):
             workload=self.workloads[model],
             envelope=self.envelope,
             trial_timeout_s=self.trial_timeout_s,
+            cpu_capability=self.cpu_capability,
         )

@@ -10,6 +10,8 @@ from suite.errors import RequestError
 Positive = Annotated[int, Field(gt=0)]
 Recipe = Literal["reference", "tuned"]
 MODELS = ("inception_v3", "resnet50", "alexnet")
+# Below these the convolutions of a model leave nothing of the image.
+SMALLEST_IMAGE_PX = {"inception_v3": 75, "resnet50": 32, "alexnet": 63}
 
 
 class Workload(BaseModel):
@@ -90,6 +92,17 @@ PROFILES = {
         ),
     )
 }
+
+
+def make_workload(profile: Profile, model: str, changed: dict[str, int]) -> Workload:
+    """The profile's workload of a model with some of its numbers replaced. Raises RequestError on one that cannot be."""
+    workload = profile.workloads[model].model_copy(update=changed)
+    least = SMALLEST_IMAGE_PX[model]
+    if workload.image_px < least:
+        raise RequestError(
+            f"{model} cannot take images of {workload.image_px} px", remedy=f"give --image-px {least} or more"
+        )
+    return workload
 
 
 def get_profile(name: str) -> Profile:

@@ -24,6 +24,7 @@ BASE = "debian:bookworm-slim"
 BASE_SUITE = "bookworm"
 TARGET_PYTHON = "3.11"  # of the base; the wheels must fit it, whatever Python the host has
 NEEDED_BYTES = 12 << 30
+NEEDED_BYTES_CUDA = 48 << 30
 # What of the suite runs inside: the worker and its attestation.
 INSIDE = ("suite/__init__.py", "suite/userland.py", "scenarios/__init__.py", "scenarios/worker")
 Note = Callable[[str], None]
@@ -41,9 +42,10 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
         return image
     place = state("images")
     free = shutil.disk_usage(place).free
-    if free < NEEDED_BYTES:
+    needed = NEEDED_BYTES_CUDA if variant == "cuda" else NEEDED_BYTES
+    if free < needed:
         raise RequestError(
-            f"{place} has {free >> 30} GiB free, an image needs {NEEDED_BYTES >> 30} GiB while it is built",
+            f"{place} has {free >> 30} GiB free, an image needs {needed >> 30} GiB while it is built",
             remedy="free some space, or set VIRTBENCH_HOME to a directory on another disk",
         )
     with ExitStack() as stack:
@@ -53,7 +55,7 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
         (building / "tree").mkdir(parents=True)
         engine = _engine(node)
         base = _base(node, engine, note)
-        context = _context(node, note)
+        context = _context(node, variant, note)
         _tree(node, engine, base, context, variant, building / "tree", note)
         return _finish(node, building, variant, recipe, base, note)
 
@@ -113,9 +115,9 @@ def _base(node: LocalNode, engine: list[str], note: Note) -> str:
     return local if engine == ["docker"] else f"localhost/{local}"
 
 
-def _context(node: LocalNode, note: Note) -> Path:
+def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     """Lay out what the recipe copies. The wheels come by the host's own pip, with its mirrors and certificates."""
-    context = state("cache", "context")
+    context = state("cache", f"context-{variant}")
     wheels, requirements = context / "wheels", REPOSITORY / "docker/requirements.txt"
     kept = context / "requirements"
     if not (kept.exists() and kept.read_bytes() == requirements.read_bytes()):
@@ -132,6 +134,11 @@ def _context(node: LocalNode, note: Note) -> Path:
         ]
         argv += ["--python-version", TARGET_PYTHON, "--dest", str(wheels), "--requirement", str(requirements)]
         node.run(argv, timeout_s=3600.0)
+        if variant == "cuda" and (found := list(wheels.glob("torch-*+cpu-*.whl"))):
+            raise RequestError(
+                f"this host's pip gives {found[0].name}, which knows no GPU",
+                remedy="unset the index or the links (pip config list) that name a CPU build of torch",
+            )
         shutil.copyfile(requirements, kept)
     for name in ("suite", "scenarios", "guest"):
         shutil.rmtree(context / name, ignore_errors=True)
@@ -143,6 +150,10 @@ def _context(node: LocalNode, note: Note) -> Path:
         else:
             shutil.copyfile(source, target)
     shutil.copytree(REPOSITORY / "docker/guest", context / "guest")
+    shutil.rmtree(context / "driver", ignore_errors=True)
+    (context / "driver").mkdir()
+    for package in (REPOSITORY / "docker/driver").glob("*.deb"):
+        shutil.copyfile(package, context / "driver" / package.name)
     _make_uniform(context)
     return context
 
@@ -161,14 +172,14 @@ def _tree(
     bare = ["--isolation", "chroot"] if engine == ["podman"] else []
     common = [*engine, "build", *bare, "--network", "host"]
     note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
-    cpu = "virtbench-build:cpu"
+    first = tag if variant == "cpu" else f"{tag}-base"
     recipe = REPOSITORY / "docker/Dockerfile"
-    argv = [*common, "--build-arg", f"BASE={base}", "--tag", cpu, "--file", str(recipe), str(context)]
+    argv = [*common, "--build-arg", f"BASE={base}", "--tag", first, "--file", str(recipe), str(context)]
     node.run(argv, timeout_s=7200.0)
     if variant == "cuda":
         note("running docker/Dockerfile.cuda")
         recipe = REPOSITORY / "docker/Dockerfile.cuda"
-        argv = [*common, "--build-arg", f"CPU_IMAGE={cpu}", "--tag", tag, "--file", str(recipe), str(context)]
+        argv = [*common, "--build-arg", f"CPU_IMAGE={first}", "--tag", tag, "--file", str(recipe), str(context)]
         node.run(argv, timeout_s=7200.0)
     note("unpacking the tree")
     name, archive = f"virtbench-{secrets.token_hex(6)}", tree.with_name("export.tar")

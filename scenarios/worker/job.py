@@ -16,7 +16,7 @@ from scenarios.worker.protocol import Events
 from scenarios.worker.samples import Samples
 from scenarios.worker.spec import Spec
 from scenarios.worker.training import Trainer
-from scenarios.worker.usage import usage
+from scenarios.worker.usage import usage, whole_usage
 
 
 def run(spec: Spec, events: Events) -> None:
@@ -42,7 +42,7 @@ def run(spec: Spec, events: Events) -> None:
         trainer = build_trainer(spec, devices)
         events.emit("built")
         measure(spec, trainer, events)
-    events.emit("done")
+    events.emit("done", usage=whole_usage())
 
 
 def measure(spec: Spec, trainer: Trainer, events: Events) -> None:

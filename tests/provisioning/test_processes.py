@@ -108,7 +108,7 @@ def test_a_process_is_in_a_session_of_its_own_so_that_ctrl_c_does_not_reach_it(s
 
 
 def test_the_token_is_in_the_environment_of_children_and_theirs(start: Start, token: str) -> None:
-    assert list(start("sh", "-c", f"echo ${TOKEN}; env").lines(10))[0] == token
+    assert next(start("sh", "-c", f"echo ${TOKEN}; env").lines(10)) == token
     process = start("sh", "-c", "sh -c 'sleep 60 & echo up; wait' & wait")
     assert next(process.lines(10)) == "up"
     found = carrying(token)
@@ -188,7 +188,7 @@ def test_at_the_end_of_a_node_nothing_of_it_is_left() -> None:
 
 def test_a_node_ends_its_processes_when_the_body_fails() -> None:
     token = ""
-    with pytest.raises(KeyboardInterrupt), local_node((0,), None) as node:
+    with pytest.raises(KeyboardInterrupt), local_node((0,), None) as node:  # noqa: PT012 (the body is what is tested)
         token = node.token
         node.start(["sleep", "60"])
         raise KeyboardInterrupt

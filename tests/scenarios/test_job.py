@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios.job import Devices, merged_environment, run_job, worker_argv
+from suite.envelope import GIB, Envelope
 from suite.errors import MeasurementError
 from suite.interfaces import Node, Observer
 from suite.plan import Trial
@@ -202,18 +203,24 @@ def test_facts_complete_what_the_inside_sees_and_never_replace_it() -> None:
     assert (merged.accelerator, merged.host_cpus, merged.hypervisor) == ("tcg", [0, 1], "QEMU")
 
 
-def test_nothing_of_the_launching_environment_reaches_the_worker(scripted: Scripted) -> None:
+def test_nothing_of_the_launching_environment_reaches_the_worker(trial: Trial, scripted: Scripted) -> None:
     node = scripted(node={"python": ("/usr/bin/python3", "/opt/virtbench")})
-    argv = worker_argv(node, 3, "reference")
+    argv = worker_argv(node, trial.model_copy(update={"envelope": Envelope(cpus=(0,), memory_bytes=GIB, threads=3)}))
     assert argv[:2] == ["/usr/bin/env", "-i"]
     assert argv[-3:] == ["/usr/bin/python3", "-m", "scenarios.worker"]
     assert {"OMP_NUM_THREADS=3", "MKL_NUM_THREADS=3", "PYTHONPATH=/opt/virtbench"} <= set(argv)
     assert not [word for word in argv if word.startswith("GLIBC_TUNABLES")]
 
 
-def test_the_tuned_recipe_has_an_allocator_that_keeps_its_memory(scripted: Scripted) -> None:
-    argv = worker_argv(scripted(), 1, "tuned")
+def test_the_tuned_recipe_has_an_allocator_that_keeps_its_memory(trial: Trial, scripted: Scripted) -> None:
+    argv = worker_argv(scripted(), trial.model_copy(update={"recipe": "tuned"}))
     assert [word for word in argv if word.startswith("GLIBC_TUNABLES=") and "mmap_max=0" in word]
+
+
+def test_a_capped_job_tells_every_library_that_chooses_its_code(trial: Trial, scripted: Scripted) -> None:
+    argv = worker_argv(scripted(), trial.model_copy(update={"cpu_capability": "avx2"}))
+    assert {"ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "MKL_ENABLE_INSTRUCTIONS=AVX2"} <= set(argv)
+    assert not [word for word in worker_argv(scripted(), trial) if "CAPABILITY" in word]
 
 
 def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, scripted: Scripted) -> None:

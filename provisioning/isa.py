@@ -1,0 +1,64 @@
+"""Which vector instructions the targets of a run share, so that all of them compute in the same way.
+
+A guest may be offered less than its host has: emulation has no AVX-512. Libraries choose their code by what they find,
+and a comparison would then measure that choice. The levels are those between which torch's ATen chooses.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from provisioning.accelerator import Accelerator
+from provisioning.home import state
+from provisioning.images.image import Image
+from provisioning.layers.vm import VmLayer
+from provisioning.ledger import boot_id
+from provisioning.nodes import local_node
+from suite.envelope import Envelope
+from suite.plan import CPU_CAPABILITIES, CpuCapability
+from suite.store import write_atomic
+
+_NEEDS = {"avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"}}
+
+
+def capability(cpuinfo: str) -> CpuCapability:
+    """The highest level of a machine, from its /proc/cpuinfo; ``default`` where there is none of them."""
+    found = re.search(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    flags = set(found[1].split()) if found else set()
+    return next((level for level in reversed(CPU_CAPABILITIES) if flags >= _NEEDS.get(level, set())), "default")
+
+
+def shared(
+    targets: Sequence[str], image: Image, accelerator: Accelerator, envelope: Envelope, note: Callable[[str], None]
+) -> tuple[CpuCapability, bool]:
+    """The highest level that every target has, and whether some target has more and must be capped to it."""
+    levels = {capability(Path("/proc/cpuinfo").read_text())}
+    if {"vm", "container-vm"} & set(targets):
+        levels.add(_of_guests(image, accelerator, envelope, note))
+    if set(targets) <= {"vm", "container-vm"}:
+        levels = {_of_guests(image, accelerator, envelope, note)}
+    lowest = min(levels, key=CPU_CAPABILITIES.index)
+    return lowest, len(levels) > 1
+
+
+def _of_guests(
+    image: Image, accelerator: Accelerator, envelope: Envelope, note: Callable[[str], None]
+) -> CpuCapability:
+    """Ask a guest; the answer holds for this boot of the host, the image's kernel and the accelerator."""
+    key = f"{boot_id()}/{image.digest}/{accelerator}"
+    cache = state("cache") / "guest-cpu.json"
+    try:
+        kept = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        kept = {}
+    found = next((level for level in CPU_CAPABILITIES if level == kept.get("capability")), None)
+    if found is None or kept.get("key") != key:
+        note("asking a guest which vector instructions it has (once)")
+        with (
+            local_node(envelope.cpus, str(image.tree)) as host,
+            VmLayer(image, accelerator, envelope).opened(host) as guest,
+        ):
+            found = capability(guest.run(["cat", "/proc/cpuinfo"]).stdout)
+        write_atomic(cache, json.dumps({"key": key, "capability": found}))
+    return found

@@ -1,0 +1,32 @@
+"""What people write for shares and spans of time, as numbers."""
+
+import re
+
+from suite.errors import RequestError
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_share(text: str) -> float:
+    """``"2%"`` or ``"0.02"`` to 0.02. Raises RequestError unless it lies between 0 and 1."""
+    body = text.strip()
+    try:
+        value = float(body.removesuffix("%")) / (100 if body.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise RequestError(f"{text!r} is not a share", remedy="write it as 2% or 0.02")
+    return value
+
+
+def parse_duration_s(text: str) -> float:
+    """``"90s"``, ``"30m"``, ``"8h"``, ``"1h30m"`` or plain seconds to seconds. Raises RequestError on anything else."""
+    body = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", body):
+        body += "s"
+    if not re.fullmatch(r"(\d+(\.\d+)?[smhd])+", body):
+        raise RequestError(f"{text!r} is not a span of time", remedy="write it as 90s, 30m or 1h30m")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", body))
+    if seconds <= 0:
+        raise RequestError(f"{text!r} is no time at all", remedy="write it as 90s, 30m or 1h30m")
+    return float(seconds)

@@ -1,0 +1,30 @@
+"""What people write for shares and spans of time."""
+
+import pytest
+
+from suite.errors import RequestError
+from suite.units import parse_duration_s, parse_share
+
+
+@pytest.mark.parametrize(("text", "value"), [("2%", 0.02), ("0.02", 0.02), (" 12.5% ", 0.125)])
+def test_a_share_is_written_in_percent_or_as_a_fraction(text: str, value: float) -> None:
+    assert parse_share(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "%", "-1%", "0", "100%", "2", "two", "nan", "inf%"])
+def test_what_is_no_share_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        parse_share(text)
+    assert "2%" in str(refused.value.remedy)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("45", 45), ("0.5h", 1800)])
+def test_a_span_of_time_is_written_with_its_units(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "-5s", "0s", "5 minutes", "1h30", "nan"])
+def test_what_is_no_span_of_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        parse_duration_s(text)
+    assert "30m" in str(refused.value.remedy)
