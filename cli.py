@@ -451,7 +451,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         _explain(records, options)
     elif not (len(chosen) == 2 and options["fail_above"] and options["form"]):
         _table(comparison, options["form"])
-    if options["plots"] or options["form"] is None:
+    if options["plots"] or (options["form"] is None and not options["explain"]):
         from analysis.plots import draw
         from analysis.reference import normalised
 

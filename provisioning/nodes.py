@@ -60,7 +60,8 @@ def local_node(cpus: tuple[int, ...], userland: str | None) -> Iterator[LocalNod
     directory = runtime() / f"node-{token[:12]}"
     with ledger.holding("directory", str(directory)), ledger.holding("processes", token):
         directory.mkdir(mode=0o700)
-        node = LocalNode(token, cpus, userland, directory=str(directory))
+        facts = {"accelerator": "none", "host_cpus": list(cpus)}
+        node = LocalNode(token, cpus, userland, directory=str(directory), facts=facts)
         try:
             yield node
         finally:

@@ -95,7 +95,7 @@ PROFILES = {
 
 
 def make_workload(profile: Profile, model: str, changed: dict[str, int]) -> Workload:
-    """The profile's workload of a model with some of its numbers replaced. Raises RequestError on one that cannot be."""
+    """The workload of a model with some of its numbers replaced. Raises RequestError on one that cannot be."""
     workload = profile.workloads[model].model_copy(update=changed)
     least = SMALLEST_IMAGE_PX[model]
     if workload.image_px < least:

@@ -58,7 +58,6 @@ class UserlandLayer:
                 userland="/",
                 cpus=node.cpus,
                 local=node.local,
-                facts={"accelerator": "none", "host_cpus": list(self.envelope.cpus)},
             )
             inside.run(["true"])
             yield inside
@@ -83,7 +82,6 @@ class OwnEnvironmentLayer:
             cpus=node.cpus,
             local=node.local,
             python=self.python,
-            facts={"accelerator": "none", "host_cpus": list(self.envelope.cpus)},
             substitutes=("userland:own-environment", "memory:not-limited"),
         )
 
