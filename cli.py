@@ -99,7 +99,7 @@ def _choice(known: Sequence[str], *, several: bool = False) -> Callable[..., obj
         for each in values:
             if each is not None and each not in known and not (several and each == "all"):
                 raise RequestError(
-                    f"no {_param.name} {each!r}", remedy=_nearest(str(each), [*known, *["all"] * several])
+                    f"{_param.opts[0]} {each!r} is unknown", remedy=_nearest(str(each), [*known, *["all"] * several])
                 )
         if several and "all" in values:
             return tuple(known)
@@ -120,6 +120,18 @@ def _positive(_ctx: click.Context, param: click.Parameter, value: int | None) ->
     if value is not None and value < least:
         raise RequestError(f"--{str(param.name).replace('_', '-')} {value}", remedy=f"give a number from {least} up")
     return value
+
+
+def _shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    from suite.units import parse_share
+
+    return None if value is None else parse_share(value)
+
+
+def _duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    from suite.units import parse_duration_s
+
+    return None if value is None else parse_duration_s(value)
 
 
 def _number(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's word)
@@ -182,10 +194,14 @@ SCENARIO_NAMES = ("synthetic",)
 @click.option("--memory", help="Of every target, such as 4G. Default: the profile's.")
 @_number("--threads", help="Of the training. Default: one per CPU.")
 @_number("--blocks", "--repeat", "blocks", help="How many times every target is measured, in random order. Default: 1.")
-@click.option("--until", help="Go on, block by block, until every 95 % interval is within plus or minus this: 2%.")
+@click.option(
+    "--until",
+    callback=_shares,
+    help="Go on, block by block, until every 95 % interval is within plus or minus this: 2%.",
+)
 @_number("--min-blocks", help="With --until: at least so many.")
 @_number("--max-blocks", help="With --until: at most so many. Default: 100.")
-@click.option("--budget", help="With --until: begin no new block after this time: 30m.")
+@click.option("--budget", "budget_s", callback=_duration, help="With --until: begin no new block after this time: 30m.")
 @click.option("--aa", is_flag=True, help="Measure bare metal twice in every block: shows what is only noise.")
 @_number("--seed", help="Of the order and of the data. Default: 0.")
 @_number("--batch", help="Images per step and device.")
@@ -220,6 +236,7 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench run --target all --out results/night         (again after Ctrl-C: continues)
     """
     from provisioning import ledger
+    from provisioning.accounting import open_account
     from provisioning.doctor import examine
     from provisioning.targets import open_target
     from scenarios.registry import get_scenario
@@ -239,7 +256,13 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
             records = []
             for step in _steps(plan, options, store, observer.note):
                 records += loop.run(
-                    step, scenario, lambda trial: open_target(trial, choices), store, observer, _host_environment
+                    step,
+                    scenario,
+                    lambda trial: open_target(trial, choices),
+                    store,
+                    observer,
+                    _host_environment,
+                    open_account,
                 )
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
     if options["as_json"]:
@@ -269,19 +292,17 @@ def _steps(plan: Plan, options: dict[str, Any], store: Run, note: Callable[[str]
 
     from analysis.load import load
     from analysis.sequential import LEAST_BLOCKS, should_stop_run
-    from suite.units import parse_duration_s, parse_share
 
-    half_width = parse_share(options["until"])
     least, most = options["min_blocks"] or LEAST_BLOCKS, options["max_blocks"] or 100
     if least > most:
         raise RequestError(f"--min-blocks {least} is above --max-blocks {most}", remedy="exchange them")
-    deadline = time.monotonic() + parse_duration_s(options["budget"]) if options["budget"] else None
+    deadline = time.monotonic() + options["budget_s"] if options["budget_s"] else None
     for blocks in range(1, most + 1):
         yield plan.model_copy(update={"blocks": blocks})
         if deadline is not None and time.monotonic() > deadline:
-            note(f"stopped after {blocks} blocks: the budget of {options['budget']} is spent")
+            note(f"stopped after {blocks} blocks: the budget of {options['budget_s']:.0f} s is spent")
             return
-        decision = should_stop_run(load([store.directory]), half_width, min_blocks=least, max_blocks=most)
+        decision = should_stop_run(load([store.directory]), options["until"], min_blocks=least, max_blocks=most)
         if decision.stop:
             note(f"stopped after {blocks} blocks: {decision.reason}")
             return
@@ -361,6 +382,8 @@ def _plan(options: dict[str, Any], targets: tuple[str, ...], choices: "Choices",
 
     if options["until"] and options["blocks"]:
         raise RequestError("--until and --blocks exclude each other", remedy="use --max-blocks with --until")
+    if options["until"] and len(targets) < 2 and not options["aa"]:
+        raise RequestError("--until needs ratios", remedy="add a --target, or --aa for bare metal against itself")
     if (options["until"] or options["aa"]) and BASELINE not in targets:
         raise RequestError("--until and --aa need bare metal in the run", remedy=f"add --target {BASELINE}")
     profile = get_profile(options["profile"])
@@ -404,12 +427,6 @@ def _host_environment() -> "Environment":
 
 
 # ------------------------------------------------------------------------------------------------------------ compare
-
-
-def _shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    from suite.units import parse_share
-
-    return None if value is None else parse_share(value)
 
 
 @main.command()

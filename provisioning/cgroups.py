@@ -12,7 +12,8 @@ from pathlib import Path
 from suite.envelope import Envelope, format_cpu_list
 from suite.interfaces import Node
 
-CONTROLLERS = "cpuset,memory"
+CONTROLLERS = {1: "cpuset,memory,cpuacct", 2: "cpuset,memory"}
+"""By version. Version 2 accounts for CPU time in every group, and version 1 where it is asked to."""
 ROOT = Path("/sys/fs/cgroup")
 GONE_WITHIN_S = 10.0
 
@@ -25,10 +26,11 @@ def version(node: Node) -> int:
 
 def create(node: Node, name: str, envelope: Envelope) -> list[str]:
     """Make the group; returns the words that start a command in it. Raises CommandError when the node refuses."""
-    group = f"{CONTROLLERS}:/{name}"
+    governing = version(node)
+    group = f"{CONTROLLERS[governing]}:/{name}"
     memory = str(envelope.memory_bytes)
     settings = {"cpuset.cpus": format_cpu_list(envelope.cpus), "cpuset.mems": _memory_nodes(node)}
-    if version(node) == 2:
+    if governing == 2:
         settings |= {"memory.max": memory, "memory.swap.max": "0"}
     else:
         settings |= {"memory.limit_in_bytes": memory}

@@ -4,6 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from suite.errors import RequestError
+
 
 def home() -> Path:
     """Where images, caches and the ledger are kept: ``VIRTBENCH_HOME``, or the usual place of this user."""
@@ -22,10 +24,10 @@ def runtime() -> Path:
         base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         place = Path(base) / f"virtbench-{os.geteuid()}"
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    info = place.stat()
-    if info.st_uid != os.geteuid() or info.st_mode & 0o077:
-        # Somebody else made it first, in a directory that all may write to: nothing of ours goes there.
-        return Path(tempfile.mkdtemp(prefix="virtbench-"))
+    # Not through a link: in a directory that all may write to, somebody else could have made it first.
+    if place.lstat().st_uid != os.geteuid():
+        raise RequestError(f"{place} belongs to somebody else", remedy="set XDG_RUNTIME_DIR to a directory of your own")
+    place.chmod(0o700)
     return place
 
 

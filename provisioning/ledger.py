@@ -63,8 +63,9 @@ def _started(pid: int) -> float | None:
 
 
 def _remove_directory(what: str) -> None:
-    path = Path(what).absolute()
-    if not any(path.is_relative_to(ours) and path != ours for ours in (runtime(), home())):
+    path = Path(os.path.normpath(what))
+    path = path.parent.resolve() / path.name  # neither ".." nor a link leads out; a link itself is not followed
+    if not any(path.is_relative_to(ours.resolve()) and path != ours.resolve() for ours in (runtime(), home())):
         raise LedgerError(f"{path} is not in a folder of the suite's and is left alone")
     shutil.rmtree(path, ignore_errors=False) if path.exists() else None
 

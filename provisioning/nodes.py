@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from provisioning import ledger
+from provisioning.control_groups import ControlGroup
 from provisioning.home import runtime
 from provisioning.processes import LocalProcess
 from suite.errors import CommandError
@@ -68,6 +69,18 @@ def local_node(cpus: tuple[int, ...], userland: str | None) -> Iterator[LocalNod
             node.close()
 
 
+@dataclass(frozen=True)
+class Served:
+    """What the accounting must know of a place on this machine, beside the processes that carry the token."""
+
+    group: ControlGroup | None = None
+    """The control group that its commands are in."""
+    main_pid: int | None = None
+    """The first process of a container."""
+    by_children: bool = True
+    """Whether a command in it is a descendant of what this process starts for it; else of a shim or a daemon."""
+
+
 @dataclass
 class WrappedNode:
     """A place reached through ``parent`` by a longer command: a chroot, a container, a guest over SSH."""
@@ -81,6 +94,8 @@ class WrappedNode:
     python: tuple[str, str] = IMAGE_PYTHON
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    served: Served | None = None
+    """None where the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
 
     def __post_init__(self) -> None:
         self.facts = {**self.parent.facts, **self.facts}

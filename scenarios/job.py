@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
 from pydantic import ValidationError
@@ -12,7 +13,7 @@ from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
-from suite.records import Environment, Steps
+from suite.records import Environment, Steps, Usage
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
 TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
@@ -78,13 +79,16 @@ def specification(trial: Trial, devices: Devices) -> bytes:
     return json.dumps(spec).encode()
 
 
-def run_job(trial: Trial, node: Node, observer: Observer, devices: Devices) -> Measurement:
+def run_job(
+    trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], devices: Devices
+) -> Measurement:
     """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
     argv = worker_argv(node, trial)
     observer.phase("attesting")
     attested = _attest(node, argv, trial.trial_timeout_s)
     transcript = Transcript(trial.workload, observer)
-    elapsed_s = _listen(trial, node, argv, specification(trial, devices), transcript)
+    with account:
+        elapsed_s = _listen(trial, node, argv, specification(trial, devices), transcript)
     try:
         return _measurement(trial, node, devices, attested, transcript, elapsed_s)
     except ValidationError as error:
@@ -154,6 +158,7 @@ def _measurement(
         timeline=transcript.timeline(elapsed_s),
         environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),
         clock_ratio=_clock_ratio(transcript, span_s),
+        usage=_usage(transcript),
         details={**asdict(devices), "measured_usage": said.get("usage")},
     )
 
@@ -167,6 +172,12 @@ def merged_environment(
         if isinstance(seen, Mapping):
             merged.update((name, value) for name, value in seen.items() if value is not None)
     return Environment.model_validate(merged)
+
+
+def _usage(transcript: Transcript) -> Usage | None:
+    """What the whole job used, as the worker counted it at its end."""
+    said = transcript.events["done"].fields.get("usage")
+    return None if said is None else Usage.model_validate(said)
 
 
 def _clock_ratio(transcript: Transcript, span_s: float) -> float | None:

@@ -1,5 +1,7 @@
 """Synthetic training: one batch in memory, used in every step, so that only computing is measured."""
 
+from contextlib import AbstractContextManager
+
 from scenarios.job import Devices, run_job
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
@@ -13,6 +15,8 @@ class Synthetic:
     def __init__(self, device: str = "cpu", devices: int = 1, parallel: str = "none") -> None:
         self._devices = Devices(device, devices, parallel)
 
-    def measure(self, trial: Trial, node: Node, observer: Observer) -> Measurement:
+    def measure(
+        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]
+    ) -> Measurement:
         """Raises MeasurementError when the job does not come to its end."""
-        return run_job(trial, node, observer, self._devices)
+        return run_job(trial, node, observer, account, self._devices)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from suite.plan import Trial
-from suite.records import Environment, Steps, Timeline, TrialRecord
+from suite.records import Conditions, Environment, Resources, Steps, Timeline, TrialRecord, Usage
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,25 @@ class Measurement:
     environment: Environment
     clock_ratio: float | None = None
     """Measured time on the target's clock over the same on the host's; 1 when the clocks agree."""
+    usage: Usage | None = None
+    """What the job used, by its own accounting."""
     details: Mapping[str, object] = field(default_factory=dict)
+
+
+class Account(AbstractContextManager[object], Protocol):
+    """What the host counts around one job. The counters are read when it is entered and when it is left.
+
+    A scenario enters it right before it launches the job and leaves it right after the job has ended, so that neither
+    the attestation nor the opening and closing of the target is in it.
+    """
+
+    @property
+    def conditions(self) -> Conditions | None:
+        """Of the host in between; None before it was left."""
+
+    @property
+    def resources(self) -> Resources | None:
+        """As the host sees them, the worker's own absent; None before it was left."""
 
 
 class Scenario(Protocol):
@@ -112,5 +130,10 @@ class Scenario(Protocol):
 
     name: str
 
-    def measure(self, trial: Trial, node: Node, observer: Observer) -> Measurement:
-        """Run the trial's job on an opened target. Raises MeasurementError when it does not come to its end."""
+    def measure(
+        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]
+    ) -> Measurement:
+        """Run the trial's job on an opened target. Raises MeasurementError when it does not come to its end.
+
+        ``account`` is entered right before the job is launched and left right after it has ended; see ``Account``.
+        """

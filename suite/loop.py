@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager
 
 from suite import __version__
 from suite.errors import BenchError, MeasurementError
-from suite.interfaces import Measurement, Node, Observer, Scenario
+from suite.interfaces import Account, Measurement, Node, Observer, Scenario
 from suite.plan import Plan, Trial
-from suite.records import Environment, Environments, Outcome, TrialRecord
+from suite.records import Environment, Environments, Outcome, Resources, TrialRecord
 from suite.store import Run, StoreError
 
 OpenTarget = Callable[[Trial], AbstractContextManager[Node]]
+OpenAccount = Callable[[Trial, Node], Account]
+"""Gives the counters of this host for the opened target of the trial."""
 
 
 def run(
@@ -22,6 +24,7 @@ def run(
     store: Run,
     observer: Observer,
     host: Callable[[], Environment],
+    open_account: OpenAccount,
 ) -> list[TrialRecord]:
     """Run what the store does not hold yet; every trial is saved before the next begins.
 
@@ -38,7 +41,7 @@ def run(
         if trial.trial_id in finished:
             continue
         observer.trial_started(trial, number, len(trials))
-        record = _one(plan, trial, scenario, open_target, store, observer, host)
+        record = _one(plan, trial, scenario, open_target, store, observer, host, open_account)
         store.save(record)
         observer.trial_finished(record)
         records.append(record)
@@ -53,10 +56,12 @@ def _one(
     store: Run,
     observer: Observer,
     host: Callable[[], Environment],
+    open_account: OpenAccount,
 ) -> TrialRecord:
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     host_environment = host()
     measurement: Measurement | None = None
+    account: Account | None = None
     substitutes: tuple[str, ...] = ()
     open_s = close_s = None
     outcome = Outcome(status="ok")
@@ -66,8 +71,9 @@ def _one(
         with open_target(trial) as node:
             open_s = time.monotonic() - begin
             substitutes = node.substitutes
+            account = open_account(trial, node)
             try:
-                measurement = scenario.measure(trial, node, observer)
+                measurement = scenario.measure(trial, node, observer, account)
             finally:
                 end = time.monotonic()
                 observer.phase("closing")
@@ -96,8 +102,18 @@ def _one(
         clock_ratio=measured.clock_ratio if measured else None,
         substitutes=list(substitutes),
         environment=Environments(host=host_environment, target=measurement.environment if measurement else None),
+        conditions=account.conditions if account else None,
+        resources=_resources(account, measured),
         details=dict(measured.details) if measured else {},
     )
+
+
+def _resources(account: Account | None, measured: Measurement | None) -> Resources | None:
+    """What the host has counted, also of a job that failed, with what a job that did not has counted itself."""
+    counted = account.resources if account else None
+    if measured is None or measured.usage is None:
+        return counted
+    return (counted or Resources()).model_copy(update={"worker": measured.usage})
 
 
 def _failure(error: BenchError) -> Outcome:

@@ -95,7 +95,9 @@ class Run:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = (self.directory / ".lock").open("w")
         except OSError as error:
-            raise StoreError(f"cannot write {self.directory}: {error.strerror}", remedy="give another --out") from error
+            raise RequestError(
+                f"cannot write {self.directory}: {error.strerror}", remedy="give another --out"
+            ) from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,13 +111,16 @@ class Run:
         """Store the plan, or check that the one stored is the same: then the run goes on where it was."""
         path = self.directory / "plan.json"
         if path.exists():
-            differences = _differences(_stored_plan(path), plan.model_dump(mode="json"))
-            # More blocks of the same plan are an extension: every record that there is stays part of it.
+            stored = _stored_plan(path)
+            differences = _differences(stored, plan.model_dump(mode="json"))
+            # Another number of blocks is the same plan, for longer or for less long: every record stays part of it.
             if differences and differences != ["blocks"]:
                 raise RequestError(
                     f"{self.directory} holds a run of another plan: {', '.join(differences)} differ",
                     remedy="give another directory with --out, or the same options as before",
                 )
+            if differences and int(str(stored["blocks"])) > plan.blocks:
+                return
         write_atomic(path, plan.model_dump_json(indent=2) + "\n")
 
     def save(self, record: TrialRecord) -> Path:

@@ -93,7 +93,10 @@ class Image(BaseModel):
 
 
 def broken(image: Image, how: str) -> RequestError:
-    return RequestError(f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {BUILD} --rebuild")
+    cuda = " --cuda" if image.variant == "cuda" else ""
+    return RequestError(
+        f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {BUILD} --rebuild{cuda}"
+    )
 
 
 def _differs(path: Path, stamp: Stamp) -> str:

@@ -6,9 +6,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from provisioning import ledger
+from provisioning.control_groups import ControlGroup
 from provisioning.gpus import edits_for
 from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
-from provisioning.nodes import WrappedNode
+from provisioning.nodes import Served, WrappedNode
 from suite.envelope import format_cpu_list
 from suite.errors import RequestError
 from suite.interfaces import Node
@@ -68,7 +69,14 @@ class ContainerLayer:
                         name=engine.name, version=version, network="none", rootfs=engine.rootfs
                     ).model_dump()
                 },
+                served=_served(engine, node, spec.name) if node.local else None,
             )
+
+
+def _served(engine: ContainerEngine, node: Node, name: str) -> Served:
+    """How a container on this machine is accounted for: its group is where the engine has put its first process."""
+    pid = engine.main_pid(node, name)
+    return Served(ControlGroup.of_process(pid), pid, engine.commands_are_children)
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:

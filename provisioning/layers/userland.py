@@ -6,8 +6,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from provisioning import cgroups, ledger
+from provisioning.control_groups import ControlGroup
 from provisioning.gpus import NO_EDITS, Edits, edits_for
-from provisioning.nodes import WrappedNode
+from provisioning.nodes import Served, WrappedNode
 from suite.envelope import Envelope, format_cpu_list
 from suite.errors import RequestError
 from suite.interfaces import Node
@@ -58,6 +59,7 @@ class UserlandLayer:
                 userland="/",
                 cpus=node.cpus,
                 local=node.local,
+                served=Served(group=ControlGroup.named(group)),
             )
             inside.run(["true"])
             yield inside

@@ -181,9 +181,14 @@ def test_at_the_end_of_a_node_nothing_of_it_is_left() -> None:
         assert next(process.lines(10)) == "up"
         token = node.token
         assert carrying(token)
-        assert [entry.what for entry in entries()] == [token]
+        assert {(entry.kind, entry.what) for entry in entries()} == {
+            ("processes", token),
+            ("directory", node.directory),
+        }
+        assert Path(node.directory).is_dir()
     assert carrying(token) == []
     assert entries() == []
+    assert not Path(node.directory).exists()
 
 
 def test_a_node_ends_its_processes_when_the_body_fails() -> None:
@@ -214,7 +219,7 @@ def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: Loca
         )
 
     inner = place(place(node, "outer"), "inner")
-    assert inner.facts == {"outer": 1, "inner": 1, "last": "inner"}
+    assert inner.facts == {**node.facts, "outer": 1, "inner": 1, "last": "inner"}
     assert inner.substitutes == ("outer:x", "inner:x")
     assert inner.run(["sh", "-c", "echo $WORD"]).stdout == "inner\n"
     assert list(inner.start(["printenv", "WORD"]).lines(10)) == ["inner"]

@@ -1,7 +1,8 @@
 """The job as the host sees it: what the worker says becomes a measurement, and every bad end one clear failure."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from suite.envelope import GIB, Envelope
 from suite.errors import MeasurementError
 from suite.interfaces import Node, Observer
 from suite.plan import Trial
+from suite.records import Usage
 
 Scripted = Callable[..., Any]
 
@@ -42,14 +44,14 @@ STORY = [
 
 def failure(trial: Trial, node: Node, observer: Observer) -> MeasurementError:
     with pytest.raises(MeasurementError) as raised:
-        run_job(trial, node, observer, Devices())
+        run_job(trial, node, observer, nullcontext(), Devices())
     return raised.value
 
 
 def test_throughput_is_images_over_the_measured_span_of_all_devices(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
-    measured = run_job(trial, scripted(*STORY), observer, Devices("cpu", 2, "parameter-cpu"))
+    measured = run_job(trial, scripted(*STORY), observer, nullcontext(), Devices("cpu", 2, "parameter-cpu"))
     assert measured.throughput_images_per_s == 2 * 2 * 3 / 4.0
     assert measured.steps is not None
     assert measured.steps.elapsed_s == [1.0, 1.0, 2.0]
@@ -58,9 +60,44 @@ def test_throughput_is_images_over_the_measured_span_of_all_devices(
     assert measured.details["parallel"] == "parameter-cpu"
 
 
+def test_the_host_counts_from_the_launch_to_the_end_and_no_longer(
+    trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    node = scripted(*STORY)
+    seen: list[tuple[int, list[str]]] = []
+
+    @contextmanager
+    def account() -> Iterator[None]:
+        seen.append((len(node.started), [phase for phase, _ in observer.phases]))
+        yield
+        seen.append((len(node.started), [observer.phases[-1][0]]))
+
+    run_job(trial, node, observer, account(), Devices())
+    assert seen == [(0, ["attesting"]), (1, ["finishing"])]
+
+
+def test_what_the_worker_used_is_what_it_says_at_its_end(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    used = {"cpu_s": 7.5, "peak_memory_bytes": 1 << 30, "disk_read_bytes": None}
+    story = [*STORY[:-1], event("done", 109.75, usage=used)]
+    measured = run_job(trial, scripted(*story), observer, nullcontext(), Devices())
+    assert measured.usage == Usage(cpu_s=7.5, peak_memory_bytes=1 << 30)
+
+
+def test_a_worker_of_an_image_of_before_that_says_nothing_of_it(
+    trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    assert run_job(trial, scripted(*STORY), observer, nullcontext(), Devices()).usage is None
+
+
+def test_a_usage_that_cannot_be_recorded_names_the_field(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    error = failure(trial, scripted(*STORY[:-1], event("done", 109.75, usage={"cpu_s": -1})), observer)
+    assert error.kind == "protocol"
+    assert "cpu_s" in error.message
+
+
 def test_the_timeline_adds_up_to_the_elapsed_time(trial: Trial, observer: Any, scripted: Scripted) -> None:
     # The worker's clock runs ten seconds here in no time at all, so that nothing is left for the launch.
-    timeline = run_job(trial, scripted(*STORY), observer, Devices()).timeline
+    timeline = run_job(trial, scripted(*STORY), observer, nullcontext(), Devices()).timeline
     assert timeline.launch_s is None
     assert (timeline.imports_s, timeline.build_s, timeline.warmup_s) == (2.0, 1.0, 2.5)
     assert (timeline.measured_s, timeline.teardown_s) == (4.0, 0.25)
@@ -68,27 +105,27 @@ def test_the_timeline_adds_up_to_the_elapsed_time(trial: Trial, observer: Any, s
 
 def test_the_launch_is_what_is_left_of_the_elapsed_time(trial: Trial, observer: Any, scripted: Scripted) -> None:
     at_once = [json.dumps({**json.loads(line), "t": 1.0 + 1e-6 * number}) for number, line in enumerate(STORY)]
-    measured = run_job(trial, scripted(0.05, *at_once), observer, Devices())
+    measured = run_job(trial, scripted(0.05, *at_once), observer, nullcontext(), Devices())
     assert measured.timeline.launch_s is not None
     assert 0.05 <= measured.timeline.launch_s <= measured.elapsed_s
 
 
 def test_clocks_are_not_compared_over_a_short_span(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    assert run_job(trial, scripted(*STORY), observer, Devices()).clock_ratio is None
+    assert run_job(trial, scripted(*STORY), observer, nullcontext(), Devices()).clock_ratio is None
 
 
 def test_a_clock_that_runs_fast_shows(
     trial: Trial, observer: Any, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scenarios.job.SHORTEST_SPAN_FOR_CLOCKS_S", 0.1)
-    measured = run_job(trial, scripted(*STORY[:7], 0.2, *STORY[7:]), observer, Devices())
+    measured = run_job(trial, scripted(*STORY[:7], 0.2, *STORY[7:]), observer, nullcontext(), Devices())
     assert measured.clock_ratio == pytest.approx(20.0, rel=0.2)
 
 
 def test_the_observer_hears_nothing_between_measuring_and_measured(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
-    run_job(trial, scripted(*STORY), observer, Devices())
+    run_job(trial, scripted(*STORY), observer, nullcontext(), Devices())
     assert observer.phases == [
         ("attesting", ""),
         ("launching", ""),
@@ -106,7 +143,7 @@ def test_without_warm_up_measuring_is_told_when_the_model_is_built(
 ) -> None:
     workload = trial.workload.model_copy(update={"warmup_steps": 0})
     story = [line for line in STORY if "warmup" not in line]
-    run_job(trial.model_copy(update={"workload": workload}), scripted(*story), observer, Devices())
+    run_job(trial.model_copy(update={"workload": workload}), scripted(*story), observer, nullcontext(), Devices())
     assert observer.phases[-2:] == [("measuring", "3 steps"), ("finishing", "")]
 
 
@@ -225,7 +262,7 @@ def test_a_capped_job_tells_every_library_that_chooses_its_code(trial: Trial, sc
 
 def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY)
-    run_job(trial, node, observer, Devices())
+    run_job(trial, node, observer, nullcontext(), Devices())
     assert json.loads(node.started[0][1]) == {
         "model": "alexnet",
         "batch": 2,

@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from scenarios.registry import get_scenario
 from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError, RequestError
 from suite.plan import Trial
-from suite.records import Environment, Steps
+from suite.records import Environment, Steps, Usage
 
 REPOSITORY = Path(__file__).parents[2]
 ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
@@ -39,6 +40,12 @@ def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) 
     assert seen.threads == 1
     assert seen.torch is not None
     assert seen.torch_cpu_capability is not None
+    used = Usage.model_validate(events[-1]["usage"])
+    assert used.cpu_s is not None
+    assert used.cpu_s > sum(steps.compute_s) / 2
+    assert used.peak_memory_bytes is not None
+    assert used.peak_memory_bytes > 100 << 20, "torch alone takes more"
+    assert used.network_sent_bytes is None, "nothing counts what one process sends"
 
 
 def test_the_phases_of_a_step_make_up_the_whole(spec: dict[str, Any]) -> None:
@@ -62,7 +69,7 @@ def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
 
 
 def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, here: Any, observer: Any) -> None:
-    measured = Synthetic().measure(trial, here, observer)
+    measured = Synthetic().measure(trial, here, observer, nullcontext())
     assert measured.throughput_images_per_s is not None
     assert measured.timeline.launch_s is not None
     parts = measured.timeline.model_dump().values()
@@ -72,7 +79,7 @@ def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, he
 
 
 def test_the_tuned_recipe_runs_with_its_allocator(trial: Trial, here: Any, observer: Any) -> None:
-    measured = Synthetic().measure(trial.model_copy(update={"recipe": "tuned"}), here, observer)
+    measured = Synthetic().measure(trial.model_copy(update={"recipe": "tuned"}), here, observer, nullcontext())
     assert "glibc.malloc.mmap_max=0" in str(measured.environment.allocator)
 
 
@@ -80,14 +87,16 @@ def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, obse
     torch = pytest.importorskip("torch")
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     with pytest.raises(MeasurementError, match="CUDA devices asked for") as raised:
-        Synthetic(device="cuda", devices=there + 1, parallel="parameter-cpu").measure(trial, here, observer)
+        Synthetic(device="cuda", devices=there + 1, parallel="parameter-cpu").measure(
+            trial, here, observer, nullcontext()
+        )
     assert raised.value.kind == "device"
 
 
 def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, here: Any, observer: Any) -> None:
     tiny = trial.workload.model_copy(update={"image_px": 4})  # smaller than AlexNet's first kernel
     with pytest.raises(MeasurementError) as raised:
-        Synthetic().measure(trial.model_copy(update={"workload": tiny}), here, observer)
+        Synthetic().measure(trial.model_copy(update={"workload": tiny}), here, observer, nullcontext())
     assert raised.value.kind == "exception"
     assert "Traceback" in raised.value.output_tail
 

@@ -1,7 +1,7 @@
 """Plans, records, and the fakes that the loop runs: real implementations of the interfaces, without any machine."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,17 @@ from suite.errors import BenchError
 from suite.interfaces import Completed, Measurement, Node, Observer, Process
 from suite.plan import Plan, Trial
 from suite.profiles import Workload
-from suite.records import Environment, Environments, Outcome, Steps, Timeline, TrialRecord
+from suite.records import (
+    Conditions,
+    Environment,
+    Environments,
+    Outcome,
+    Resources,
+    Steps,
+    Timeline,
+    TrialRecord,
+    Usage,
+)
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
 WORKLOAD = Workload(batch=2, image_px=32, warmup_steps=1, steps=3)
@@ -66,12 +76,15 @@ class FakeScenario:
     seen: dict[str, Any] = field(default_factory=dict)
     name: str = "synthetic"
 
-    def measure(self, trial: Trial, node: Node, observer: Observer) -> Measurement:
+    def measure(
+        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]
+    ) -> Measurement:
         assert node.name == trial.target
         self.events.append(f"measure {trial.trial_id}")
         observer.phase("measuring")
-        if trial.target in self.failing:
-            raise self.failing[trial.target]
+        with account:
+            if trial.target in self.failing:
+                raise self.failing[trial.target]
         plan = trial.envelope
         given = {"cpus": list(plan.cpus), "threads": plan.threads, "memory_bytes": plan.memory_bytes}
         return Measurement(
@@ -81,8 +94,23 @@ class FakeScenario:
             timeline=Timeline(measured_s=0.6),
             environment=Environment.model_validate({**given, **self.seen}),
             clock_ratio=1.0,
+            usage=Usage(cpu_s=4.0),
             details={"devices": 1},
         )
+
+
+@dataclass
+class FakeAccount:
+    """Counts 5 s of serving in a second on a host where nothing else happens."""
+
+    conditions: Conditions | None = None
+    resources: Resources | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.conditions = Conditions(interval_s=1.0, other_cpu_s=0.0)
+        self.resources = Resources(serving=Usage(cpu_s=5.0))
 
 
 @dataclass

@@ -6,9 +6,9 @@ import pytest
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.loop import envelope_differences, run
 from suite.plan import Plan
-from suite.records import Environment, TrialRecord
+from suite.records import Conditions, Environment, Resources, TrialRecord, Usage
 from suite.store import Run, StoreError
-from tests.suite.conftest import ENVELOPE, FakeObserver, FakeScenario, FakeTargets, make_plan
+from tests.suite.conftest import ENVELOPE, FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 
 Go = Callable[..., list[TrialRecord]]
 HOST = Environment(kernel="6.1", accelerator="none")
@@ -24,7 +24,15 @@ def go(targets: FakeTargets, scenario: FakeScenario, store: Run, observer: FakeO
     """``go()`` runs two blocks of three targets on the fakes; ``go(plan)`` another plan."""
 
     def _go(plan: Plan | None = None) -> list[TrialRecord]:
-        return run(plan or make_plan(), scenario, targets.opened, store, observer, lambda: HOST)
+        return run(
+            plan or make_plan(),
+            scenario,
+            targets.opened,
+            store,
+            observer,
+            lambda: HOST,
+            lambda _trial, _node: FakeAccount(),
+        )
 
     return _go
 
@@ -57,6 +65,25 @@ def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run,
     assert first.environment.target is not None
     assert first.details == {"devices": 1}
     assert first.run_id == "run"
+
+
+def test_a_record_has_what_the_host_counted_and_what_the_job_counted_itself(go: Go) -> None:
+    record = go()[0]
+    assert record.conditions == Conditions(interval_s=1.0, other_cpu_s=0.0)
+    assert record.resources == Resources(serving=Usage(cpu_s=5.0), worker=Usage(cpu_s=4.0))
+
+
+def test_what_the_host_counted_of_a_job_that_failed_is_kept(go: Go, scenario: FakeScenario) -> None:
+    scenario.failing["vm"] = MeasurementError("no")
+    record = next(record for record in go() if record.target == "vm")
+    assert record.conditions is not None
+    assert record.resources == Resources(serving=Usage(cpu_s=5.0)), "the job did not come to say what it used"
+
+
+def test_a_target_that_cannot_be_opened_was_not_counted(go: Go, targets: FakeTargets) -> None:
+    targets.failing["vm"] = MeasurementError("no")
+    record = next(record for record in go() if record.target == "vm")
+    assert (record.conditions, record.resources) == (None, None)
 
 
 def test_a_trial_is_saved_before_the_next_one_is_opened(

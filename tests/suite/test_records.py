@@ -3,10 +3,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from suite import schema
-from suite.records import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.records import (
+    Conditions,
+    Environment,
+    Environments,
+    GpuUsage,
+    Outcome,
+    Resources,
+    Steps,
+    TrialRecord,
+    Usage,
+)
 
 Fields = Callable[..., dict[str, Any]]
 FAILED = Outcome(status="failed", kind="boot", message="no guest")
@@ -100,6 +110,34 @@ def test_the_columns_of_the_steps_have_one_length(columns: dict[str, list[float]
 def test_a_step_that_took_no_time_that_can_be_is_refused(value: float) -> None:
     with pytest.raises(ValidationError, match="compute_s"):
         Steps(elapsed_s=[1.0], data_s=[0.0], compute_s=[value])
+
+
+def test_a_record_of_before_there_were_counters_is_read_as_one_without(fields: Fields) -> None:
+    record = TrialRecord(**fields())
+    assert (record.conditions, record.resources) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    [
+        (Conditions, {"interval_s": 0.0}),
+        (Conditions, {"other_cpu_s": -0.1}),
+        (Conditions, {"swapped_bytes": -1}),
+        (Conditions, {"frequency_mhz": (1.0,)}),
+        (Conditions, {"page_cache": "lukewarm"}),
+        (Conditions, {"load_1min": float("nan")}),
+        (Usage, {"cpu_s": float("inf")}),
+        (Usage, {"peak_memory_bytes": -1}),
+        (Usage, {"major_faults": 0.5}),
+        (Usage, {"threads": 1}),
+        (GpuUsage, {"pci_address": "0000:01:00.0", "utilisation": 1.1}),
+        (Resources, {"energy_j": {"package-0": -1.0}}),
+        (Resources, {"gpus": [{}]}),
+    ],
+)
+def test_a_counter_that_cannot_be_is_refused(part: type[BaseModel], wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong)) if "pci_address" not in wrong else "utilisation"):
+        part.model_validate(wrong)
 
 
 def test_a_record_does_not_change(fields: Fields) -> None:

@@ -60,22 +60,22 @@ def test_the_content_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, mon
     assert synced == [False, True], "the file before the renaming, its directory after it"
 
 
-def test_a_place_that_is_no_directory_is_a_store_error(tmp_path: Path) -> None:
+def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         write_atomic(tmp_path / "file/record.json", "new")
-    with pytest.raises(StoreError, match="cannot write"), Run(tmp_path / "file/run").exclusive():
+    with pytest.raises(RequestError, match="cannot write"), Run(tmp_path / "file/run").exclusive():
         pytest.fail("a run was begun below a file")
 
 
-def test_a_directory_that_may_not_be_written_is_a_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(StoreError, match="Read-only file system"):
         write_atomic(tmp_path / "file.json", "new")
-    with pytest.raises(StoreError, match="Read-only file system"), Run(tmp_path).exclusive():
+    with pytest.raises(RequestError, match="Read-only file system"), Run(tmp_path).exclusive():
         pytest.fail("a run was begun where nothing can be written")
 
 

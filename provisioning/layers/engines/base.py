@@ -47,6 +47,8 @@ class ContainerEngine(Protocol):
     name: str
     rootfs: str
     """``overlay`` or ``directory``: how the tree becomes the container's root."""
+    commands_are_children: bool
+    """Whether a command in the container descends from the client that starts it; else from a shim or a daemon."""
 
     def version(self, node: Node) -> str:
         """Of the engine that would run the container. Raises BenchError, with a remedy, when it would not."""
@@ -59,6 +61,9 @@ class ContainerEngine(Protocol):
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """The words that start a command in it."""
+
+    def main_pid(self, node: Node, name: str) -> int:
+        """The container's first process, in the node's own numbers."""
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove it; harmless when it is not there."""

@@ -22,6 +22,10 @@ def run_argv(
     ]
 
 
+def main_pid(program: Sequence[str], node: Node, name: str) -> int:
+    return int(node.run([*program, "inspect", "--format", "{{.State.Pid}}", name]).stdout)
+
+
 def remove_argv(program: Sequence[str], name: str, more: Sequence[str] = ()) -> list[str]:
     return [*program, "rm", "--force", "--volumes", *more, name]
 

@@ -17,6 +17,7 @@ class Docker:
 
     name = "docker"
     rootfs = "overlay"
+    commands_are_children = False
 
     def version(self, node: Node) -> str:
         if not node.local:
@@ -38,6 +39,9 @@ class Docker:
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return [*PROGRAM, "exec", "--interactive", spec.name]
+
+    def main_pid(self, node: Node, name: str) -> int:
+        return cli.main_pid(PROGRAM, node, name)
 
     def remove(self, node: Node, name: str) -> None:
         cli.remove(PROGRAM, node, name)

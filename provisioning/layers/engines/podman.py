@@ -15,6 +15,7 @@ class Podman:
 
     name = "podman"
     rootfs = "overlay"
+    commands_are_children = False
 
     def version(self, node: Node) -> str:
         return cli.server_version(PROGRAM, node, "{{.Client.Version}}", REMEDY)
@@ -27,6 +28,9 @@ class Podman:
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return [*PROGRAM, "exec", "--interactive", spec.name]
+
+    def main_pid(self, node: Node, name: str) -> int:
+        return cli.main_pid(PROGRAM, node, name)
 
     def remove(self, node: Node, name: str) -> None:
         cli.remove(PROGRAM, node, name, AT_ONCE)

@@ -31,6 +31,7 @@ class Runc:
 
     name = "runc"
     rootfs = "directory"
+    commands_are_children = True
 
     def version(self, node: Node) -> str:
         answer = node.run(["runc", "--version"], check=False)
@@ -58,6 +59,10 @@ class Runc:
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return [*PROGRAM, "exec", spec.name]
+
+    def main_pid(self, node: Node, name: str) -> int:
+        pid: int = json.loads(node.run([*PROGRAM, "state", name]).stdout)["pid"]
+        return pid
 
     def remove(self, node: Node, name: str) -> None:
         node.run([*PROGRAM, "delete", "--force", name])

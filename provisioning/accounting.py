@@ -1,0 +1,62 @@
+"""The account of a trial: this host's counters, read right before the job is launched and right after it has ended.
+
+Nothing runs in between, except on a host with GPUs (see ``gpu_usage``).
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from provisioning.conditions import Host, HostReading
+from provisioning.control_groups import ControlGroup
+from provisioning.energy import Energy, joules, read_energy
+from provisioning.gpu_usage import GpuSampler
+from provisioning.serving import Reading, Serving
+from suite.interfaces import Node
+from suite.plan import Trial
+from suite.records import Conditions, Resources
+
+
+def open_account(trial: Trial, node: Node) -> "HostAccount":
+    """For the opened target of the trial."""
+    return HostAccount(trial.envelope.cpus, node)
+
+
+class HostAccount:
+    """See ``suite.interfaces.Account``. It is entered once."""
+
+    def __init__(self, cpus: Sequence[int], node: Node) -> None:
+        self._cpus = cpus
+        self._node = node
+        self.conditions: Conditions | None = None
+        self.resources: Resources | None = None
+
+    def __enter__(self) -> None:
+        begin_s = time.thread_time()
+        self._serving = Serving.of(self._node)
+        group = self._serving.served.group
+        self._host = Host(self._cpus, [ControlGroup.of_process("self"), *([group] if group else [])])
+        self._gpus = GpuSampler()
+        self._gpus.start()
+        self._load_1min = os.getloadavg()[0]
+        self._before = self._read()
+        self._entering_cpu_s = time.thread_time() - begin_s
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        begin_s = time.thread_time()
+        host, energy, reading = self._read()
+        host_before, energy_before, reading_before = self._before
+        serving = self._serving.usage(reading_before, reading)
+        conditions = self._host.conditions(host_before, host, serving.cpu_s)
+        gpu_joules, gpus = self._gpus.stop()
+        spent = joules(energy_before, energy) | (gpu_joules or {})
+        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus)
+        sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
+        self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
+
+    def _read(self) -> tuple[HostReading, dict[str, Energy], Reading]:
+        host = self._host.read(time.monotonic(), time.process_time())
+        return host, read_energy(), self._serving.read()

@@ -1,0 +1,170 @@
+"""What on this machine serves a target, and what it has used.
+
+Three sources: processes that live from before the job to after it (QEMU, shims); children of this process that end in
+between (the job on bare metal, clients of engines, ssh), which the kernel adds up when they are waited for; and the
+control group of a container, whose processes are mostly nobody's children here.
+"""
+
+import os
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from provisioning import processes
+from provisioning.control_groups import ControlGroup, read
+from provisioning.nodes import LocalNode, Served, WrappedNode
+from suite.interfaces import Node
+from suite.records import Usage
+
+PROC = Path("/proc")
+Amounts = Mapping[str, float | None]
+"""Fields of ``records.Usage`` that add up. None is what cannot be told, and so is every sum with it."""
+COUNTED = ("cpu_s", "disk_read_bytes", "disk_written_bytes", "minor_faults", "major_faults")
+NOTHING: Amounts = dict.fromkeys(COUNTED, 0)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything at one moment."""
+
+    children: Amounts
+    living: Mapping[int, Amounts]
+    group: Amounts | None
+    network: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What serves one opened target."""
+
+    pids: Sequence[int]
+    served: Served
+
+    @classmethod
+    def of(cls, node: Node) -> "Serving":
+        """Looks for the processes: before the job, so that nothing is searched for when it has ended."""
+        served = Served()
+        while isinstance(node, WrappedNode):
+            served = node.served or served
+            node = node.parent
+        pids = {process.pid for process in processes.carrying(node.token)} if isinstance(node, LocalNode) else set()
+        pids |= set(_vhost_threads(pids))
+        # The shim of an engine with a daemon is started by that, and does not carry the token.
+        if served.main_pid and (shim := _parent(served.main_pid)) not in (1, os.getpid(), None):
+            pids.add(shim)
+        return cls(sorted(pids), served)
+
+    def read(self) -> Reading:
+        group, main_pid = self.served.group, self.served.main_pid
+        return Reading(
+            children=_children_used(),
+            living={pid: used for pid in self.pids if (used := process_used(pid))},
+            group=_group_used(group) if group else None,
+            network=network_bytes(main_pid) if main_pid else None,
+        )
+
+    def usage(self, before: Reading, after: Reading) -> Usage:
+        """What was used between two readings; the peak of memory is that of now."""
+        used = difference(before.children, after.children)
+        for pid, amounts in after.living.items():
+            used = total(used, difference(before.living.get(pid, NOTHING), amounts))
+        if before.group and after.group:
+            grouped = difference(before.group, after.group)
+            # Children are in the group too; only what of them nobody waited for is in it alone.
+            used = {**used, "cpu_s": _larger(used, grouped)} if self.served.by_children else total(used, grouped)
+        received, sent = _between(before.network, after.network)
+        peak = self._peak_memory_bytes()
+        return Usage.model_validate(
+            {**used, "peak_memory_bytes": peak, "network_received_bytes": received, "network_sent_bytes": sent}
+        )
+
+    def _peak_memory_bytes(self) -> int | None:
+        """The sum of the peaks. They may have come at different times; what serves beside the job is small."""
+        peaks = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
+        if self.served.group:
+            grouped = self.served.group.peak_memory_bytes()
+            return None if grouped is None else grouped + sum(peaks)
+        return sum(peaks) if peaks else None
+
+
+def total(a: Amounts, b: Amounts) -> Amounts:
+    pairs = ((name, a[name], b[name]) for name in COUNTED)
+    return {name: None if x is None or y is None else x + y for name, x, y in pairs}
+
+
+def difference(before: Amounts, after: Amounts) -> Amounts:
+    """After minus before, and never below nothing."""
+    pairs = ((name, before[name], after[name]) for name in COUNTED)
+    return {name: None if x is None or y is None else max(0, y - x) for name, x, y in pairs}
+
+
+def _larger(a: Amounts, b: Amounts) -> float | None:
+    return max((x for x in (a["cpu_s"], b["cpu_s"]) if x is not None), default=None)
+
+
+def _between(before: tuple[int, int] | None, after: tuple[int, int] | None) -> tuple[int | None, int | None]:
+    return (after[0] - before[0], after[1] - before[1]) if before and after else (None, None)
+
+
+def process_used(pid: int, proc: Path = PROC) -> Amounts | None:
+    """By a process and all its threads, without its children; None when it is gone."""
+    if not (stat := read(proc / str(pid) / "stat")):
+        return None
+    # proc(5): the name, in parentheses, can hold anything; the first field after it is the third.
+    fields = stat.rpartition(")")[2].split()
+    minor, major, user, system = (int(fields[number - 3]) for number in (10, 12, 14, 15))
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return {"cpu_s": (user + system) / ticks_per_s, "minor_faults": minor, "major_faults": major, **_disk(pid, proc)}
+
+
+def _children_used() -> Amounts:
+    """By children that were waited for, and by theirs. Their disk bytes the kernel adds to this process's own."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    faults = {"minor_faults": used.ru_minflt, "major_faults": used.ru_majflt}
+    return {"cpu_s": used.ru_utime + used.ru_stime, **faults, **_disk("self", PROC)}
+
+
+def _group_used(group: ControlGroup) -> Amounts:
+    (read_bytes, written_bytes), (minor, major) = group.disk_bytes(), group.faults()
+    disk = {"disk_read_bytes": read_bytes, "disk_written_bytes": written_bytes}
+    return {"cpu_s": group.cpu_s(), "minor_faults": minor, "major_faults": major, **disk}
+
+
+def _disk(pid: int | str, proc: Path) -> Amounts:
+    said = dict(line.split(": ") for line in read(proc / str(pid) / "io").splitlines())
+    names = {"disk_read_bytes": "read_bytes", "disk_written_bytes": "write_bytes"}
+    return {ours: int(said[name]) if name in said else None for ours, name in names.items()}
+
+
+def peak_memory_bytes(pid: int, proc: Path = PROC) -> int | None:
+    """The most that was resident; None for what is gone, and for a thread of the kernel."""
+    lines = [line for line in read(proc / str(pid) / "status").splitlines() if line.startswith("VmHWM:")]
+    return int(lines[0].split()[1]) * 1024 if lines else None
+
+
+def network_bytes(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
+    """Received and sent in the process's network namespace, without loopback; None where that is shared with us."""
+    try:
+        if (proc / str(pid) / "ns/net").readlink() == (proc / "self/ns/net").readlink():
+            return None
+    except OSError:
+        return None
+    lines = [line.partition(":") for line in read(proc / str(pid) / "net/dev").splitlines()[2:]]
+    counters = [values.split() for name, _, values in lines if name.strip() != "lo"]
+    return sum(int(values[0]) for values in counters), sum(int(values[8]) for values in counters)
+
+
+def _vhost_threads(pids: set[int]) -> Iterator[int]:
+    """The kernel's threads for a QEMU's network; newer kernels count them as QEMU's own."""
+    names = {f"vhost-{pid}" for pid in pids}
+    return (process.pid for process in psutil.process_iter(["name"]) if process.info["name"] in names)
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return psutil.Process(pid).ppid()
+    except psutil.Error:
+        return None

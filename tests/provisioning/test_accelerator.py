@@ -1,0 +1,187 @@
+"""With a probe that answers what the test says, and with small scripts in the place of QEMU."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from provisioning import accelerator
+from provisioning.accelerator import Probe, choose, probe_kvm
+from provisioning.images.image import Image
+from suite.errors import RequestError
+
+MakeImage = Callable[..., Image]
+
+
+@dataclass
+class FakeBoot:
+    """The guest of the probe: how it ends, and with which kernels it was started."""
+
+    reason: str | None = None
+    kernels: list[tuple[str, str] | None] = field(default_factory=list)
+
+    def __call__(self, kernel: tuple[str, str] | None) -> str | None:
+        self.kernels.append(kernel)
+        return self.reason
+
+
+@pytest.fixture
+def boot(monkeypatch: pytest.MonkeyPatch) -> FakeBoot:
+    """A host that lacks nothing, and whose guests end as the test says."""
+    made = FakeBoot()
+    monkeypatch.setattr(accelerator, "_missing", lambda: None)
+    monkeypatch.setattr(accelerator, "_boot", made)
+    return made
+
+
+def test_tcg_is_given_without_asking(boot: FakeBoot) -> None:
+    assert choose("tcg") == ("tcg", "asked for")
+    assert boot.kernels == []
+
+
+@pytest.mark.parametrize("requested", ["auto", "kvm"])
+def test_kvm_is_chosen_where_a_guest_has_booted_under_it(boot: FakeBoot, requested: str) -> None:
+    assert choose(requested) == ("kvm", "a guest (a boot sector) boots under it")
+    assert boot.kernels == [None]
+
+
+def test_auto_falls_to_tcg_with_one_line_that_says_why(boot: FakeBoot) -> None:
+    boot.reason = "/dev/kvm opens, but a guest did not boot"
+    assert choose("auto") == ("tcg", "KVM is not usable: /dev/kvm opens, but a guest did not boot")
+
+
+def test_kvm_is_refused_with_the_reason_where_no_guest_boots(boot: FakeBoot) -> None:
+    boot.reason = "/dev/kvm opens, but a guest did not boot"
+    with pytest.raises(RequestError, match="KVM is not usable: /dev/kvm opens, but a guest did not boot") as caught:
+        choose("kvm")
+    assert "--accel tcg" in str(caught.value.remedy)
+
+
+def test_an_unknown_accelerator_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(RequestError, match="no accelerator 'xen'") as caught:
+        choose("xen")
+    assert caught.value.remedy == "choose one of auto, kvm, tcg"
+
+
+@pytest.mark.parametrize("reason", [None, "it hangs"])
+def test_the_answer_is_kept_until_the_host_boots_again(
+    boot: FakeBoot, monkeypatch: pytest.MonkeyPatch, reason: str | None
+) -> None:
+    boot.reason = reason
+    first = probe_kvm()
+    assert first.usable is (reason is None)
+    assert probe_kvm() == first
+    assert len(boot.kernels) == 1
+    monkeypatch.setattr(accelerator, "boot_id", lambda: "another")
+    assert probe_kvm().boot_id == "another"
+    assert len(boot.kernels) == 2
+
+
+def test_a_boot_sector_that_ran_is_not_enough_once_an_image_has_a_kernel(boot: FakeBoot, make_image: MakeImage) -> None:
+    assert probe_kvm().evidence == "a boot sector"
+    image = make_image()
+    boot.reason = "the kernel hangs"
+    probe = probe_kvm()
+    assert (probe.usable, probe.evidence) == (False, "the image's kernel")
+    assert boot.kernels == [None, (str(image.tree / "boot/vmlinuz"), str(image.file("initrd.img")))]
+    assert probe_kvm() == probe
+    assert len(boot.kernels) == 2
+
+
+def test_a_boot_sector_that_hung_settles_it(boot: FakeBoot, make_image: MakeImage) -> None:
+    boot.reason = "it hangs"
+    probe = probe_kvm()
+    make_image()
+    assert probe_kvm() == probe
+    assert boot.kernels == [None]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"usable": true}'])
+def test_a_damaged_cache_is_asked_again(boot: FakeBoot, home: Path, content: str) -> None:
+    probe_kvm()
+    cache = home / "cache/kvm.json"
+    cache.write_text(content)
+    assert probe_kvm().usable
+    assert len(boot.kernels) == 2
+    assert Probe.model_validate_json(cache.read_bytes()).usable
+
+
+# ---- what is missing, and scripts in the place of QEMU
+
+
+@pytest.fixture
+def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A /dev/kvm that opens, and a QEMU that the test writes."""
+    device, program = tmp_path / "kvm", tmp_path / "qemu"
+    device.touch()
+    monkeypatch.setattr(accelerator, "KVM", device)
+    monkeypatch.setattr(accelerator, "QEMU", str(program))
+    monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 0.3)
+    script(program, "exit 33")
+    return program
+
+
+def script(program: Path, text: str) -> None:
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+
+
+def test_a_guest_that_runs_the_boot_sector_proves_kvm(qemu: Path, home: Path) -> None:
+    script(qemu, 'for word in "$@"; do echo "$word"; done > "$(dirname "$0")/said"; exit 33')
+    assert choose("auto") == ("kvm", "a guest (a boot sector) boots under it")
+    words = (qemu.parent / "said").read_text().splitlines()
+    assert words[:2] == ["-accel", "kvm"]
+    sector = (home / "cache/boot-sector.img").read_bytes()
+    assert (len(sector), sector[510:]) == (512, b"\x55\xaa")
+    assert any(str(home / "cache/boot-sector.img") in word for word in words)
+
+
+def test_a_guest_that_hangs_is_given_up_in_time_and_nothing_of_it_is_left(qemu: Path, home: Path) -> None:
+    script(qemu, "sleep 60")
+    probe = probe_kvm()
+    assert not probe.usable
+    assert probe.reason.startswith("/dev/kvm opens, but a guest did not boot under it within")
+    assert probe.took_s < 5
+    assert list((home / "ledger").glob("*")) == []
+
+
+def test_a_qemu_that_fails_is_told_by_its_last_words(qemu: Path) -> None:
+    script(qemu, "echo first >&2; echo 'Could not access KVM' >&2; exit 1")
+    assert probe_kvm().reason == "/dev/kvm opens, but QEMU ended with status 1: Could not access KVM"
+
+
+def test_the_kernel_of_the_image_ends_in_order_where_the_sector_has_a_status_of_its_own(
+    qemu: Path, home: Path, make_image: MakeImage
+) -> None:
+    make_image()
+    assert not probe_kvm().usable, "33 is the sector's, not the kernel's"
+    script(qemu, "exit 0")
+    (home / "cache/kvm.json").unlink()
+    assert probe_kvm().reason == "a guest (the image's kernel) boots under it"
+
+
+def test_a_host_without_kvm_is_told_so_and_asked_again_the_next_time(qemu: Path, home: Path) -> None:
+    accelerator.KVM.unlink()
+    assert "there is no " in probe_kvm().reason
+    assert not (home / "cache/kvm.json").exists()
+    accelerator.KVM.touch()
+    assert probe_kvm().usable
+    assert qemu.exists()
+
+
+def test_a_host_without_qemu_is_told_so_and_asked_again_once_it_is_installed(qemu: Path, home: Path) -> None:
+    qemu.unlink()
+    assert probe_kvm().reason == f"{qemu} is not installed"
+    assert not (home / "cache/kvm.json").exists()
+    script(qemu, "exit 33")
+    assert probe_kvm().usable
+
+
+def test_kvm_that_may_not_be_opened_is_told_with_what_helps(qemu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    probe = probe_kvm()
+    assert not probe.usable
+    assert "group kvm" in probe.reason
+    assert qemu.exists()

@@ -1,0 +1,193 @@
+"""What serves a target, and what it has used: on this machine for real, and on trees as the kernel has them."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning import serving
+from provisioning.accounting import HostAccount
+from provisioning.control_groups import ControlGroup
+from provisioning.nodes import LocalNode, Served, WrappedNode
+from provisioning.serving import NOTHING, Reading, Serving, network_bytes, peak_memory_bytes, process_used
+from suite.interfaces import Node
+
+BURN_S = 0.4
+BURN = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"]
+CPUS = tuple(os.sched_getaffinity(0))
+
+
+def make(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def place(node: Node, served: Served | None = None) -> WrappedNode:
+    return WrappedNode(node, list, name="place", userland=None, cpus=(0,), local=False, served=served)
+
+
+def test_a_job_that_ended_is_counted_with_all_that_it_used(node: LocalNode) -> None:
+    account = HostAccount(CPUS, place(node))
+    assert (account.conditions, account.resources) == (None, None)
+    with account:
+        node.run(BURN)
+    assert account.resources is not None
+    assert account.resources.serving is not None
+    assert account.resources.worker is None
+    assert account.resources.serving.cpu_s == pytest.approx(BURN_S, abs=0.2)
+    assert account.resources.serving.minor_faults
+    assert account.conditions is not None
+    assert account.conditions.interval_s is not None
+    assert account.conditions.interval_s >= BURN_S
+    assert account.conditions.load_1min is not None
+    assert account.conditions.sampler_cpu_s is not None
+    assert 0 < account.conditions.sampler_cpu_s < BURN_S
+
+
+def test_a_job_that_failed_is_counted_and_its_error_goes_on(node: LocalNode) -> None:
+    account = HostAccount(CPUS, node)
+    with pytest.raises(ZeroDivisionError), account:
+        raise ZeroDivisionError
+    assert account.resources is not None
+    assert account.conditions is not None
+
+
+def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalNode) -> None:
+    # As QEMU does, which was there before the job and is there after it.
+    busy = node.start([sys.executable, "-S", "-c", "print('up', flush=True)\nwhile True: pass"])
+    next(busy.lines(60))
+    time.sleep(0.1)
+    account = HostAccount(CPUS, place(node))
+    with account:
+        begin = time.process_time()
+        time.sleep(BURN_S)
+    assert account.resources is not None
+    used = account.resources.serving
+    assert used is not None
+    assert used.cpu_s is not None
+    assert 0.05 < used.cpu_s <= BURN_S + 0.1
+    assert used.peak_memory_bytes is not None
+    assert used.peak_memory_bytes > 1 << 20
+    assert time.process_time() - begin < 0.2, "nothing runs here in between"
+
+
+def test_what_other_trials_started_does_not_serve_this_one(node: LocalNode) -> None:
+    other = LocalNode(f"{node.token}-other", node.cpus, None)
+    other.start([sys.executable, "-S", "-c", "input()"])
+    try:
+        assert Serving.of(node).pids == []
+        assert len(Serving.of(other).pids) <= 1
+    finally:
+        other.close()
+
+
+def test_a_place_of_which_nothing_is_known_has_children_only(fake_node: Callable[..., Any]) -> None:
+    found = Serving.of(fake_node())
+    assert (found.pids, found.served) == ([], Served())
+
+
+def test_the_innermost_layer_that_knows_says_how_the_target_is_served(node: LocalNode) -> None:
+    served = Served(main_pid=None, by_children=False)
+    assert Serving.of(place(place(node, served))).served == served
+
+
+# ------------------------------------------------------------------------------------- how the parts are put together
+
+USED = {**NOTHING, "cpu_s": 10.0, "minor_faults": 3, "disk_written_bytes": 5}
+GROUP = {**NOTHING, "cpu_s": 11.0, "minor_faults": 4, "disk_written_bytes": None}
+BEFORE = Reading(NOTHING, {}, None, None)
+
+
+def test_without_a_group_children_and_the_living_are_added() -> None:
+    before = Reading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, None, None)
+    after = Reading(USED, {1: {**NOTHING, "cpu_s": 5.0}}, None, None)
+    used = Serving([], Served()).usage(before, after)
+    assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (13.0, 3, 5)
+    assert used.peak_memory_bytes is None, "of what has ended nobody knows it"
+    assert used.network_sent_bytes is None
+
+
+def test_a_group_whose_processes_are_children_is_not_counted_twice(tmp_path: Path) -> None:
+    served = Served(ControlGroup({}, tmp_path), by_children=True)
+    after = Reading(USED, {}, GROUP, None)
+    used = Serving([], served).usage(replace(BEFORE, group=NOTHING), after)
+    assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (11.0, 3, 5)
+
+
+def test_a_group_whose_processes_are_a_daemons_is_added_to_the_client(tmp_path: Path) -> None:
+    served = Served(ControlGroup({}, tmp_path), by_children=False)
+    after = Reading(USED, {}, GROUP, (30, 70))
+    used = Serving([], served).usage(replace(BEFORE, group=NOTHING, network=(10, 20)), after)
+    assert (used.cpu_s, used.minor_faults) == (21.0, 7)
+    assert used.disk_written_bytes is None, "a sum of which a part is unknown"
+    assert (used.network_received_bytes, used.network_sent_bytes) == (20, 50)
+
+
+def test_a_group_that_cannot_be_read_leaves_the_children(tmp_path: Path) -> None:
+    unknown = dict.fromkeys(NOTHING)
+    served = Served(ControlGroup({}, tmp_path))
+    used = Serving([], served).usage(replace(BEFORE, group=unknown), Reading(USED, {}, unknown, None))
+    assert used.cpu_s == 10.0
+    assert used.peak_memory_bytes is None
+
+
+def test_the_peak_of_a_container_is_its_groups_and_its_shims(tmp_path: Path) -> None:
+    make(tmp_path, {"memory/job/memory.max_usage_in_bytes": "1000000000"})
+    group = ControlGroup(ControlGroup.named("job").paths, tmp_path)
+    used = Serving([os.getpid()], Served(group)).usage(BEFORE, BEFORE)
+    own = peak_memory_bytes(os.getpid())
+    assert own is not None
+    assert used.peak_memory_bytes == pytest.approx(1_000_000_000 + own, rel=0.01)
+
+
+# ------------------------------------------------------------------------------------------------ what /proc tells
+
+
+def test_a_process_is_counted_without_its_children(tmp_path: Path) -> None:
+    words = [str(number) for number in range(3, 53)]
+    make(tmp_path, {"7/stat": f"7 (a) b) {' '.join(words)}\n", "7/io": "rchar: 1\nread_bytes: 8\nwrite_bytes: 9\n"})
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    assert process_used(7, tmp_path) == {
+        "cpu_s": (14 + 15) / ticks_per_s,
+        "minor_faults": 10,
+        "major_faults": 12,
+        "disk_read_bytes": 8,
+        "disk_written_bytes": 9,
+    }
+
+
+def test_a_process_that_hides_its_disk_traffic_has_none_to_tell(tmp_path: Path) -> None:
+    make(tmp_path, {"7/stat": f"7 (a) {' '.join(['1'] * 50)}\n"})
+    used = process_used(7, tmp_path)
+    assert used is not None
+    assert used["disk_read_bytes"] is None
+    assert process_used(8, tmp_path) is None, "it is gone"
+
+
+def test_the_network_is_that_of_a_namespace_of_its_own(tmp_path: Path) -> None:
+    title = "Inter-|   Receive  |  Transmit\n face |bytes packets\n"
+    rows = "    lo: 99 0 0 0 0 0 0 0 99 0\n  eth0: 10 1 0 0 0 0 0 0 20 2\n  eth1:5 1 0 0 0 0 0 0 6 2\n"
+    make(tmp_path, {"7/net/dev": title + rows, "8/net/dev": title + rows})
+    for pid, inode in {"self": 1, "7": 2, "8": 1}.items():
+        (tmp_path / pid / "ns").mkdir(parents=True)
+        (tmp_path / pid / "ns/net").symlink_to(f"net:[{inode}]")
+    assert network_bytes(7, tmp_path) == (15, 26)
+    assert network_bytes(8, tmp_path) is None, "it shares the host's, and all of the host's is not its own"
+    assert network_bytes(9, tmp_path) is None
+
+
+def test_the_shim_of_a_container_is_found_as_the_parent_of_its_first_process(
+    node: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents = {70: 60, 71: 1, 72: os.getpid()}
+    monkeypatch.setattr(serving, "_parent", parents.get)
+    assert Serving.of(place(node, Served(main_pid=70))).pids == [60]
+    assert Serving.of(place(node, Served(main_pid=71))).pids == []
+    assert Serving.of(place(node, Served(main_pid=72))).pids == []

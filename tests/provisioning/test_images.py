@@ -1,0 +1,237 @@
+"""Images of a few bytes: checking, verifying and finding them, and packing a tree as an OCI archive."""
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.images.image import PACKED, Image, current, find, images
+from provisioning.images.pack import joined, oci_archive
+from suite.errors import RequestError
+
+MakeImage = Callable[..., Image]
+
+
+def test_a_whole_image_is_believed_and_verified(make_image: MakeImage) -> None:
+    image = make_image()
+    image.check()
+    assert image.verify() == []
+    assert find(image.digest[:8]) == current() == image
+
+
+def broken(image: Image) -> str:
+    with pytest.raises(RequestError) as caught:
+        image.check()
+    assert image.digest[:12] in caught.value.message
+    assert "bench image build --rebuild" in str(caught.value.remedy)
+    return caught.value.message.partition("is broken: ")[2]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_missing_file_is_found(make_image: MakeImage, name: str) -> None:
+    image = make_image()
+    image.file(name).unlink()
+    assert broken(image) == f"{name} is missing"
+    assert image.verify() == [f"{name}: missing"]
+
+
+def test_a_truncated_file_is_found(make_image: MakeImage) -> None:
+    image = make_image()
+    size = image.file("disk.img").stat().st_size
+    os.truncate(image.file("disk.img"), size - 1)
+    assert broken(image) == f"disk.img has {size - 1} bytes instead of {size}"
+    assert image.verify() == ["disk.img: another digest"]
+
+
+def test_another_content_of_the_same_size_is_found(make_image: MakeImage) -> None:
+    image = make_image()
+    path = image.file("oci.tar")
+    path.write_bytes(bytes(path.stat().st_size))
+    os.utime(path, (1, 1))
+    assert broken(image) == "oci.tar has another digest"
+    assert image.verify() == ["oci.tar: another digest"]
+
+
+def test_a_file_that_was_touched_and_is_the_same_is_believed(make_image: MakeImage) -> None:
+    image = make_image()
+    os.utime(image.file("disk.img"), (1, 1))
+    image.check()
+    assert image.verify() == []
+
+
+def test_another_content_under_the_old_time_is_found_by_verifying(make_image: MakeImage) -> None:
+    image = make_image()
+    path, info = image.file("disk.img"), image.file("disk.img").stat()
+    path.write_bytes(bytes(info.st_size))
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+    assert image.verify() == ["disk.img: another digest"]
+
+
+def test_a_tree_without_its_manifest_or_with_another_is_found(make_image: MakeImage) -> None:
+    image = make_image()
+    manifest = image.tree / "opt/virtbench/manifest.tsv"
+    text = manifest.read_text()
+    manifest.write_text(text.replace("644", "600"))
+    assert broken(image) == "its manifest has another digest"
+    assert image.verify() == ["tree: its manifest is missing or has another digest"]
+    manifest.unlink()
+    assert broken(image) == "its tree is missing"
+    assert image.verify() == ["tree: its manifest is missing or has another digest"]
+
+
+def test_a_changed_file_of_the_tree_is_found_by_verifying(make_image: MakeImage) -> None:
+    image = make_image()
+    (image.tree / "file").write_text("y")
+    (image.tree / "more").touch()
+    assert image.verify() == ["tree: /file: other content", "tree: /more is not in the manifest"]
+
+
+def test_the_newest_image_of_a_variant_is_the_current_one(make_image: MakeImage) -> None:
+    old = make_image("2026-01-01T00:00:00+00:00", "old")
+    new = make_image("2026-02-01T00:00:00+00:00", "new")
+    cuda = make_image("2026-03-01T00:00:00+00:00", "cuda", "cuda")
+    assert images() == [cuda, new, old]
+    assert current() == find(None) == new
+    assert current("cuda") == cuda
+    assert find(old.digest) == old
+
+
+def test_without_an_image_it_is_told_how_to_build_one() -> None:
+    assert images() == []
+    with pytest.raises(RequestError, match="no cpu image has been built") as caught:
+        current()
+    assert "bench image build" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("digest", ["ffffffffffff", "", "short"])
+def test_an_image_that_is_not_there_is_named(make_image: MakeImage, digest: str) -> None:
+    make_image()
+    with pytest.raises(RequestError, match=f"no image {digest!r}"):
+        find(digest)
+
+
+def test_too_few_letters_of_a_digest_name_no_image(make_image: MakeImage) -> None:
+    image = make_image()
+    with pytest.raises(RequestError):
+        find(image.digest[:5])
+    assert find(image.digest[:6]) == image
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "\0"])
+def test_a_folder_without_a_readable_description_is_no_image(make_image: MakeImage, content: str) -> None:
+    image = make_image()
+    (image.directory / "image.json").write_text(content)
+    assert images() == []
+
+
+def test_a_description_in_another_images_folder_is_none(make_image: MakeImage) -> None:
+    image = make_image()
+    image.directory.rename(image.directory.with_name("0" * 12))
+    assert images() == []
+
+
+# ---- the OCI archive
+
+DIGEST = "0123456789abcdef" * 4
+
+
+def tree(root: Path, names: tuple[str, ...] = ("bin/sh", "etc/name", "dev/null", "tmp/left", "var/log/old")) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    (root / "bin/sh").chmod(0o755)
+    (root / "lib").symlink_to("usr/lib")
+    return root
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> dict[str, bytes]:
+    """The files of the archive of a tiny tree, by name."""
+    target = tmp_path / "oci.tar"
+    oci_archive(tree(tmp_path / "tree"), target, DIGEST)
+    assert not target.with_suffix(".layer").exists()
+    return unpacked(target)
+
+
+def unpacked(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as tar:
+        found = {member.name: tar.extractfile(member) for member in tar}
+        return {name: file.read() for name, file in found.items() if file}
+
+
+def blob(archive: dict[str, bytes], descriptor: dict[str, Any]) -> bytes:
+    """The content that a descriptor names, its digest and size checked."""
+    algorithm, _, digest = descriptor["digest"].partition(":")
+    content = archive[f"blobs/{algorithm}/{digest}"]
+    assert hashlib.sha256(content).hexdigest() == digest
+    assert len(content) == descriptor["size"]
+    return content
+
+
+def test_the_archive_is_an_oci_layout_whose_digests_are_right(archive: dict[str, bytes]) -> None:
+    assert json.loads(archive["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+    (entry,) = json.loads(archive["index.json"])["manifests"]
+    assert entry["annotations"] == {"org.opencontainers.image.ref.name": "virtbench:0123456789ab"}
+    manifest = json.loads(blob(archive, entry))
+    assert (manifest["schemaVersion"], manifest["mediaType"]) == (2, entry["mediaType"])
+    config = json.loads(blob(archive, manifest["config"]))
+    (layer,) = manifest["layers"]
+    blob(archive, layer)
+    assert config["rootfs"] == {"type": "layers", "diff_ids": [layer["digest"]]}
+    assert config["os"] == "linux"
+
+
+def test_docker_finds_its_older_manifest_over_the_same_blobs(archive: dict[str, bytes]) -> None:
+    (older,) = json.loads(archive["manifest.json"])
+    assert older["RepoTags"] == ["virtbench:0123456789ab"]
+    (entry,) = json.loads(archive["index.json"])["manifests"]
+    manifest = json.loads(blob(archive, entry))
+    assert older["Config"] == f"blobs/sha256/{manifest['config']['digest'][7:]}"
+    assert older["Layers"] == [f"blobs/sha256/{manifest['layers'][0]['digest'][7:]}"]
+
+
+def test_the_layer_holds_the_tree_without_owners_and_times(archive: dict[str, bytes]) -> None:
+    (older,) = json.loads(archive["manifest.json"])
+    with tarfile.open(fileobj=io.BytesIO(archive[older["Layers"][0]])) as layer:
+        members = {member.name: member for member in layer}
+    assert {"bin/sh", "etc/name", "lib", "dev", "tmp", "var", "var/log"} <= set(members)
+    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members.values()} == {(0, 0, "", "", 0)}
+    assert members["bin/sh"].mode == 0o755
+    assert members["lib"].linkname == "usr/lib"
+
+
+def test_what_lies_where_a_runtime_mounts_is_no_part_of_the_layer(archive: dict[str, bytes]) -> None:
+    (older,) = json.loads(archive["manifest.json"])
+    with tarfile.open(fileobj=io.BytesIO(archive[older["Layers"][0]])) as layer:
+        assert not {"dev/null", "tmp/left", "var/log/old"} & set(layer.getnames())
+
+
+def test_the_same_tree_gives_the_same_archive_whenever_and_wherever(tmp_path: Path) -> None:
+    one = tree(tmp_path / "one")
+    other = tree(tmp_path / "other", ("var/log/old", "tmp/another", "etc/name", "dev/zero", "bin/sh"))
+    for path in other.rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    oci_archive(one, tmp_path / "one.tar", DIGEST)
+    oci_archive(other, tmp_path / "other.tar", DIGEST)
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "other.tar").read_bytes()
+
+
+def test_another_content_gives_another_archive(tmp_path: Path) -> None:
+    one, other = tree(tmp_path / "one"), tree(tmp_path / "other")
+    (other / "etc/name").write_text("another")
+    oci_archive(one, tmp_path / "one.tar", DIGEST)
+    oci_archive(other, tmp_path / "other.tar", DIGEST)
+    assert unpacked(tmp_path / "one.tar").keys() != unpacked(tmp_path / "other.tar").keys()
+
+
+@pytest.mark.parametrize("size", range(5))
+def test_a_second_archive_begins_at_a_multiple_of_four(size: int) -> None:
+    both = joined(b"x" * size, b"second")
+    assert both.index(b"second") % 4 == 0
+    assert both.startswith(b"x" * size)

@@ -1,0 +1,235 @@
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning import ledger
+from provisioning.ledger import Entry, LedgerError, boot_id, clean, holding, living
+from provisioning.processes import LocalProcess, carrying
+
+
+def entries(home: Path) -> list[Path]:
+    return sorted((home / "ledger").glob("*.json"))
+
+
+@pytest.fixture
+def dead() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    """Another process that lives."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def started(pid: int) -> float:
+    """Field 22 of proc(5), read in another way than the ledger's: ``sleep`` and ``true`` have no space in the name."""
+    return float(Path(f"/proc/{pid}/stat").read_text().split()[21])
+
+
+def left_by(home: Path, pid: int, kind: str, what: str, **changes: object) -> Path:
+    """An entry as a process that held it would have left it."""
+    values = {"kind": kind, "what": what, "boot_id": boot_id(), "owner_pid": pid, "owner_started": 1.0}
+    path = home / "ledger" / f"{uuid.uuid4().hex}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values | changes))
+    return path
+
+
+def test_what_is_held_is_written_down_before_it_is_made_and_crossed_out_after_it_is_gone(home: Path) -> None:
+    place = home / "thing"
+    with holding("directory", str(place)) as what:
+        (path,) = entries(home)
+        entry = Entry.model_validate_json(path.read_bytes())
+        assert (entry.kind, entry.what, what) == ("directory", str(place), str(place))
+        assert (entry.owner_pid, entry.owner_started) == (os.getpid(), float(started(os.getpid())))
+        assert not place.exists()
+        place.mkdir(parents=True)
+        (place / "file").write_text("x")
+    assert not place.exists()
+    assert entries(home) == []
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
+def test_what_is_held_is_removed_when_the_body_fails(home: Path, error: type[BaseException]) -> None:
+    place = home / "thing"
+
+    def fail() -> None:
+        place.mkdir(parents=True)
+        raise error
+
+    with pytest.raises(error), holding("directory", str(place)):
+        fail()
+    assert not place.exists()
+    assert entries(home) == []
+
+
+def test_the_entry_stays_when_its_thing_could_not_be_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(what: str) -> None:
+        raise OSError(f"{what} is busy")
+
+    monkeypatch.setitem(ledger.REMOVERS, "cgroup", stuck)
+    with pytest.raises(OSError, match="g is busy"), holding("cgroup", "g"):
+        assert len(entries(home)) == 1
+    assert len(entries(home)) == 1
+
+
+def test_nothing_is_begun_when_the_ledger_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise ledger.LedgerError("No space left on device")
+
+    monkeypatch.setattr(ledger, "write_atomic", full)
+    with pytest.raises(LedgerError), holding("directory", str(home / "x")):
+        pytest.fail("something was made that is written down nowhere")
+
+
+def test_clean_removes_what_a_dead_owner_left(home: Path, dead: int) -> None:
+    place = home / "left"
+    place.mkdir(parents=True)
+    left_by(home, dead, "directory", str(place))
+    assert clean() == [f"directory {place}"]
+    assert not place.exists()
+    assert entries(home) == []
+    assert clean() == []
+
+
+def test_clean_crosses_out_what_is_gone_already(home: Path, dead: int) -> None:
+    left_by(home, dead, "directory", str(home / "gone"))
+    left_by(home, dead, "cgroup", f"virtbench-{uuid.uuid4().hex}")
+    assert len(clean()) == 2
+    assert entries(home) == []
+
+
+def test_clean_leaves_what_the_living_hold(home: Path, sleeper: "subprocess.Popen[bytes]") -> None:
+    place = home / "used"
+    with holding("directory", str(place)):
+        place.mkdir(parents=True)
+        other = left_by(home, sleeper.pid, "directory", str(place), owner_started=started(sleeper.pid))
+        assert clean() == []
+        assert place.exists()
+        assert len(entries(home)) == 2
+        assert [entry.owner_pid for entry in living()] == [sleeper.pid], "one's own entries are not another's"
+        other.unlink()
+    assert living() == []
+
+
+def test_a_number_that_another_process_has_now_is_no_owner(home: Path, sleeper: "subprocess.Popen[bytes]") -> None:
+    left_by(home, sleeper.pid, "directory", str(home / "x"), owner_started=started(sleeper.pid) - 1)
+    assert clean() == [f"directory {home / 'x'}"]
+
+
+def test_what_was_left_before_this_boot_is_left_by_the_dead(home: Path, sleeper: "subprocess.Popen[bytes]") -> None:
+    left_by(home, sleeper.pid, "directory", str(home / "x"), owner_started=started(sleeper.pid), boot_id="another")
+    assert living() == []
+    assert clean() == [f"directory {home / 'x'}"]
+
+
+def test_a_killed_owner_that_nobody_has_collected_is_dead(home: Path) -> None:
+    process = subprocess.Popen(["true"])
+    try:
+        born = started(process.pid)
+        while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z":
+            time.sleep(0.005)
+        left_by(home, process.pid, "directory", str(home / "x"), owner_started=born)
+        assert clean() == [f"directory {home / 'x'}"]
+    finally:
+        process.wait()
+
+
+def test_clean_ends_the_processes_of_the_dead(home: Path, dead: int) -> None:
+    token = uuid.uuid4().hex
+    process = LocalProcess(["sh", "-c", "setsid sleep 60 & echo up; wait"], token, b"")
+    try:
+        assert next(process.lines(10)) == "up"
+        left_by(home, dead, "processes", token)
+        assert clean() == [f"processes {token}"]
+        assert carrying(token) == []
+    finally:
+        process.close()
+
+
+def test_clean_sweeps_the_temporaries_of_a_killed_run_and_keeps_its_records(
+    home: Path, tmp_path: Path, dead: int
+) -> None:
+    trials = tmp_path / "run-1/trials"
+    trials.mkdir(parents=True)
+    for name in (".a.json.tmp", "a.json"):
+        (trials / name).touch()
+    left_by(home, dead, "run-directory", str(tmp_path / "run-1"))
+    clean()
+    assert [path.name for path in trials.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("outside", ["{tmp}/mine", "{home}", "{home}/../mine", "{home}/link/below"])
+def test_a_directory_outside_of_the_suites_folders_is_never_removed(
+    home: Path, tmp_path: Path, dead: int, outside: str
+) -> None:
+    (tmp_path / "mine/below").mkdir(parents=True)
+    (tmp_path / "mine/file").touch()
+    home.mkdir()
+    (home / "link").symlink_to(tmp_path / "mine")
+    path = left_by(home, dead, "directory", outside.format(tmp=tmp_path, home=home))
+    with pytest.raises(LedgerError, match="is not in a folder of the suite's and is left alone"):
+        clean()
+    assert (tmp_path / "mine/file").exists()
+    assert (tmp_path / "mine/below").exists()
+    assert path.exists(), "what could not be removed stays in the ledger"
+
+
+def test_a_link_is_removed_and_not_what_it_leads_to(home: Path, tmp_path: Path, dead: int) -> None:
+    (tmp_path / "mine").mkdir()
+    home.mkdir(exist_ok=True)
+    (home / "link").symlink_to(tmp_path / "mine")
+    left_by(home, dead, "directory", str(home / "link"))
+    with pytest.raises(LedgerError):
+        clean()
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_what_cannot_be_removed_is_reported_and_all_else_is_removed(
+    home: Path, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(what: str) -> None:
+        raise OSError(f"{what} is busy")
+
+    monkeypatch.setitem(ledger.REMOVERS, "cgroup", stuck)
+    kept = [left_by(home, dead, "cgroup", "g"), left_by(home, dead, "from-the-future", "f")]
+    kept.append(left_by(home, dead, "container", "no-such-engine:c"))
+    foreign = home / "ledger/foreign.json"
+    foreign.write_text("{}")
+    for name in ("a", "b"):
+        (home / name).mkdir()
+        left_by(home, dead, "directory", str(home / name))
+    with pytest.raises(LedgerError) as caught:
+        clean()
+    for word in ("cgroup g: g is busy", "from-the-future f", "container no-such-engine:c", "foreign.json"):
+        assert word in caught.value.message
+    assert caught.value.remedy
+    assert not (home / "a").exists()
+    assert not (home / "b").exists()
+    assert entries(home) == sorted([*kept, foreign])
+
+
+def test_the_newest_is_removed_first(home: Path, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[str] = []
+    monkeypatch.setitem(ledger.REMOVERS, "cgroup", removed.append)
+    for number, name in enumerate(("first", "second", "third")):
+        os.utime(left_by(home, dead, "cgroup", name), (number, number))
+    clean()
+    assert removed == ["third", "second", "first"]
+
+
+def test_the_boot_is_known() -> None:
+    assert boot_id() == boot_id()
+    assert len(boot_id()) == 36

@@ -1,0 +1,36 @@
+"""What the worker says that it used."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios.worker.usage import usage, whole_usage
+
+
+def test_memory_and_disk_are_read_where_the_place_tells_them(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text("Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n")
+    (tmp_path / "self/io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n")
+    used = whole_usage(tmp_path)
+    assert used["peak_memory_bytes"] == 2 << 20
+    assert (used["disk_read_bytes"], used["disk_written_bytes"]) == (4096, 0)
+
+
+def test_what_the_place_hides_is_null_and_not_zero(tmp_path: Path) -> None:
+    used = whole_usage(tmp_path)
+    assert used["peak_memory_bytes"] is used["disk_read_bytes"] is used["disk_written_bytes"] is None
+    assert used["cpu_s"] is not None
+
+
+def test_children_that_have_ended_are_counted() -> None:
+    before = whole_usage()["cpu_s"]
+    alone_before = usage()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    alone = usage()["user_s"] - alone_before["user_s"]
+    after = whole_usage()["cpu_s"]
+    assert before is not None
+    assert after is not None
+    assert after - before == pytest.approx(0.3 + alone, abs=0.2)
+    assert after - before > 0.25

@@ -1,0 +1,508 @@
+"""The commands, without an image or a virtual machine: what is asked of the machine is answered by the test."""
+
+import csv
+import io
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from provisioning import ledger, nodes
+from provisioning.doctor import Check
+from provisioning.images.image import Image
+from suite import __version__
+from suite.envelope import GIB
+from suite.errors import MeasurementError
+from suite.plan import TARGETS, Trial
+from suite.records import Environment, Environments
+from suite.store import Run
+from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
+
+Bench = Callable[..., Result]
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The commands set handlers, which no other test is to meet."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory and folders of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("VIRTBENCH_DEBUG", raising=False)
+    (tmp_path / "run").mkdir(mode=0o700)
+    for module in (ledger, nodes):
+        monkeypatch.setattr(module, "runtime", lambda: tmp_path / "run")
+    return tmp_path
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """``bench("compare", "--json")``: the command's exit code, standard output and standard error."""
+
+    def _bench(*words: str) -> Result:
+        return CliRunner().invoke(cli.main, list(words), prog_name="bench")
+
+    return _bench
+
+
+def check(kind: Any, name: str, *, usable: bool = True) -> Check:
+    reason, remedy = (None, None) if usable else (f"{name} is not there", f"install {name}")
+    return Check(kind=kind, name=name, usable=usable, evidence="seen", reason=reason, remedy=remedy)
+
+
+class Machine:
+    """What the machine answers when it is examined, and what was run on it."""
+
+    def __init__(self) -> None:
+        self.usable = dict.fromkeys((*TARGETS, "docker", "podman", "runc"), True)
+        self.events: list[str] = []
+        self.targets = FakeTargets(self.events)
+        self.scenario = FakeScenario(self.events)
+
+    def examine(self) -> list[Check]:
+        kinds = {name: "target" if name in TARGETS else "engine" for name in self.usable}
+        checks = [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
+        return [*checks, check("gpu", "nvml", usable=False)]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine that carries everything and has an image; targets and scenario are fakes."""
+    made = Machine()
+    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+    monkeypatch.setattr(Image, "check", lambda _: None)
+    monkeypatch.setattr("provisioning.doctor.examine", made.examine)
+    monkeypatch.setattr("provisioning.images.image.current", lambda _variant: image)
+    monkeypatch.setattr("provisioning.accelerator.choose", lambda _requested: ("tcg", "asked for"))
+    monkeypatch.setattr("provisioning.isa.shared", lambda *_: ("avx2", True))
+    monkeypatch.setattr("provisioning.targets.prepare", lambda *_: None)
+    monkeypatch.setattr("provisioning.targets.open_target", lambda trial, _choices: made.targets.opened(trial))
+    monkeypatch.setattr("scenarios.registry.get_scenario", lambda _name: lambda **_: made.scenario)
+    return made
+
+
+def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+        else:
+            yield (*words, name)
+
+
+COMMANDS = list(commands(cli.main))
+
+
+def test_the_version_is_told(bench: Bench) -> None:
+    result = bench("--version")
+    assert (result.exit_code, result.output) == (0, f"bench, version {__version__}\n")
+
+
+def test_all_commands_are_there() -> None:
+    assert {("doctor",), ("image", "build"), ("image", "verify"), ("image", "list"), ("run",)} < set(COMMANDS)
+    assert {("compare",), ("clean",), ("completion",)} < set(COMMANDS)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_the_help_of_every_command_has_an_example_of_it(bench: Bench, words: tuple[str, ...], option: str) -> None:
+    result = bench(*words, option)
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+    assert f"  {' '.join(('bench', *words))}" in result.output.partition("Examples:")[2]
+
+
+def test_the_help_tells_the_exit_codes(bench: Bench) -> None:
+    assert "0 done; 1 a measurement failed; 2 the request was wrong; 130 interrupted" in bench("--help").output
+
+
+# ---- wrong requests
+
+
+def refused(result: Result, *words: str) -> None:
+    """The command ended with 2 and a message of one line with the words in it, before anything was started."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "nearest"),
+    [
+        ("--target", "container-wm", "container-vm"),
+        ("--model", "resnet05", "resnet50"),
+        ("--profile", "smok", "smoke"),
+        ("--engine", "dokcer", "docker"),
+        ("--scenario", "syntetic", "synthetic"),
+        ("--recipe", "tunned", "tuned"),
+        ("--accel", "kmv", "kvm"),
+        ("--device", "cud", "cuda"),
+        ("--parallel", "dpp", "ddp"),
+        ("--isa", "sharde", "shared"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_one(bench: Bench, option: str, wrong: str, nearest: str) -> None:
+    refused(bench("run", option, wrong), repr(wrong), f"did you mean {nearest}?", "choose among")
+
+
+def test_a_name_like_no_other_is_refused_with_all_of_them(bench: Bench) -> None:
+    result = bench("run", "--target", "moon")
+    refused(result, "'moon'", "choose among bare-metal, container, vm, container-vm, all")
+    assert "did you mean" not in result.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "-1"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--threads", "--blocks", "--repeat", "--batch", "--image-px", "--steps", "--trial-timeout", "--devices"),
+        *("--min-blocks", "--max-blocks"),
+    ],
+)
+def test_zero_and_negative_numbers_are_refused(bench: Bench, option: str, value: str) -> None:
+    refused(bench("run", option, value), value, "give a number from 1 up")
+
+
+@pytest.mark.parametrize("option", ["--warmup-steps", "--seed"])
+def test_a_number_that_may_be_zero_may_not_be_negative(bench: Bench, option: str) -> None:
+    refused(bench("run", option, "-1"), f"{option} -1", "give a number from 0 up")
+
+
+def test_what_is_no_number_is_refused(bench: Bench) -> None:
+    refused(bench("run", "--steps", "many"), "--steps", "many")
+
+
+@pytest.mark.usefixtures("machine")
+def test_too_many_cpus_are_refused_with_the_arithmetic(bench: Bench) -> None:
+    wanted = len(CPUS) + 1
+    result = bench("run", "--target", "bare-metal", "--cpus", str(wanted))
+    refused(result, f"--cpus {wanted}: this host allows CPUs", f"({len(CPUS)})", f"ask for 1 to {len(CPUS)}")
+    refused(bench("run", "--target", "bare-metal", "--cpus", f"0-{CPUS[-1] + 1}"), f"no CPU {CPUS[-1] + 1}")
+
+
+@pytest.mark.usefixtures("machine")
+def test_too_much_memory_is_refused_with_the_arithmetic(bench: Bench) -> None:
+    has = psutil.virtual_memory().total / GIB
+    result = bench("run", "--target", "bare-metal", "--memory", "900T")
+    refused(result, f"921600.0 GiB of memory asked for, the host has {has:.1f} GiB", "lower --memory")
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("text", ["much", "0", "-4G", "0.5"])
+def test_what_is_no_amount_of_memory_is_refused(bench: Bench, text: str) -> None:
+    refused(bench("run", "--target", "bare-metal", "--memory", text), repr(text), "write it as 512M or 4G")
+
+
+@pytest.mark.usefixtures("machine")
+def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
+    result = bench("run", "--target", "bare-metal", "--cpus", "1", "--threads", "2")
+    refused(result, "--threads 2 on 1 CPUs", "ask for 1 to 1")
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--image-px", "16"), "resnet50 cannot take images of 16 px"),
+        (("--gpus", "0,x"), "'x' is none"),
+        (("--vfio", "01:00.0"), "'01:00.0' is none"),
+        (("--device", "cuda"), "nvml is not there"),
+        (("--until", "2%", "--blocks", "3"), "exclude each other"),
+        (("--until", "200%"), "is not a share"),
+        (("--until", "2%", "--budget", "soon"), "is not a span of time"),
+    ],
+)
+def test_options_that_cannot_be_served_are_refused(bench: Bench, words: tuple[str, ...], said: str) -> None:
+    refused(bench("run", "--target", "bare-metal", "--memory", "1M", *words), said, "what to do:")
+
+
+def test_a_target_that_the_machine_cannot_carry_is_refused_when_it_was_named(bench: Bench, machine: Machine) -> None:
+    machine.usable["vm"] = False
+    refused(bench("run", "--target", "vm"), "this machine cannot carry vm: vm is not there", "install vm")
+    assert machine.events == []
+
+
+def test_an_engine_that_does_not_work_is_refused(bench: Bench, machine: Machine) -> None:
+    machine.usable["podman"] = False
+    result = bench("run", "--target", "container", "--engine", "podman")
+    refused(result, "--engine podman: podman is not there", "install podman")
+
+
+def test_without_an_image_it_is_told_how_to_build_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioning.doctor.examine", Machine().examine)
+    refused(bench("run", "--target", "bare-metal"), "no cpu image has been built", "bench image build")
+    refused(bench("image", "verify"), "no cpu image has been built")
+    refused(bench("image", "verify", "abcdefabcdef"), "no image 'abcdefabcdef'")
+
+
+def test_an_error_is_a_traceback_where_it_is_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIRTBENCH_DEBUG", "1")
+    result = bench("run", "--target", "moon")
+    assert type(result.exception).__name__ == "RequestError"
+
+
+# ---- a run on fakes
+
+SMALL = ("--memory", "1M", "--cpus", "1", "--out", "out")
+
+
+def test_a_run_measures_every_target_and_tells_where_the_records_are(
+    bench: Bench, machine: Machine, here: Path
+) -> None:
+    result = bench("run", *SMALL, "--json", "--repeat", "2", "--seed", "5")
+    assert result.exit_code == 0, result.stderr
+    said = json.loads(result.stdout)
+    assert (said["run_id"], said["directory"], said["failed"]) == ("out", "out", [])
+    assert {path.stem for path in (here / "out/trials").glob("*.json")} == set(said["trials"])
+    assert len(said["trials"]) == 2 * len(TARGETS)
+    assert len([event for event in machine.events if event.startswith("measure")]) == 2 * len(TARGETS)
+    plan = json.loads((here / "out/plan.json").read_text())
+    assert (plan["blocks"], plan["seed"], plan["envelope"]["cpus"]) == (2, 5, CPUS[:1])
+    assert plan["options"]["accelerator"] == "tcg"
+    assert plan["options"]["image"] == "a" * 64
+
+
+def test_the_numbers_of_the_profile_can_be_overridden(bench: Bench, machine: Machine, here: Path) -> None:
+    words = ("--batch", "3", "--image-px", "40", "--steps", "5", "--warmup-steps", "0", "--trial-timeout", "9")
+    assert bench("run", *SMALL, "--target", "vm", *words).exit_code == 0
+    plan = json.loads((here / "out/plan.json").read_text())
+    assert plan["workloads"] == {"resnet50": {"batch": 3, "image_px": 40, "steps": 5, "warmup_steps": 0}}
+    assert plan["trial_timeout_s"] == 9
+    assert len(machine.events) == 3
+
+
+def test_a_run_without_json_tells_the_same_to_people(bench: Bench, machine: Machine) -> None:
+    result = bench("run", *SMALL, "--target", "vm")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "1 trials measured, 0 failed: out" in result.stderr
+    assert "bench compare out" in result.stderr
+    assert machine.events[0].startswith("open")
+
+
+def test_a_run_without_a_directory_goes_to_the_results(bench: Bench, machine: Machine, here: Path) -> None:
+    assert bench("run", *SMALL[:4], "--target", "vm").exit_code == 0
+    (plan,) = (here / "results").glob("*/plan.json")
+    assert (plan.parent / "trials").is_dir()
+    assert machine.events
+
+
+def test_of_all_targets_those_that_the_machine_cannot_carry_are_left_out(bench: Bench, machine: Machine) -> None:
+    machine.usable["vm"] = machine.usable["container-vm"] = False
+    result = bench("run", *SMALL, "--target", "all", "--json")
+    assert result.exit_code == 0
+    assert len(json.loads(result.stdout)["trials"]) == 2
+    assert "vm is left out: vm is not there (what to do: install vm)" in result.stderr
+
+
+def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured(bench: Bench, machine: Machine) -> None:
+    machine.scenario.failing["vm"] = MeasurementError("the worker died", kind="worker")
+    result = bench("run", *SMALL, "--json")
+    assert result.exit_code == 1
+    said = json.loads(result.stdout)
+    assert said["failed"] == ["synthetic-resnet50-vm-b000"]
+    assert len(said["trials"]) == len(TARGETS)
+    assert "FAILED (worker): the worker died" in result.stderr
+
+
+def test_the_same_command_again_goes_on_and_another_plan_is_refused(bench: Bench, machine: Machine) -> None:
+    assert bench("run", *SMALL).exit_code == 0
+    machine.events.clear()
+    again = bench("run", *SMALL, "--json")
+    assert (again.exit_code, json.loads(again.stdout)["trials"]) == (0, [])
+    assert machine.events == []
+    refused(bench("run", *SMALL, "--seed", "9"), "holds a run of another plan: seed differ", "--out")
+
+
+def test_a_run_that_somebody_else_is_writing_is_refused(bench: Bench, machine: Machine, here: Path) -> None:
+    with Run(here / "out").exclusive():
+        refused(bench("run", *SMALL), "another bench is writing out")
+    assert machine.events == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_run_in_order_with_130(
+    bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    measure = machine.scenario.measure
+
+    def interrupted(trial: Trial, *rest: Any) -> Any:
+        if trial.position == 1:
+            os.kill(os.getpid(), number)
+        return measure(trial, *rest)
+
+    monkeypatch.setattr(machine.scenario, "measure", interrupted)
+    result = bench("run", *SMALL)
+    assert result.exit_code == cli.INTERRUPTED == 130
+    assert "what was measured is kept" in result.stderr
+    assert len(list((here / "out/trials").glob("*.json"))) == 1
+    assert machine.events[-1].startswith("close"), "the target was closed"
+    assert list((here / "home/ledger").glob("*.json")) == []
+
+
+def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Machine, here: Path) -> None:
+    two = ("--target", "bare-metal", "--target", "vm")
+    result = bench("run", *SMALL, *two, "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
+    assert result.exit_code == 0, result.stderr
+    assert len([event for event in machine.events if event.startswith("measure")]) == 4
+    assert "stopped after 2 blocks" in result.stderr
+    assert json.loads((here / "out/plan.json").read_text())["blocks"] == 2
+
+
+# ---- compare
+
+
+@pytest.fixture
+def run_of_two(here: Path) -> Path:
+    """Two blocks in which the VM has half the throughput of bare metal."""
+    run = Run(here / "results/20260101T000000-1")
+    run.begin(make_plan(targets=("bare-metal", "vm")))
+    seen = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2")
+    for block in range(2):
+        for target, speed in (("bare-metal", 10.0), ("vm", 5.0)):
+            run.save(
+                make_record(
+                    trial_id=f"synthetic-resnet50-{target}-b{block:03d}",
+                    run_id=run.run_id,
+                    target=target,
+                    block=block,
+                    throughput_images_per_s=speed,
+                    open_s=1.0,
+                    environment=Environments(host=seen, target=seen),
+                )
+            )
+    return run.directory
+
+
+def test_an_empty_directory_has_nothing_to_compare(bench: Bench, here: Path) -> None:
+    (here / "empty").mkdir()
+    refused(bench("compare", "empty"), "no usable record in empty", "bench run")
+    refused(bench("compare", "gone"), "no directory gone")
+
+
+def test_without_any_run_there_is_no_latest_one_to_compare(bench: Bench) -> None:
+    refused(bench("compare"), "no run in results/", "bench run --target all")
+
+
+def test_the_comparison_is_json_for_machines(bench: Bench, run_of_two: Path) -> None:
+    result = bench("compare", str(run_of_two), "--json")
+    assert result.exit_code == 0, result.stderr
+    assert '"vm"' in result.stdout
+    assert json.loads(result.stdout)
+
+
+def test_the_comparison_is_csv_with_a_row_for_each_target(bench: Bench, run_of_two: Path) -> None:
+    result = bench("compare", str(run_of_two), "--csv")
+    assert result.exit_code == 0, result.stderr
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert {row["target"] for row in rows} == {"bare-metal", "vm"}
+
+
+def test_the_comparison_is_a_table_in_markdown(bench: Bench, run_of_two: Path) -> None:
+    result = bench("compare", str(run_of_two), "--markdown")
+    assert result.exit_code == 0, result.stderr
+    rows = [line for line in result.stdout.splitlines() if line.startswith("|")]
+    assert any("bare-metal" in row for row in rows)
+    assert any("0.50" in row and "vm" in row for row in rows), "half of bare metal"
+
+
+def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, run_of_two: Path) -> None:
+    result = bench("compare")
+    assert result.exit_code == 0, result.stderr
+    assert "bare-metal" in result.stdout
+    drawn = {path.suffix for path in (run_of_two / "plots").iterdir()}
+    assert drawn == {".png", ".svg"}
+    assert f"drawn: {Path('results') / run_of_two.name / 'plots'}" in result.stderr
+
+
+def test_a_limit_on_the_change_needs_two_runs(bench: Bench, run_of_two: Path) -> None:
+    refused(bench("compare", str(run_of_two), "--fail-above", "5%"), "--fail-above compares two runs")
+
+
+# ---- the other commands
+
+
+def test_the_doctor_answers_machines_with_every_field(bench: Bench, machine: Machine) -> None:
+    machine.usable["vm"] = False
+    result = bench("doctor", "--json")
+    assert result.exit_code == 0
+    said = json.loads(result.stdout)
+    assert said["schema_version"] == 1
+    assert {tuple(each) for each in said["checks"]} == {("kind", "name", "usable", "evidence", "reason", "remedy")}
+    by_name = {each["name"]: each for each in said["checks"]}
+    assert by_name["container"] == {
+        "kind": "target",
+        "name": "container",
+        "usable": True,
+        "evidence": "seen",
+        "reason": None,
+        "remedy": None,
+    }
+    assert (by_name["vm"]["usable"], by_name["vm"]["reason"]) == (False, "vm is not there")
+    assert by_name["vm"]["remedy"] == "install vm"
+
+
+def test_the_doctor_answers_people_with_reasons_and_remedies(bench: Bench, machine: Machine) -> None:
+    machine.usable["vm"] = False
+    result = bench("doctor")
+    assert result.exit_code == 0
+    assert "vm is not there; install vm" in " ".join(result.stdout.split())
+
+
+def test_clean_says_that_nothing_was_left(bench: Bench) -> None:
+    result = bench("clean")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing was left behind\n", "")
+
+
+def test_clean_names_what_it_removed(bench: Bench, here: Path) -> None:
+    left = here / "home/left"
+    left.mkdir(parents=True)
+    (here / "home/ledger").mkdir()
+    entry = {"kind": "directory", "what": str(left), "boot_id": "before", "owner_pid": 1, "owner_started": 0}
+    (here / "home/ledger/a.json").write_text(json.dumps(entry))
+    result = bench("clean")
+    assert (result.exit_code, result.stdout) == (0, f"removed: directory {left}\n")
+    assert not left.exists()
+
+
+def test_clean_ends_with_1_when_something_stays(bench: Bench, here: Path) -> None:
+    (here / "home/ledger").mkdir(parents=True)
+    (here / "home/ledger/a.json").write_text("{}")
+    result = bench("clean")
+    assert result.exit_code == 1
+    assert "not an entry of this suite's ledger" in result.stderr
+    assert "what to do:" in result.stderr
+
+
+def test_without_images_the_list_is_empty(bench: Bench) -> None:
+    assert bench("image", "list").stdout == ""
+    assert json.loads(bench("image", "list", "--json").stdout) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_each_shell_is_a_script_for_bench(bench: Bench, shell: str) -> None:
+    result = bench("completion", shell)
+    assert result.exit_code == 0
+    assert "_BENCH_COMPLETE" in result.stdout
+
+
+def test_an_unknown_shell_is_refused(bench: Bench) -> None:
+    refused(bench("completion", "cmd"), "cmd")
