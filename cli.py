@@ -396,11 +396,9 @@ def _plan(options: dict[str, Any], targets: tuple[str, ...], choices: "Choices",
     )
     changed = {key: options[key] for key in ("batch", "image_px", "steps", "warmup_steps") if options[key] is not None}
     workloads = {model: make_workload(profile, model, changed) for model in options["models"]}
-    capability, capped = None, False
+    capability = None
     if options["isa"] == "shared":
-        level, capped = isa.shared(targets, choices.image, choices.accelerator, envelope, note)
-        capability = level if capped else None
-        note(f"vector instructions: {level}" + (", to which every target is capped" if capped else " on every target"))
+        capability = isa.shared(targets, choices.image, choices.accelerator, envelope, note)
     devices = {} if options["device"] == "cpu" else {key: str(options[key] or 1) for key in ("device", "devices")}
     return Plan(
         scenario=options["scenario"],

@@ -19,6 +19,7 @@ from suite.envelope import Envelope
 from suite.plan import CPU_CAPABILITIES, CpuCapability
 from suite.store import write_atomic
 
+CPUINFO = Path("/proc/cpuinfo")
 _NEEDS = {"avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"}}
 
 
@@ -31,15 +32,20 @@ def capability(cpuinfo: str) -> CpuCapability:
 
 def shared(
     targets: Sequence[str], image: Image, accelerator: Accelerator, envelope: Envelope, note: Callable[[str], None]
-) -> tuple[CpuCapability, bool]:
-    """The highest level that every target has, and whether some target has more and must be capped to it."""
-    levels = {capability(Path("/proc/cpuinfo").read_text())}
-    if {"vm", "container-vm"} & set(targets):
-        levels.add(_of_guests(image, accelerator, envelope, note))
-    if set(targets) <= {"vm", "container-vm"}:
-        levels = {_of_guests(image, accelerator, envelope, note)}
+) -> CpuCapability | None:
+    """What the jobs must be capped to, so that no target uses more than another has; None where all have the same.
+
+    Raises MeasurementError when a guest must be asked and does not start.
+    """
+    guests = {"vm", "container-vm"} & set(targets)
+    if not guests or guests == set(targets):
+        return None
+    levels = {capability(CPUINFO.read_text()), _of_guests(image, accelerator, envelope, note)}
+    if len(levels) == 1:
+        return None
     lowest = min(levels, key=CPU_CAPABILITIES.index)
-    return lowest, len(levels) > 1
+    note(f"every target is capped to the vector instructions that all have: {lowest} (--isa native leaves them)")
+    return lowest
 
 
 def _of_guests(

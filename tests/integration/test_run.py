@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from provisioning.home import home, runtime
 from provisioning.images.image import Image
 from provisioning.processes import TOKEN
 from suite.records import TrialRecord
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_image, require_root
 
 pytestmark = pytest.mark.integration
 
@@ -147,6 +149,28 @@ def test_a_run_that_is_complete_runs_nothing_again(everything: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert "4 of 4 trials are there already" in ended.stderr
     assert {path: path.stat().st_mtime_ns for path in (everything / "trials").iterdir()} == before
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_every_engine_runs_the_job_and_is_named_in_the_record(engine: str, tmp_path: Path) -> None:
+    words = ("run", "--target", "container", *SMALL, "--engine", engine, "--out", str(tmp_path / "run"))
+    with ExitStack() as stack:
+        env: dict[str, str] = {}
+        if engine == "docker":
+            # Not below pytest's own directory: a socket's path has 108 bytes at most.
+            place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
+            env = {"DOCKER_HOST": stack.enter_context(docker_daemon(place))}
+        else:
+            require("engine", engine)
+        ended = bench(*words, env=env)
+    assert ended.returncode == 0, ended.stderr
+    seen = records(tmp_path / "run")["container"].environment.target
+    assert seen is not None
+    assert seen.container_engine is not None
+    assert seen.container_engine.name == engine
+    assert seen.seccomp == "filter"
+    assert seen.userland_sha256 == require_image().digest
+    assert ours() == NOTHING
 
 
 def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_intact(tmp_path: Path) -> None:

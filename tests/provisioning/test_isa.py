@@ -1,0 +1,75 @@
+"""Which vector instructions the targets of a run share."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioning import isa
+from provisioning.images.image import Image
+from suite.envelope import GIB, Envelope
+
+ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+AVX2 = "flags\t\t: fpu sse2 avx avx2 fma"
+AVX512 = AVX2 + " avx512f avx512bw avx512dq avx512vl"
+
+
+@pytest.fixture
+def image() -> Image:
+    return Image(digest="0" * 64, variant="cpu", recipe_sha256="", created_at="", base="", files={})
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "level"),
+    [
+        ("", "default"),
+        ("flags\t: fpu sse2", "default"),
+        (AVX2, "avx2"),
+        (AVX2.replace(" fma", ""), "default"),
+        (AVX512, "avx512"),
+        (AVX512.replace(" avx512vl", ""), "avx2"),
+    ],
+)
+def test_a_level_is_told_by_all_the_flags_that_it_needs(cpuinfo: str, level: str) -> None:
+    assert isa.capability(f"model name\t: x\n{cpuinfo}\nbugs\t: none\n") == level
+
+
+@pytest.mark.parametrize("targets", [("bare-metal", "container"), ("vm",), ("vm", "container-vm")])
+def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
+    targets: tuple[str, ...], image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isa, "_of_guests", _asked)
+    assert isa.shared(targets, image, "tcg", ENVELOPE, _asked) is None
+
+
+def test_a_host_is_capped_to_its_guest_and_it_is_told(
+    image: Image, monkeypatch: pytest.MonkeyPatch, host_cpu: Callable[[str], None]
+) -> None:
+    host_cpu(AVX512)
+    monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx2")
+    said: list[str] = []
+    assert isa.shared(("bare-metal", "vm"), image, "tcg", ENVELOPE, said.append) == "avx2"
+    assert "avx2" in said[0]
+
+
+def test_a_guest_with_all_that_its_host_has_needs_no_cap(
+    image: Image, monkeypatch: pytest.MonkeyPatch, host_cpu: Callable[[str], None]
+) -> None:
+    host_cpu(AVX512)
+    monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx512")
+    assert isa.shared(("bare-metal", "vm"), image, "kvm", ENVELOPE, _asked) is None
+
+
+@pytest.fixture
+def host_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Makes this host's /proc/cpuinfo say so."""
+
+    def say(flags: str) -> None:
+        (tmp_path / "cpuinfo").write_text(flags + "\n")
+        monkeypatch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
+
+    return say
+
+
+def _asked(*_: object) -> None:
+    pytest.fail("nobody should have been asked")
