@@ -35,7 +35,10 @@ Exit codes: 0 done; 1 a measurement failed; 2 the request was wrong; 130 interru
 
 
 class Edge(click.Group):
-    """The one place where an error becomes a message: what, where, what to do next. ``--debug`` shows the traceback."""
+    """The one place where an error becomes a message: what, where, what to do next.
+
+    With ``VIRTBENCH_DEBUG`` set the traceback is shown.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (as click has it)
         try:
@@ -242,7 +245,7 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
     from scenarios.registry import get_scenario
     from suite import loop
 
-    with _observer(quiet=False) as observer:
+    with _observer() as observer:
         observer.note("checking this machine")
         checks = examine()
         targets = _carried(options["targets"], checks, observer.note)
@@ -309,12 +312,12 @@ def _steps(plan: Plan, options: dict[str, Any], store: Run, note: Callable[[str]
 
 
 @contextmanager
-def _observer(*, quiet: bool) -> "Iterator[Lines | Display]":
+def _observer() -> "Iterator[Lines | Display]":
     from rich.console import Console
 
     from suite.progress import Display, Lines
 
-    observer = Display(Console(stderr=True)) if sys.stderr.isatty() and not quiet else Lines(sys.stderr)
+    observer = Display(Console(stderr=True)) if sys.stderr.isatty() else Lines(sys.stderr)
     try:
         yield observer
     finally:

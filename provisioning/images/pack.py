@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from provisioning.images.image import sha256
 from provisioning.layers.engines.base import image_reference
 from suite.errors import MeasurementError
 from suite.interfaces import Node
@@ -49,7 +50,7 @@ def oci_archive(tree: Path, target: Path, digest: str) -> None:
         with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as tar:
             for path in sorted(p for p in tree.iterdir()):
                 tar.add(path, arcname=path.name, filter=_anonymous)
-        layer_sha = _sha256(layer)
+        layer_sha = sha256(layer)
         config = _json(
             {
                 "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine),
@@ -98,11 +99,6 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class ContainerLayer:
             memory_bytes=self.memory_bytes,
             limits=_hard_limits(node),
             gpus=self.gpus,
-            edits=edits_for(node, self.gpus) if engine.name == "runc" else edits_for(node, ()),
+            edits=edits_for(node, self.gpus if engine.name == "runc" else ()),
         )
         with ExitStack() as stack:
             if node.local:

@@ -1,6 +1,7 @@
 """QEMU's command line, and its control socket."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,6 @@ def end(socket: str) -> bool:
 
 def takes_direct_io(path: Path) -> bool:
     """Whether the file system under the file allows O_DIRECT."""
-    import os
-
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
     except OSError:
