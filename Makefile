@@ -5,8 +5,10 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Of the host: VMs, containers, bare metal under limits, image building.
 PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsprogs openssh-client cpio \
             util-linux iproute2 python3-venv
-# Tests start a docker daemon of their own, and look at the report in a browser.
-TEST_PACKAGES := $(PACKAGES) $(if $(shell command -v dockerd),,docker.io)
+# Tests start a docker daemon of their own, run the probes' programs here too, and look at the report in a browser
+# (elsewhere than on Debian it is no package of apt's; then that test is skipped).
+TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables $(if $(shell command -v dockerd),,docker.io) \
+                 $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
 TESTS ?= tests
 
 .PHONY: quickstart setup setup-test test lint format schema help
@@ -53,6 +55,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 test: setup-test
 	@echo "== building the image that the integration tests run (nothing when it is up to date)"
 	$(BENCH) image build
+	@echo "== removing what a crashed run may have left"
+	$(BENCH) clean
 	@echo "== running the tests"
 	$(VENV)/bin/python -m pytest $(TESTS)
 

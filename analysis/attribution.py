@@ -6,7 +6,7 @@ up: the parts and what stays unexplained sum to the difference of the whole (ope
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,19 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
+from analysis.explanation import UNEXPLAINED, Difference, Explained, Explanation
 from analysis.load import Records
-from analysis.pairs import ROW, pair, with_variants
-from analysis.results import Job, known_first
-from analysis.statistics import StepTimes, locate, step_times
-from analysis.validity import assess
+from analysis.metrics import METRICS, PROBE
+from analysis.pairs import ROW, plain, to_baseline, with_variants
+from analysis.prediction import predictions
+from analysis.results import AblationEffect, Job, known_first
+from analysis.statistics import MARGIN, locate, step_times
+from analysis.switches import switches
+from analysis.validity import usable
 from analysis.warnings import AnalysisWarning, SkippedRecord
 from suite.plan import BASELINE, TARGETS
 from suite.profiles import MODELS
 from suite.records import Steps, Timeline
-
-UNEXPLAINED = "unexplained"
 
 
 class Parts(BaseModel):
@@ -52,6 +54,7 @@ class Parts(BaseModel):
             "warm-up": timeline.warmup_s,
             **{name: None if column is None else math.fsum(column) for name, column in measured.items()},
             "teardown": timeline.teardown_s,
+            "exit": timeline.exit_s,
         }
         return {name: seconds for name, seconds in parts.items() if seconds is not None}
 
@@ -60,61 +63,40 @@ class Parts(BaseModel):
         return self.open_s + self.elapsed_s
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Mean seconds of one part on bare metal and on the target, their difference, and its 95 % interval (of two blocks
-    or more)."""
+def explain(records: Records, *, margin: float = MARGIN, force: bool = False) -> Explained:
+    """One explanation per job, model and target that shares a block with a comparable bare-metal trial.
 
-    name: str
-    baseline_s: float
-    target_s: float
-    difference_s: float
-    interval: tuple[float, float] | None
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The waterfall of one target: ``parts``, in the order of a trial and ``unexplained`` last, sum to ``whole``."""
-
-    job: Job
-    model: str
-    target: str
-    blocks: int
-    whole: Difference
-    parts: tuple[Difference, ...]
-    baseline_steps: StepTimes | None
-    target_steps: StepTimes | None
-    notes: tuple[str, ...]
-    """Substitutes and marks, as in a comparison."""
-
-
-@dataclass(frozen=True)
-class Explained:
-    """The result of ``explain``; the warnings name records whose parts could not be read."""
-
-    explanations: tuple[Explanation, ...]
-    warnings: tuple[AnalysisWarning, ...]
-
-
-def explain(records: Records, *, force: bool = False) -> Explained:
-    """One explanation per job, model and target that shares a block with a comparable bare-metal trial."""
-    trials = with_variants(records.trials)
-    ok = trials[trials["ok"]]
-    pairs = pair(ok)
-    validity = assess(pairs)
-    usable = pairs if force else pairs[validity.refused == ""]
+    With what was switched in the same blocks (judged against ``margin``), and what the probes predict.
+    """
+    every = with_variants(records.trials)
+    trials = plain(every)
+    ok = trials[trials["ok"] & (trials["scenario"] != PROBE)]
+    formed = usable(to_baseline(ok, []), force=force).pairs
     read = _Reader(ok)
     found = []
-    for key, blocks in usable[usable["target"] != BASELINE].groupby(ROW):
+    for key, blocks in formed[formed["target"] != BASELINE].groupby(ROW):
         *job, model, target = (str(part) for part in key)
         both = [(read(block, BASELINE), read(block, target)) for _, block in blocks.iterrows()]
-        complete = [(base, own) for base, own in both if base and own]
-        if complete:
-            marks = [*validity.declared[blocks.index], *("forced: " + validity.refused[blocks.index])]
-            notes = [*read.substitutes(blocks, target), *(mark for mark in marks if mark not in ("", "forced: "))]
-            found.append(_explanation(Job(*job), model, target, complete, tuple(dict.fromkeys(notes))))
+        finished = [(base, own) for base, own in both if base and own]
+        if finished:
+            notes = [*read.substitutes(blocks, target), *(mark for mark in blocks["marks"] if mark)]
+            found.append(_explanation(Job(*job), model, target, finished, tuple(dict.fromkeys(notes))))
     found.sort(key=lambda one: (one.job, known_first(MODELS, one.model), known_first(TARGETS, one.target)))
-    return Explained(tuple(found), tuple(read.warnings))
+    switched, _ = switches(every[every["ok"]], METRICS, margin, force=force)
+    complete = [
+        replace(one, ablations=_beside(one, switched), prediction=prediction)
+        for one, prediction in zip(found, predictions(found, trials, records, force=force), strict=True)
+    ]
+    return Explained(tuple(complete), tuple(read.warnings))
+
+
+def _beside(one: Explanation, switched: Sequence[AblationEffect]) -> tuple[AblationEffect, ...]:
+    """What was switched on the target, and on bare metal."""
+    return tuple(
+        found
+        for found in switched
+        if (found.job, found.model) == (one.job, one.model) and found.target in (one.target, BASELINE)
+    )
 
 
 class _Reader:

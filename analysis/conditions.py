@@ -108,8 +108,29 @@ class MitigationsDiffer(AnalysisWarning):
         return "part of the difference may come from this; the records hold both sides (environment.*.mitigations)"
 
 
+class NotRead(Disturbance):
+    kind = "cold-not-read"
+    finding = "the page cache was to be cold, and less was read from the disk than the images hold"
+    remedy = (
+        "something kept the files in memory: a host's cache below this machine, or another reader; do not call it cold"
+    )
+
+
+class DamagedImages(Disturbance):
+    kind = "damaged-images"
+    finding = "images could not be decoded, and others took their places"
+    remedy = "see damaged_files in the records, and bench data verify"
+
+
 def _share(text: str) -> Callable[[float], str]:
     return lambda amount: f"up to {amount * 100:.2g} % {text}"
+
+
+def unread(trials: pd.DataFrame) -> "pd.Series[float]":
+    """The share of a cold trial's data that no counter saw coming from the disk; missing where nothing was counted."""
+    read = trials[["worker_disk_read_bytes", "serving_disk_read_bytes"]].max(axis=1)
+    share: pd.Series[float] = 1 - read / trials["data_bytes"].where(trials["data_bytes"] > 0)
+    return share.where(trials["page_cache"] == "cold")
 
 
 _GIVEN = "performance"
@@ -124,6 +145,8 @@ RULES = (
     (SlowGovernor, lambda t: (t["governor"].notna() & (t["governor"] != _GIVEN)).astype(float), 0, lambda _: "set so"),
     (SharedSiblings, lambda t: t["siblings_shared"].eq(True).astype(float), 0, lambda _: "see lscpu -e"),
     (NumaCrossing, lambda t: t["numa_nodes"] - 1, 0, lambda n: f"up to {n + 1:.0f} nodes"),
+    (NotRead, unread, 0, _share("of the bytes missing")),
+    (DamagedImages, lambda t: t["damaged"], 0, lambda n: f"up to {n:.0f} in a trial"),
 )
 """A kind of disturbance, its amount in each trial, the amount from which it is worth a warning, and its wording."""
 

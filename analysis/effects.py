@@ -3,14 +3,17 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import pandas as pd
 
+from analysis.metrics import METRICS, Metric
 from analysis.pairs import ROW
-from analysis.results import METRICS, Effect, Job, Metric, Overall, known_first
-from analysis.statistics import judge, locate
-from suite.plan import BASELINE, TARGETS
+from analysis.results import Effect, Job, Overall, known_first
+from analysis.statistics import Location, Verdict, judge, locate
+from suite.plan import TARGETS
 
+_Key = TypeVar("_Key", bound=tuple[Any, ...])
 Key = tuple[Job, str, str]
 """A job, a model (or nothing), and a target (or nothing)."""
 Ratios = Mapping[Key, "pd.Series[float]"]
@@ -18,8 +21,8 @@ Ratios = Mapping[Key, "pd.Series[float]"]
 
 
 def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, "pd.Series[float]"]:
-    """Log ratios to bare metal of every other target, in the blocks in which the metric was measured."""
-    measured = pairs[(pairs["target"] != BASELINE) & pairs[metric.column].notna()].set_index(["run_id", "block"])
+    """Log ratios of every target of the pairs, in the blocks in which the metric was measured."""
+    measured = pairs[metric.rows(pairs) & pairs[metric.column].notna()].set_index(["run_id", "block"])
     found = {}
     for key, rows in measured.groupby(ROW):
         *job, model, target = (str(part) for part in key)
@@ -27,22 +30,26 @@ def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, "pd.Series[float
     return found
 
 
-def judged(ratios: Ratios, metric: Metric, margin: float) -> dict[Key, Effect]:
-    """An effect of each; the family that verdicts are corrected for is all of the same job."""
-    families: dict[Job, list[Key]] = defaultdict(list)
+def judged(ratios: "Mapping[_Key, pd.Series[float]]", metric: Metric, margin: float) -> dict[_Key, Effect]:
+    """An effect of each; the family that verdicts are corrected for is all that are given of the same job."""
+    families: dict[Job, list[_Key]] = defaultdict(list)
     for key in ratios:
         families[key[0]].append(key)
-    found: dict[Key, Effect] = {}
+    found: dict[_Key, Effect] = {}
     for keys in families.values():
         places = [locate(list(ratios[key])) for key in keys]
         verdicts = judge(places, margin, more_is_faster=metric.more_is_faster)
         for key, place, verdict in zip(keys, places, verdicts, strict=True):
-            if place is None:
-                continue
-            ends = place.interval
-            interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
-            found[key] = Effect(math.exp(place.centre), place.n, interval, verdict)
+            if place is not None:
+                found[key] = effect(place, verdict)
     return found
+
+
+def effect(place: Location, verdict: Verdict | None = None) -> Effect:
+    """Of a mean of log ratios."""
+    ends = place.interval
+    interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
+    return Effect(math.exp(place.centre), place.n, interval, verdict)
 
 
 def interactions(ratios: Ratios) -> dict[Key, "pd.Series[float]"]:
@@ -59,19 +66,22 @@ def interactions(ratios: Ratios) -> dict[Key, "pd.Series[float]"]:
 
 
 def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
-    """Over all models of each job and target, per metric's name; nothing where there is one model."""
+    """Over all models of each job and target, per metric of a training; nothing where there is one model.
+
+    ``ratios`` by the metric's column.
+    """
     models: dict[tuple[Job, str], list[str]] = defaultdict(list)
-    for job, model, target in dict.fromkeys(key for found in ratios.values() for key in found):
+    for job, model, target in dict.fromkeys(key for metric in METRICS for key in ratios[metric.column]):
         models[job, target].append(model)
     effects: dict[tuple[Job, str], dict[str, Effect]] = defaultdict(dict)
     for metric in METRICS:
         means = {
-            (job, "", target): _mean(ratios[metric.name], job, names, target)
+            (job, "", target): _mean(ratios[metric.column], job, names, target)
             for (job, target), names in models.items()
             if len(names) > 1
         }
-        for (job, _, target), effect in judged(means, metric, margin).items():
-            effects[job, target][metric.name] = effect
+        for (job, _, target), found in judged(means, metric, margin).items():
+            effects[job, target][metric.name] = found
     order = sorted(effects, key=lambda key: (key[0], known_first(TARGETS, key[1])))
     return tuple(Overall(job, target, tuple(models[job, target]), effects[job, target]) for job, target in order)
 

@@ -41,9 +41,47 @@ class _Conditions(BaseModel):
     numa_nodes: list[_Count] | None = None
 
 
-class _Environments(BaseModel):
+class Environments(BaseModel):
+    """The host and the inside of the target; the same in most records of a run."""
+
     host: _Host
     target: _Target | None = None
+
+
+class _Usage(BaseModel):
+    cpu_s: _Seconds | None = None
+    peak_memory_bytes: _Count | None = None
+    disk_read_bytes: _Count | None = None
+    disk_written_bytes: _Count | None = None
+
+    def row(self) -> tuple[float | None, ...]:
+        return self.cpu_s, self.peak_memory_bytes, self.disk_read_bytes, self.disk_written_bytes
+
+
+class _Resources(BaseModel):
+    serving: _Usage | None = None
+    worker: _Usage | None = None
+    energy_j: dict[str, _Seconds] | None = None
+
+
+class _DataUse(BaseModel):
+    sha256: str
+    size_bytes: _Count
+    bytes_read: _Count
+    images_read: _Count
+    damaged: _Count = 0
+
+
+class _Details(BaseModel):
+    devices: Any = None  # details promise nothing
+
+
+class Probed(BaseModel):
+    """One metric of a probe."""
+
+    value: _Positive
+    unit: str
+    better: Literal["more", "less"]
 
 
 class _Outcome(BaseModel):
@@ -65,8 +103,8 @@ class _Envelope(BaseModel):
     threads: _Count
 
 
-class Fields(BaseModel):
-    """The part of ``suite.records.TrialRecord`` that is read here; a test holds the two together."""
+class Apart(BaseModel):
+    """``Fields`` without the environment, for who has read that on its own."""
 
     schema_version: Literal[1]
     run_id: str
@@ -75,38 +113,47 @@ class Fields(BaseModel):
     scenario: _Name
     target: _Name
     replica: _Count = 0
+    ablation: _Name | None = None
+    warm_up: bool = False
     model: _Name
     data: _Name
     profile: _Name
     recipe: _Name
     block: _Count
     position: _Count
-    workload: _Workload
+    workload: _Workload | None = None
     envelope: _Envelope
+    page_cache: Literal["cold", "warm"] | None = None
     options: dict[str, str] = {}
     outcome: _Outcome
     throughput_images_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
+    metrics: dict[str, Probed] = {}
+    data_use: _DataUse | None = None
     clock_ratio: _Positive | None = None
     substitutes: list[str] = []
-    environment: _Environments
     conditions: _Conditions | None = None
+    resources: _Resources | None = None
+    details: _Details | None = None
 
     @model_validator(mode="after")
     def _ok_has_numbers(self) -> Self:
-        if self.outcome.status == "ok" and None in (self.throughput_images_per_s, self.elapsed_s):
-            raise ValueError("a trial that is ok has throughput_images_per_s and elapsed_s")
+        measured = self.throughput_images_per_s is not None or self.metrics
+        if self.outcome.status == "ok" and (not measured or self.elapsed_s is None):
+            raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         return self
 
-    def row(self) -> tuple[Any, ...]:
+    def row_in(self, environment: Environments) -> tuple[Any, ...]:
         """The values of ``COLUMNS``."""
-        workload, envelope, environment, outcome = self.workload, self.envelope, self.environment, self.outcome
+        workload, envelope, outcome = self.workload, self.envelope, self.outcome
         seen, conditions = environment.target or _NOTHING_SEEN, self.conditions or _NOTHING_KNOWN
+        resources, devices = self.resources or _NOTHING_COUNTED, self.details and self.details.devices
         return (
             *(self.run_id, self.trial_id, self.started_at, self.scenario, self.data, self.profile, self.recipe),
             *(self.model, self.target, self.replica, self.block, self.position),
-            *(workload.batch, workload.image_px, workload.warmup_steps, workload.steps),
+            *(self.ablation, self.warm_up, self.page_cache),
+            *((workload.batch, workload.image_px, workload.warmup_steps, workload.steps) if workload else _NO_WORK),
             *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
             "\n".join([f"{key}={value}" for key, value in sorted(self.options.items())]),
             environment.host.cpu_model,
@@ -123,7 +170,29 @@ class Fields(BaseModel):
             *(conditions.thermal_throttles, conditions.swapped_bytes, conditions.governor),
             conditions.siblings_shared,
             None if conditions.numa_nodes is None else len(conditions.numa_nodes),
+            *(resources.serving or _NOTHING_USED).row(),
+            *(resources.worker or _NOTHING_USED).row(),
+            sum(resources.energy_j.values()) if resources.energy_j else None,
+            devices if isinstance(devices, int) and devices > 0 else None,
+            *(self._data() if self.data_use else _NO_DATA),
+            self.metrics or None,
         )
+
+    def _data(self) -> tuple[Any, ...]:
+        used = self.data_use
+        # More than one epoch reads files again, and the page cache has them then.
+        return (
+            (used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NO_DATA
+        )
+
+
+class Fields(Apart):
+    """The part of ``suite.records.TrialRecord`` that is read here; a test holds the two together."""
+
+    environment: Environments
+
+    def row(self) -> tuple[Any, ...]:
+        return self.row_in(self.environment)
 
 
 def _lines(mitigations: dict[str, str] | None) -> str | None:
@@ -136,10 +205,15 @@ def _joined(items: tuple[tuple[str, str], ...]) -> str:
     return "\n".join(f"{name}: {how}" for name, how in sorted(items))
 
 
-_NOTHING_SEEN, _NOTHING_KNOWN = _Target(), _Conditions()
+_NOTHING_SEEN, _NOTHING_KNOWN, _NOTHING_COUNTED, _NOTHING_USED = _Target(), _Conditions(), _Resources(), _Usage()
+_NO_WORK = _NO_DATA = (None,) * 4
+_USAGE = ("cpu_s", "peak_memory_bytes", "disk_read_bytes", "disk_written_bytes")
+USED = (*(f"serving_{name}" for name in _USAGE), *(f"worker_{name}" for name in _USAGE), "energy_j")
+"""What a trial cost on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
 COLUMNS = (
     *("run_id", "trial_id", "started_at", "scenario", "data", "profile", "recipe"),
     *("model", "target", "replica", "block", "position"),
+    *("ablation", "warm_up", "page_cache"),
     *("batch", "image_px", "warmup_steps", "steps"),
     *("cpus", "memory_bytes", "threads"),
     "options",
@@ -151,5 +225,10 @@ COLUMNS = (
     *("seen_cpus", "seen_memory_bytes", "seen_threads", "affinity", "host_mitigations", "mitigations"),
     *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "governor"),
     *("siblings_shared", "numa_nodes"),
+    *USED,
+    "devices",
+    *("data_sha256", "data_bytes", "images_read", "damaged"),
+    "metrics",
 )
-"""The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside."""
+"""The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,
+``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name."""

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.metrics import PROBE
 from analysis.pairs import JOB, ROW
-from analysis.results import Group, Job
+from analysis.results import Group, Job, switched
 from analysis.warnings import FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
 from suite.plan import BASELINE
 
@@ -20,13 +21,13 @@ def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
     """One per target and model that has failed trials, with the first of them."""
     if trials["ok"].all():
         return
-    of = trials.groupby(ROW)["ok"].transform("size")
-    for _, failed in trials[~trials["ok"]].groupby(ROW):
+    arms = trials.assign(ablation=trials["ablation"].fillna(""))
+    of = arms.groupby([*ROW, "ablation"])["ok"].transform("size")
+    for _, failed in arms[~arms["ok"]].groupby([*ROW, "ablation"]):
         first = failed.iloc[0]
+        target = f"{first['target']}, {switched(first['ablation'])}" if first["ablation"] else first["target"]
         error = f"{first['error_kind']}: {first['error_message']}"
-        yield FailedTrials(
-            _what(first), first["target"], len(failed), int(of[failed.index[0]]), error, Path(first["path"])
-        )
+        yield FailedTrials(_what(first), target, len(failed), int(of[failed.index[0]]), error, Path(first["path"]))
 
 
 def mixtures(trials: pd.DataFrame) -> Iterator[MixedSubstitutes]:
@@ -38,11 +39,12 @@ def mixtures(trials: pd.DataFrame) -> Iterator[MixedSubstitutes]:
         yield MixedSubstitutes(_what(row), row["target"], tuple(sorted(differing)))
 
 
-def refusals(pairs: pd.DataFrame, differences: "pd.Series[str]") -> Iterator[Incomparable]:
-    """One per target, model and difference of the pairs, whose refusals are in ``differences``."""
-    for _, blocks in pairs.groupby([*(pairs[key] for key in ROW), differences]):
+def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "") -> Iterator[Incomparable]:
+    """One per target, model and difference of pairs that ``validity.usable`` refused."""
+    for _, blocks in refused.groupby([*(refused[key] for key in ROW), refused["difference"]]):
         first = blocks.iloc[0]
-        yield Incomparable(_what(first), first["target"], len(blocks), differences[blocks.index[0]])
+        target = f"{first['target']}, {switched(ablation)}" if ablation else str(first["target"])
+        yield Incomparable(_what(first), target, len(blocks), str(first["difference"]), against)
 
 
 def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
@@ -60,8 +62,16 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
             models.append(group.model)
             targets += (target for target in bare if target not in targets)
     for (job, reason), (models, targets) in found.items():
-        request = {key: getattr(job, key) for key in ("scenario", "data", "profile", "recipe")}
-        yield NotNormalised(str(job), tuple(models), tuple(targets), reason, request)
+        yield NotNormalised(str(job), tuple(models), tuple(targets), reason, _request(job))
+
+
+def _request(job: Job) -> dict[str, str]:
+    """Options of ``bench run`` that ask for this job."""
+    keys = ("scenario", "profile") if job.scenario == PROBE else ("scenario", "profile", "recipe")
+    request = {key: str(getattr(job, key)) for key in keys}
+    if job.data != "synthetic":
+        request["data"] = job.data if job.data == "generated" else f"{job.data}:DIR"
+    return request
 
 
 def _no_ratio(group: Group) -> str:

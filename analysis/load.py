@@ -8,13 +8,15 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from pydantic import ValidationError
 
-from analysis.fields import COLUMNS, Fields
+from analysis.fields import COLUMNS, USED, Apart, Environments, Fields
+from analysis.metrics import METRICS, Metric, spread
 from analysis.warnings import AnalysisWarning, CopiedRecords, EmptyRun, SkippedRecord
 from suite.errors import RequestError
 from suite.records import SCHEMA_VERSION
@@ -23,21 +25,28 @@ FLOATS = (
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
     *("seen_cpus", "seen_memory_bytes", "seen_threads"),
     *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "numa_nodes"),
+    *("batch", "image_px", "warmup_steps", "steps"),
+    *USED,
+    *("devices", "data_bytes", "images_read", "damaged"),
 )
 _CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target")
 
 
 @dataclass(frozen=True)
 class Records:
-    """The trials of one or more runs.
+    """The trials of one or more runs that count: those of warm-up blocks are left out by that rule.
 
-    ``trials`` has one row per trial; its columns are ``fields.COLUMNS`` and ``path``, the record's file. Absent values
-    are missing, never zero. ``options`` and ``substitutes`` hold one item per line.
+    ``trials`` has one row per trial; its columns are ``fields.COLUMNS``, ``path``, the record's file, and in place of
+    ``metrics`` a column of each of the ``metrics``. Absent values are missing, never zero. ``options`` and
+    ``substitutes`` hold one item per line.
     """
 
     trials: pd.DataFrame
     directories: tuple[Path, ...]
     warnings: tuple[AnalysisWarning, ...]
+    metrics: tuple[Metric, ...] = METRICS
+    warmup_trials: int = 0
+    """How many were left out."""
 
 
 def load(directories: Sequence[Path]) -> Records:
@@ -61,6 +70,10 @@ def load(directories: Sequence[Path]) -> Records:
             warnings.append(EmptyRun(directory))
     if not rows:
         raise _nothing(unique, warnings)
+    return _table(rows, tuple(unique), warnings)
+
+
+def _table(rows: list[tuple[Any, ...]], directories: tuple[Path, ...], warnings: list[AnalysisWarning]) -> Records:
     trials = pd.DataFrame.from_records(rows, columns=[*COLUMNS, "path"])
     # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
     trials = trials.astype(dict.fromkeys(FLOATS, "float64") | dict.fromkeys(_CATEGORIES, "category"))
@@ -68,7 +81,17 @@ def load(directories: Sequence[Path]) -> Records:
     if copies.any():
         warnings.append(CopiedRecords(int(copies.sum()), Path(str(trials.loc[copies, "path"].iloc[0]))))
         trials = trials[~copies].reset_index(drop=True)
-    return Records(trials, tuple(unique), tuple(warnings))
+    warm_up = trials["warm_up"].astype(bool)
+    if warm_up.all():
+        raise RequestError(
+            f"there are {len(trials)} warm-up trials and no other in {', '.join(map(str, directories))}",
+            remedy="let the run go on: the same bench run continues it",
+        )
+    if warm_up.any():
+        trials = trials[~warm_up].reset_index(drop=True)
+    counted = spread(trials)
+    found = (*warnings, *counted.warnings)
+    return Records(counted.trials, directories, found, counted.metrics, int(warm_up.sum()))
 
 
 def _files(directory: Path) -> Iterator[str]:
@@ -92,22 +115,35 @@ def _read(path: str) -> tuple[Any, ...] | SkippedRecord:
     except OSError as error:
         return SkippedRecord(Path(path), f"it cannot be read ({error.strerror})", "check the file and its permissions")
     try:
-        return Fields.model_validate_json(_without_steps(content)).row()
+        rest, _ = _cut(content, b"steps")
+        rest, environment = _cut(rest, b"environment")
+        if environment is None:
+            return Fields.model_validate_json(rest).row()
+        return Apart.model_validate_json(rest).row_in(_environments(environment))
     except ValidationError as error:
         return _diagnosis(Path(path), content, error)
 
 
-def _without_steps(content: bytes) -> bytes:
-    """The record without the step times, which are half of a file and most of the time to parse it.
+def _cut(content: bytes, key: bytes) -> tuple[bytes, bytes | None]:
+    """The record with null in place of what stands under a key, and that; None where it was not found.
 
-    Relies on how the store writes: one key of the record per line, indented by one. A line break cannot stand inside a
-    JSON string, so in such a file the marks are what they look like; in a file written otherwise there are none.
+    Step times and environments are most of a file and most of the time to parse it: the ones are not needed, and the
+    others are nearly always those of the record before. Relies on how the store writes: one key of the record per line,
+    indented by one. A line break cannot stand inside a JSON string, so in such a file the marks are what they look
+    like; in a file written otherwise there are none.
     """
-    begin = content.find(b'\n "steps": {')
+    mark = b'\n "' + key + b'": '
+    begin = content.find(mark + b"{")
     end = content.find(b"\n }", begin)
     if begin < 0 or end < 0:
-        return content
-    return content[:begin] + b'\n "steps": null' + content[end + 3 :]
+        return content, None
+    begin += len(mark)
+    return content[:begin] + b"null" + content[end + 3 :], content[begin : end + 3]
+
+
+@lru_cache(maxsize=1024)
+def _environments(content: bytes) -> Environments:
+    return Environments.model_validate_json(content)
 
 
 def _diagnosis(path: Path, content: bytes, error: ValidationError) -> SkippedRecord:

@@ -1,54 +1,77 @@
 """The noise floor of each group: what bare metal shows against itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from analysis.pairs import GROUP
-from analysis.results import METRICS, Job
+from analysis.effects import Key, judged, ratios_of
+from analysis.metrics import Metric
+from analysis.pairs import GROUP, baseline, pair
+from analysis.results import Effect, Job
 from analysis.statistics import NoiseFloor, locate, noise_floor
+from analysis.validity import usable
 from analysis.warnings import BaselineDiffers
 from suite.plan import BASELINE
 
-Floors = dict[tuple[Job, str], dict[str, NoiseFloor]]
+Group = tuple[Job, str]
+Floors = dict[Group, dict[str, NoiseFloor]]
 """By job and model, then by the metric's name."""
 
 
-def noise_floors(ok: pd.DataFrame) -> tuple[Floors, list[BaselineDiffers]]:
-    """From trials that are ok and have ``variant``; with the groups whose two bare-metal trials differ."""
-    base = ok[ok["target"] == BASELINE]
+def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key, "pd.Series[float]"]]:
+    """By the metric's column: log(second / first bare-metal trial) of the blocks that hold both."""
+    base = baseline(ok)
+    again = base[base["replica"] == 1]
+    if again.empty:
+        return {metric.column: {} for metric in metrics}
+    pairs = pair(again, base[base["replica"] == 0], [metric.column for metric in metrics])
+    return {metric.column: ratios_of(usable(pairs).pairs, metric) for metric in metrics}
+
+
+def against_itself(
+    ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric], margin: float
+) -> dict[Group, dict[str, Effect]]:
+    """What the two bare-metal trials say against each other; a family of its own per job and metric."""
+    found: dict[Group, dict[str, Effect]] = {}
+    for metric in metrics:
+        for (job, model, _), effect in judged(ratios[metric.column], metric, margin).items():
+            found.setdefault((job, model), {})[metric.name] = effect
+    return found
+
+
+def noise_floors(
+    ok: pd.DataFrame, ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
+) -> Floors:
+    """From trials that are ok and have ``variant``, and their ``replicas``."""
     floors: Floors = {}
-    differing: list[BaselineDiffers] = []
-    for key, rows in base.groupby(GROUP):
+    for key, rows in baseline(ok).groupby(GROUP):
         *parts, model = (str(part) for part in key)
         job = Job(*parts)
         found = floors.setdefault((job, model), {})
-        for metric in METRICS:
-            logs = _logs(rows, metric.column)
-            replicas = _replicas(logs)
-            runs = [run[0].dropna().to_numpy() for _, run in logs.groupby("run_id")] if 0 in logs else []
-            if floor := noise_floor(replicas, runs):
-                found[metric.name] = floor
-            differing += _differing(f"{job}, {model}", metric.name, replicas)
-    return floors, differing
+        for metric in metrics:
+            if metric.of(job.scenario, model):
+                both = list(ratios[metric.column].get((job, model, BASELINE), ()))
+                if floor := noise_floor(both, _runs(rows[rows["replica"] == 0], metric.column)):
+                    found[metric.name] = floor
+    return floors
 
 
-def _logs(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Of one metric: a row per block, a column per replica."""
+def _runs(rows: pd.DataFrame, column: str) -> list[np.ndarray]:
+    """Of each run, the logarithms in the order of its blocks."""
     logs = np.log(rows[column].where(rows[column] > 0))
-    means: pd.Series[float] = logs.groupby([rows["run_id"].astype(str), rows["block"], rows["replica"]]).mean()
-    return pd.DataFrame(means.unstack("replica"))
+    means: pd.Series[float] = logs.groupby([rows["run_id"].astype(str), rows["block"]]).mean()
+    return [run.dropna().to_numpy() for _, run in means.groupby("run_id")]
 
 
-def _replicas(logs: pd.DataFrame) -> npt.NDArray[np.float64]:
-    both = (logs[1] - logs[0]).dropna() if {0, 1} <= set(logs.columns) else ()
-    return np.asarray(both, dtype=np.float64)
-
-
-def _differing(what: str, metric: str, replicas: npt.NDArray[np.float64]) -> Iterator[BaselineDiffers]:
-    place = locate(replicas)
-    if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
-        low, high = np.exp(place.interval)
-        yield BaselineDiffers(what, metric, float(np.exp(place.centre)), (float(low), float(high)))
+def differing(
+    ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
+) -> Iterator[BaselineDiffers]:
+    """The groups whose two bare-metal trials differ: their interval leaves 1 out, whatever the margin."""
+    for metric in metrics:
+        for (job, model, _), values in ratios[metric.column].items():
+            place = locate(list(values))
+            if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
+                low, high = np.exp(place.interval)
+                ends = (float(low), float(high))
+                yield BaselineDiffers(f"{job}, {model}", metric.name, float(np.exp(place.centre)), ends)

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from analysis.load import Records
+from analysis.metrics import PROBE
 from suite.envelope import format_cpu_list
 from suite.plan import Plan
 from suite.profiles import PROFILES
@@ -103,12 +104,20 @@ def run_command(plan: Plan) -> list[str]:
     """``bench run`` with what makes this plan again on the same machine."""
     argv = ["bench", "run", "--scenario", plan.scenario]
     argv += [word for target in plan.targets for word in ("--target", target)]
-    argv += [word for model in plan.models for word in ("--model", model)]
+    named = "--probe" if plan.scenario == PROBE else "--model"
+    argv += [word for model in plan.models for word in (named, model)]
     argv += ["--profile", plan.profile, "--recipe", plan.recipe, "--blocks", str(plan.blocks), "--seed", str(plan.seed)]
     envelope = plan.envelope
     argv += ["--cpus", format_cpu_list(envelope.cpus), "--memory", str(envelope.memory_bytes)]
     argv += ["--threads", str(envelope.threads)]
-    flags = {"engine": "--engine", "accelerator": "--accel", "isa": "--isa", "gpus": "--gpus", "vfio": "--vfio"}
+    flags = {
+        "decoder": "--decoder",
+        "engine": "--engine",
+        "accelerator": "--accel",
+        "isa": "--isa",
+        "gpus": "--gpus",
+        "vfio": "--vfio",
+    }
     argv += [word for name, flag in flags.items() if name in plan.options for word in (flag, plan.options[name])]
     usual = PROFILES[plan.profile].workloads if plan.profile in PROFILES else {}
     first = plan.workloads.get(plan.models[0])
@@ -117,4 +126,19 @@ def run_command(plan: Plan) -> list[str]:
         values = {getattr(workload, name) for workload in plan.workloads.values()}
         if first and len(values) == 1 and any(getattr(usual.get(m), name, None) not in values for m in plan.models):
             argv += [f"--{name.replace('_', '-')}", str(getattr(first, name))]
-    return argv
+    return argv + list(_blocks_and_data(plan))
+
+
+def _blocks_and_data(plan: Plan) -> Iterator[str]:
+    if plan.dataset:
+        yield from ("--data", f"{plan.data}:{plan.dataset.directory}")
+    if plan.options.get("loader_workers", "auto") != "auto":
+        yield from ("--loader-workers", plan.options["loader_workers"])
+    if plan.page_cache:
+        yield from ("--cache", plan.page_cache)
+    for name in plan.ablations:
+        yield from ("--ablate", name)
+    if plan.warmup_blocks or plan.blocks > 1:
+        yield from ("--warmup-blocks", str(plan.warmup_blocks))
+    if plan.aa:
+        yield "--aa"

@@ -17,8 +17,9 @@ from rich.text import Text
 
 from analysis import validity
 from analysis.load import Records
-from analysis.pairs import pair, with_variants
-from analysis.results import METRICS, Metric, known_first
+from analysis.metrics import Metric, metrics_of
+from analysis.pairs import plain, to_baseline, with_variants
+from analysis.results import known_first
 from analysis.statistics import CONFIDENCE, Location, locate, t_quantile
 from analysis.words import ends, number, times
 from suite.plan import BASELINE, TARGETS
@@ -74,16 +75,19 @@ def regress(old: Records, new: Records, fail_above: float | None = None) -> Regr
     from single trials, which have no interval, the value alone decides. Opening times are shown and never fail a run,
     and neither do ratios to bare metal: the same trials would count twice.
     """
-    trials = [with_variants(records.trials) for records in (old, new)]
+    trials = [plain(with_variants(records.trials)) for records in (old, new)]
+    metrics = [metric for metric in old.metrics if metric in new.metrics]
     finished = [frame[frame["ok"]] for frame in trials]
     keys = [set(map(tuple, frame[KEY].astype(str).drop_duplicates().to_numpy())) for frame in finished]
     unmatched = tuple(sorted(f"{key[-2]} on {key[-1]}" for key in keys[0] ^ keys[1]))
+    columns = [metric.column for metric in metrics]
+    comparable = [validity.usable(to_baseline(frame, columns)).pairs for frame in finished]
     changes: list[Change] = []
     for key in sorted(keys[0] & keys[1], key=_order):
         mine = [_of(frame, key) for frame in finished]
         differences = _differences(mine[0].iloc[0], mine[1].iloc[0])
-        ratios = [_of(_comparable(frame), key) for frame in finished] if key[-1] != BASELINE else []
-        for metric in METRICS:
+        ratios = [_of(frame, key) for frame in comparable] if key[-1] != BASELINE else []
+        for metric in metrics_of(metrics, key[0], key[-2]):
             logs = [np.log(frame[metric.column].where(frame[metric.column] > 0)) for frame in mine]
             changes += _change(key, metric, logs, differences, fail_above)
             if ratios and not any(frame.empty for frame in ratios):
@@ -99,11 +103,6 @@ def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
     for column, value in zip(KEY, key, strict=True):
         frame = frame[frame[column].astype(str) == value]
     return frame
-
-
-def _comparable(finished: pd.DataFrame) -> pd.DataFrame:
-    pairs = pair(finished)
-    return pairs[validity.assess(pairs).refused == ""]
 
 
 def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """One self-contained page with everything a run says: no network, no script."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
@@ -9,16 +9,19 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from analysis import words
-from analysis.attribution import UNEXPLAINED, Explained, Explanation, explain
+from analysis import expenses, words
+from analysis.attribution import explain
 from analysis.compare import compare
+from analysis.explanation import UNEXPLAINED, Explained, Explanation
+from analysis.grid import grid
 from analysis.load import Records
+from analysis.metrics import PROBE
 from analysis.provenance import provenance
 from analysis.reference import SOURCE, normalised
-from analysis.results import METRICS, Comparison, Group, Job
+from analysis.results import Comparison, Group, Job
 from analysis.sentences import answers, overall_answers
 from analysis.statistics import MARGIN
-from analysis.waterfall import interval, seconds, share, step_lines
+from analysis.waterfall import interval, prediction_lines, seconds, share, step_lines
 from suite.store import write_atomic
 
 TEMPLATE = "report.html.j2"
@@ -26,9 +29,10 @@ TEMPLATE = "report.html.j2"
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure: SVG as a data URI, with the text that stands for it."""
+    """A figure: SVG as a data URI, with what it shows and the text that stands for it."""
 
     uri: str
+    caption: str
     alternative: str
 
 
@@ -38,7 +42,7 @@ def write_report(records: Records, path: Path, *, margin: float = MARGIN, force:
     The same records give the same bytes: nothing on the page is the time or the place of its making.
     """
     comparison = compare(records, margin=margin, force=force)
-    explained = explain(records, force=force)
+    explained = explain(records, margin=margin, force=force)
     write_atomic(path, render(records, comparison, explained))
     return path
 
@@ -46,9 +50,8 @@ def write_report(records: Records, path: Path, *, margin: float = MARGIN, force:
 def render(records: Records, comparison: Comparison, explained: Explained) -> str:
     """The page as text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(
-        words=words, metrics=METRICS, seconds=seconds, share=share, interval=interval, step_lines=step_lines, bars=_bars
-    )
+    environment.globals.update(words=words, expenses=expenses, grid=grid, bars=_bars, step_lines=step_lines)
+    environment.globals.update(seconds=seconds, share=share, interval=interval, prediction_lines=prediction_lines)
     template = environment.from_string((files("analysis") / TEMPLATE).read_text(encoding="utf-8"))
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]
     return template.render(
@@ -57,6 +60,8 @@ def render(records: Records, comparison: Comparison, explained: Explained) -> st
         warnings=warnings,
         provenance=provenance(records),
         explanation=words.explanation(comparison),
+        warmup=words.warmup_line(comparison),
+        trains=any(group.job.scenario != PROBE for group in comparison.groups),
         source=SOURCE,
     )
 
@@ -72,27 +77,28 @@ def _section(comparison: Comparison, explained: Explained, job: Job, records: Re
         "job": job,
         "groups": groups,
         "headlines": list(overall_answers([one for one in comparison.overall if one.job == job], comparison.margin)),
-        "answers": [line for group in groups for line in answers(group, explanations, comparison.margin)],
+        "answers": []
+        if job.scenario == PROBE
+        else [line for group in groups for line in answers(group, explanations, comparison.margin)],
         "overall": list(words.overall_lines(comparison, job)),
-        "pictures": _pictures(groups, records, normalised()),
+        "pictures": _pictures(groups, _jobs(comparison), records),
         "explanations": explanations,
     }
 
 
-def _pictures(
-    groups: Sequence[Group], records: Records, reference: Mapping[tuple[str, str, str, str, str], float]
-) -> list[Picture]:
+def _pictures(groups: Sequence[Group], jobs: Sequence[Job], records: Records) -> list[Picture]:
     # Here and not above: matplotlib takes a second to import, and who renders without pictures need not wait.
-    from analysis.plots import figure, spread, svg
+    from analysis.plots import figures, spread, svg
 
-    found = []
-    for metric in METRICS:
-        if any(metric.name in summary.estimates for group in groups for summary in group.targets):
-            text = f"{metric.name} of every model on every target, relative to bare metal; the table holds the values"
-            found.append(Picture(_uri(svg(figure(groups, metric, reference))), text))
-    chart = spread(groups, records.trials)
-    text = "throughput of every single trial relative to bare metal's mean, one dot per trial"
-    return [*found, Picture(_uri(svg(chart)), text)] if chart else found
+    text = "relative to bare metal; the table holds the values"
+    found = [
+        Picture(_uri(svg(one.chart)), one.caption, f"{one.caption}, {text}")
+        for one in figures(groups, jobs, normalised())
+    ]
+    if chart := spread(groups, records.trials):
+        text = "throughput of every single trial relative to bare metal's mean, one dot per trial"
+        found.append(Picture(_uri(svg(chart)), "Every trial", text))
+    return found
 
 
 def _uri(image: bytes) -> str:

@@ -3,28 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from analysis.metrics import METRICS, PROBE, Metric
 from analysis.statistics import MARGIN, NoiseFloor, Verdict
 from analysis.warnings import AnalysisWarning
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number of a trial. ``column`` is its name in a record."""
-
-    name: str
-    column: str
-    unit: str
-
-    @property
-    def more_is_faster(self) -> bool:
-        return self.name == "throughput"
-
-
-METRICS = (
-    Metric("throughput", "throughput_images_per_s", "images/s"),
-    Metric("elapsed", "elapsed_s", "s"),
-    Metric("opening", "open_s", "s"),
-)
 
 
 @dataclass(frozen=True)
@@ -85,8 +66,13 @@ class Job:
     variant: str
 
     def __str__(self) -> str:
-        named = (f"{self.scenario} scenario", f"{self.data} data", f"{self.profile} profile", f"{self.recipe} recipe")
-        return ", ".join(filter(None, (*named, self.variant)))
+        # A probe trains nothing: it has neither data nor a recipe that would tell jobs apart.
+        trained = () if self.scenario == PROBE else (f"{self.data} data", f"{self.recipe} recipe")
+        return ", ".join(
+            filter(
+                None, (f"{self.scenario} scenario", *trained[:1], f"{self.profile} profile", *trained[1:], self.variant)
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -100,6 +86,55 @@ class Group:
     """By the metric's name; absent where bare metal has too few trials."""
     interactions: Mapping[str, Effect] = field(default_factory=dict)
     """By the metric's name: container-vm's ratio over the product of container's and vm's. 1 is layers that add up."""
+    metrics: tuple[Metric, ...] = METRICS
+    aa: Mapping[str, Effect] = field(default_factory=dict)
+    """By the metric's name: the second bare-metal trial of the blocks over the first. Empty without A/A."""
+    ablations: "tuple[AblationEffect, ...]" = ()
+    costs: "tuple[Cost, ...]" = ()
+    """Of the targets of which something is known."""
+
+
+@dataclass(frozen=True)
+class AblationEffect:
+    """A target with one property switched, over the same target of the same block without."""
+
+    job: Job
+    model: str
+    target: str
+    ablation: str
+    effects: Mapping[str, Effect]
+    """By the metric's name."""
+    notes: tuple[str, ...] = ()
+    """Substitutes of the switched trials, and in what they differ besides the switch where that was forced."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one target takes of the host, per ``unit``: all-in is everything that serves the target, the job included,
+    by the host's accounting; inside is the job by its own. Under emulation the two clocks need not agree.
+
+    CPU seconds and energy are geometric means over the trials, disk bytes arithmetic ones, per trial; memory is the
+    highest peak. What is not known is None.
+    """
+
+    job: Job
+    model: str
+    target: str
+    unit: str
+    cpu_inside_s: float | None
+    cpu_all_in_s: float | None
+    all_in_to_inside: float | None
+    normalised: Effect | None
+    """All-in over bare metal's all-in, inside blocks; it has no verdict."""
+    memory_inside_bytes: float | None
+    memory_all_in_bytes: float | None
+    disk_read_inside_bytes: float | None
+    disk_read_all_in_bytes: float | None
+    disk_written_inside_bytes: float | None
+    disk_written_all_in_bytes: float | None
+    energy_j: float | None
+    """Of the whole host."""
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -128,6 +163,32 @@ class Comparison:
     overall: tuple[Overall, ...] = ()
     """Empty for a single model."""
     margin: float = MARGIN
+    warmup_trials: int = 0
+    """Left out of everything, by the rule that says which blocks are warm-up."""
+
+    @property
+    def ablations(self) -> tuple[AblationEffect, ...]:
+        return tuple(one for group in self.groups for one in group.ablations)
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        return tuple(one for group in self.groups for one in group.costs)
+
+
+_SWITCHED = {
+    "seccomp": "seccomp off",
+    "network": "network of the node",
+    "rootfs": "root file system bound in place",
+    "huge-pages": "huge pages on",
+    "pinning": "pinning off",
+    "isa": "lower vector instructions",
+    "disk-cache": "disk cache writeback",
+}
+
+
+def switched(ablation: str) -> str:
+    """What an ablation makes of its property, in two or three words."""
+    return _SWITCHED.get(ablation, f"{ablation} switched")
 
 
 def known_first(known: Sequence[str], name: str) -> tuple[int, str]:

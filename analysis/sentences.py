@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from analysis.attribution import UNEXPLAINED, Explanation
+from analysis.explanation import UNEXPLAINED, Explanation
 from analysis.results import Effect, Estimate, Group, Overall, TargetSummary
 from analysis.waterfall import seconds
 from suite.plan import BASELINE

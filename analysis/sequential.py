@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import Records
-from analysis.pairs import pair, with_variants
-from analysis.results import METRICS
+from analysis.metrics import metrics_of
+from analysis.pairs import plain, to_baseline, with_variants
 from analysis.statistics import Samples, locate
-from analysis.validity import assess
+from analysis.validity import usable
 from suite.errors import RequestError
 from suite.plan import BASELINE
 
@@ -101,18 +101,24 @@ def should_stop_run(
 ) -> Decision:
     """``should_stop`` for the records of one run so far: the ratio of every target and model to bare metal.
 
-    A block counts when the run has begun it; where bare metal or the target failed, or validity refuses, it is a block
-    without a ratio. Call it when a block has ended.
+    Of a probe every metric counts, since it has none that stands for all. A block counts when the run has begun it;
+    where bare metal or the target failed, or validity refuses, it is a block without a ratio. Call it when a block has
+    ended. Warm-up trials are no blocks, and trials with a property switched are not waited for.
     """
-    trials = with_variants(records.trials)
-    column = next(known.column for known in METRICS if known.name == metric)
-    pairs = pair(trials[trials["ok"]])
-    pairs = pairs[assess(pairs).refused == ""]
+    trials = plain(with_variants(records.trials))
+    metrics = [known for known in records.metrics if known.probe or known.name == metric]
+    formed = usable(to_baseline(trials[trials["ok"]], [known.column for known in metrics])).pairs
     places = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
     index = pd.MultiIndex.from_frame(places)
-    asked = trials.loc[trials["target"] != BASELINE, ["model", "target"]].astype(str).drop_duplicates()
+    asked = trials.loc[trials["target"] != BASELINE, ["scenario", "model", "target"]].astype(str).drop_duplicates()
     ratios: dict[str, Samples] = {}
-    for model, target in asked.itertuples(index=False):
-        rows = pairs[(pairs["model"] == model) & (pairs["target"] == target)]
-        ratios[f"{model} on {target}"] = list(rows.groupby(["run_id", "block"])[column].mean().reindex(index))
+    for scenario, model, target in asked.itertuples(index=False):
+        rows = formed[(formed["model"] == model) & (formed["target"] == target)]
+        blocks = rows.groupby(["run_id", "block"])
+        own = metrics_of(metrics, scenario, model)
+        for known in own:
+            name = f"{model} on {target}" + (f", {known.name}" if known.probe else "")
+            ratios[name] = list(blocks[known.column].mean().reindex(index))
+        if not own:  # every trial of the probe failed so far
+            ratios[f"{model} on {target}"] = [math.nan] * len(index)
     return should_stop(ratios, half_width, min_blocks=min_blocks, max_blocks=max_blocks)

@@ -5,7 +5,7 @@ Rows for machines (``as_csv``, ``as_json``; one per group, target and metric), w
 scenario, data, profile, recipe, variant, model, target
     what ran; ``variant`` is empty unless settings differ among the records
 metric, unit
-    throughput (images/s), elapsed (s) or opening (s)
+    throughput (images/s), elapsed (s) or opening (s); of a probe (scenario probe, named as the model) what it measures
 value, trials, failed
     geometric mean over so many finished trials, and the number of failed ones; absent where nothing was measured
 ratio, blocks
@@ -25,86 +25,40 @@ Absent is null in JSON and empty in CSV, never zero.
 import csv
 import io
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from analysis import words
-from analysis.results import METRICS, Comparison, Effect, Estimate, Group, TargetSummary
-from analysis.words import ends, explanation, group_lines, number, overall_lines, times
+from analysis import expenses, words
+from analysis.grid import Cell, Grid, Head, grid
+from analysis.results import Comparison, Group
+from analysis.rows import KEYS, aa_rows, ablation_rows, cost_rows, interaction_rows, overall_rows, rows
+from analysis.words import ends, explanation, group_lines, number, overall_lines, times, warmup_line
 
-KEYS = (
-    *("scenario", "data", "profile", "recipe", "variant", "model", "target", "metric", "unit"),
-    *("value", "trials", "failed", "ratio", "blocks", "ratio_low", "ratio_high", "verdict", "p", "more_blocks"),
-    *("noise_floor", "noise_method", "substitutes", "marks"),
-)
+__all__ = ["KEYS", "Terminal", "as_csv", "as_json", "as_markdown", "rows", "warning_lines"]
 _NARROW = 72  # columns; below, a table would break its words
-
-
-def rows(comparison: Comparison) -> Iterator[dict[str, object]]:
-    """The rows for machines, in the order of the comparison."""
-    for group in comparison.groups:
-        for summary in group.targets:
-            for metric in METRICS:
-                estimate, floor = summary.estimates.get(metric.name), group.noise_floors.get(metric.name)
-                yield {
-                    **asdict(group.job),
-                    "model": group.model,
-                    "target": summary.target,
-                    "metric": metric.name,
-                    "unit": metric.unit,
-                    "value": estimate.value if estimate else None,
-                    "trials": estimate.trials if estimate else 0,
-                    "failed": summary.failed,
-                    **_effect(estimate),
-                    "noise_floor": floor.share if floor else None,
-                    "noise_method": floor.method if floor else None,
-                    "substitutes": list(summary.substitutes),
-                    "marks": list(summary.marks),
-                }
-
-
-def _effect(found: Estimate | Effect | None) -> dict[str, object]:
-    interval, verdict = (found.interval, found.verdict) if found else (None, None)
-    return {
-        "ratio": found.ratio if found else None,
-        "blocks": found.blocks if found else 0,
-        "ratio_low": interval[0] if interval else None,
-        "ratio_high": interval[1] if interval else None,
-        "verdict": verdict.name if verdict else None,
-        "p": verdict.p if verdict else None,
-        "more_blocks": verdict.more_blocks if verdict else None,
-    }
-
-
-def _overall(comparison: Comparison) -> Iterator[dict[str, object]]:
-    for found in comparison.overall:
-        for name, effect in found.effects.items():
-            lists = {"models": list(found.models), "notes": list(found.notes)}
-            yield {**asdict(found.job), **lists, "target": found.target, "metric": name, **_effect(effect)}
-
-
-def _interactions(comparison: Comparison) -> Iterator[dict[str, object]]:
-    for group in comparison.groups:
-        for name, effect in group.interactions.items():
-            yield {**asdict(group.job), "model": group.model, "metric": name, **_effect(effect)}
 
 
 def as_json(comparison: Comparison) -> str:
     """An object with ``schema_version``, ``runs`` (their ids), ``margin``, ``rows``, and ``warnings`` (kind, message,
-    advice). ``overall`` holds ratios over all models, ``interactions`` container-vm's over the product of container's
-    and vm's; both with the keys of the rows that they share."""
+    advice). With the keys of the rows that they share: ``overall`` holds ratios over all models, ``interactions``
+    container-vm's over the product of container's and vm's, ``aa`` the second bare-metal trial's over the first's, and
+    ``ablations`` a switched target's over the same target as it is. ``costs`` is what targets take of the host; see
+    ``results.Cost``. ``warmup_trials`` were left out of all."""
     return json.dumps(
         {
             "schema_version": 1,
             "runs": list(comparison.runs),
             "margin": comparison.margin,
             "rows": list(rows(comparison)),
-            "overall": list(_overall(comparison)),
-            "interactions": list(_interactions(comparison)),
+            "overall": list(overall_rows(comparison)),
+            "interactions": list(interaction_rows(comparison)),
+            "aa": list(aa_rows(comparison)),
+            "ablations": list(ablation_rows(comparison)),
+            "costs": list(cost_rows(comparison)),
+            "warmup_trials": comparison.warmup_trials,
             "warnings": [warning.as_json() for warning in comparison.warnings],
         },
         indent=1,
@@ -124,22 +78,34 @@ def as_csv(comparison: Comparison) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """One table per group, the warnings after them."""
+    """One table per group, and what it took of the host; the warnings after them."""
     lines = []
     for group in comparison.groups:
-        lines += [f"### {_escaped(group.model)}: {_escaped(str(group.job))}", ""]
-        lines += ["| " + " | ".join(_header()) + " |", "|:---|" + "---:|" * (len(METRICS) + 1)]
-        for summary in group.targets:
-            name = " ".join((summary.target, *(f"({note})" for note in summary.notes)))
-            cells = (name, *_lines(summary), _trials(summary))
-            lines.append("| " + " | ".join(map(_escaped, cells)) + " |")
+        lines += [f"### {_escaped(group.model)}: {_escaped(str(group.job))}", "", *_markdown(grid(group))]
         lines += ["", *(f"- {_escaped(line)}" for line in group_lines(group)), ""]
+        if caption := expenses.caption(group):
+            costs = [expenses.cells(cost) for cost in group.costs]
+            lines += [_escaped(caption), "", *_pipes(expenses.HEADER, costs), ""]
     for job in dict.fromkeys(overall.job for overall in comparison.overall):
         lines += [f"### all models: {_escaped(str(job))}", ""]
         lines += [*(f"- {_escaped(line)}" for line in overall_lines(comparison, job)), ""]
-    lines += [_escaped(explanation(comparison)), ""]
-    lines += [f"- {_escaped(line)}" for line in warning_lines(comparison)]
+    lines += [_escaped(text) for text in (explanation(comparison), warmup_line(comparison)) if text]
+    lines += ["", *(f"- {_escaped(line)}" for line in warning_lines(comparison))]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown(laid: Grid) -> list[str]:
+    header = (laid.corner, *map(_noted, laid.columns))
+    return _pipes(header, [(_noted(head), *map(_line, found)) for head, found in laid.rows])
+
+
+def _pipes(header: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+    texts = ["| " + " | ".join(map(_escaped, cells)) + " |" for cells in (header, *lines)]
+    return [texts[0], "|:---|" + "---:|" * (len(header) - 1), *texts[1:]]
+
+
+def _noted(head: Head) -> str:
+    return " ".join((head.text, *(f"({note})" for note in head.notes)))
 
 
 def warning_lines(comparison: Comparison) -> list[str]:
@@ -156,79 +122,103 @@ class Terminal:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for group in self.comparison.groups:
             yield Text(group.model, style="bold").append(f"  {group.job}", style="not bold")
-            table = _table(group)
-            fits = console.measure(table, options=options).minimum <= options.max_width
-            yield table if fits and options.max_width >= _NARROW else _list(group)
+            yield _fitting(console, options, _table(grid(group)), _list(grid(group)))
             for line in group_lines(group):
                 yield Text(line, style="dim")
+            if group.costs:
+                yield Text(expenses.caption(group), style="dim")
+                yield _fitting(console, options, _costs(group), _cost_list(group))
             yield Text()
         for job in dict.fromkeys(overall.job for overall in self.comparison.overall):
             yield Text("all models", style="bold").append(f"  {job}", style="not bold")
-            for line in overall_lines(self.comparison, job):
-                yield Text(line)
+            yield from (Text(line) for line in overall_lines(self.comparison, job))
             yield Text()
-        if text := explanation(self.comparison):
+        for text in filter(None, (explanation(self.comparison), warmup_line(self.comparison))):
             yield Text(text, style="dim")
         for found in self.comparison.warnings:
             yield Text("warning: ", style="yellow").append(_one_line(found.message), style="default")
             yield Text(f"  {_one_line(found.advice)}", style="dim")
 
 
-def _table(group: Group) -> Table:
+def _fitting(console: Console, options: ConsoleOptions, table: Table, text: Text) -> Table | Text:
+    # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells. The words
+    # of the first column may stand below each other.
+    endless = options.update(max_width=10_000)
+    first = [console.measure(cell, options=endless) for cell in table.columns[0].cells]
+    spare = max(found.maximum for found in first) - max(found.minimum for found in first) if first else 0
+    fits = console.measure(table, options=endless).maximum - spare <= options.max_width
+    return table if fits and options.max_width >= _NARROW else text
+
+
+def _empty(titles: Sequence[Text | str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for number_of_column, title in enumerate(_header()):
-        table.add_column(title, justify="right" if number_of_column else "left", no_wrap=number_of_column > 0)
-    for summary in group.targets:
-        name = Text(summary.target)
-        for note in summary.notes:
-            name.append(f"\n  {note}", style="yellow")
-        table.add_row(name, *_cells(summary), _trials(summary))
+    for place, title in enumerate(titles):
+        table.add_column(title, justify="right" if place else "left", no_wrap=place > 0)
     return table
 
 
-def _list(group: Group) -> Text:
+def _table(laid: Grid) -> Table:
+    table = _empty((laid.corner, *map(_head, laid.columns)))
+    for head, found in laid.rows:
+        table.add_row(_head(head), *map(_cell, found))
+    return table
+
+
+def _head(head: Head) -> Text:
+    text = Text(head.text)
+    for note in head.notes:
+        text.append(f"\n  {note}", style="yellow")
+    return text
+
+
+def _list(laid: Grid) -> Text:
     text = Text()
-    for summary in group.targets:
-        text.append(summary.target, style="bold")
-        text.append("".join(f", {note}" for note in summary.notes) + "\n", style="yellow")
-        for title, line in zip(_header()[1:], (*_lines(summary), _trials(summary)), strict=True):
-            text.append(f"  {title}: ", style="dim").append(f"{line}\n")
+    for head, found in laid.rows:
+        text.append(head.text, style="bold")
+        text.append("".join(f", {note}" for note in head.notes) + "\n", style="yellow")
+        for column, cell in zip(laid.columns, found, strict=True):
+            text.append(f"  {_noted(column)}: ", style="dim").append(f"{_line(cell)}\n")
     text.rstrip()
     return text
 
 
-def _header() -> tuple[str, ...]:
-    titles = (metric.unit if metric.name == "throughput" else f"{metric.name} {metric.unit}" for metric in METRICS)
-    return ("target", *titles, "trials")
+def _costs(group: Group) -> Table:
+    table = _empty(expenses.HEADER)
+    for cost in group.costs:
+        name, *rest = expenses.cells(cost)
+        table.add_row(_head(Head(name, cost.notes)), *rest)
+    return table
 
 
-def _cells(summary: TargetSummary) -> list[Text]:
-    """Per metric, below each other: the value and, where there are, the ratio, its interval and the verdict."""
-    return [_cell(summary.estimates.get(metric.name)) for metric in METRICS]
+def _cost_list(group: Group) -> Text:
+    lines = []
+    for cost in group.costs:
+        name, *rest = expenses.cells(cost)
+        parts = (f"{title} {cell}" for title, cell in zip(expenses.HEADER[1:], rest, strict=True) if cell != "-")
+        lines.append(f"{_noted(Head(name, cost.notes))}: {'; '.join(parts)}")
+    return Text("\n".join(lines), style="dim")
 
 
-def _cell(estimate: Estimate | None) -> Text:
-    if estimate is None:
-        return Text("-")
-    ratio = "" if estimate.ratio is None else f"{times(estimate.ratio)}x"
-    cell = Text(f"{number(estimate.value)} {ratio:>6}".rstrip())
-    if estimate.interval and estimate.verdict:
-        cell.append(f"\n{ends(estimate.interval)}", style="dim")
-        cell.append(f"\n{words.verdict(estimate.verdict)}", style=_STYLES[estimate.verdict.name])
+def _cell(found: Cell) -> Text:
+    """Below each other: the value and, where there are, the ratio, its interval and the verdict."""
+    if found is None or isinstance(found, str):
+        return Text(found or "-")
+    ratio = "" if found.ratio is None else f"{times(found.ratio)}x"
+    cell = Text(f"{number(found.value)} {ratio:>6}".rstrip())
+    if found.interval and found.verdict:
+        cell.append(f"\n{ends(found.interval)}", style="dim")
+        cell.append(f"\n{words.verdict(found.verdict)}", style=_STYLES[found.verdict.name])
     return cell
 
 
 _STYLES = {"slower": "red", "faster": "green", "equivalent": "cyan", "undecided": "dim"}
 
 
-def _lines(summary: TargetSummary) -> list[str]:
-    """Per metric one line: ``12.3 0.972x (0.951 to 0.989), slower``; a dash where nothing was measured."""
-    found = [summary.estimates.get(metric.name) for metric in METRICS]
-    return ["-" if one is None else f"{number(one.value)} {words.ratio(one)}".rstrip() for one in found]
-
-
-def _trials(summary: TargetSummary) -> str:
-    return f"{summary.ok}, {summary.failed} failed" if summary.failed else str(summary.ok)
+def _line(found: Cell) -> str:
+    """``12.3 0.972x (0.951 to 0.989), slower``; a dash where nothing was measured."""
+    if found is None or isinstance(found, str):
+        return found or "-"
+    return f"{number(found.value)} {words.ratio(found)}".rstrip()
 
 
 def _one_line(text: str) -> str:

@@ -4,6 +4,7 @@ A difference is refused and named. Two things let a pair pass in spite of it, an
 declared it (``isa=native`` leaves each target the CPU capability that it has), or the user forces it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from numbers import Real
 
@@ -26,6 +27,8 @@ _MEMORY_TOLERANCE = 0.02
 CAPABILITY = Check("CPU capability", "torch_cpu_capability")
 CHECKS = (
     Check("userland", "userland_sha256"),
+    Check("page cache", "page_cache"),
+    Check("data set", "data_sha256"),
     *(Check(name, name) for name in ("data", "profile", "recipe", "batch", "image_px", "warmup_steps", "steps")),
     Check("CPUs", "cpus"),
     Check("memory", "memory_bytes", _MEMORY_TOLERANCE),
@@ -51,15 +54,18 @@ class Assessment:
     declared: "pd.Series[str]"
 
 
-def assess(pairs: pd.DataFrame) -> Assessment:
-    """Of pairs with ``COLUMNS`` and ``options``, and bare metal's under the same names with ``_base`` appended.
+def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
+    """Of pairs with ``COLUMNS`` and ``options``, and those of the other side under these names with ``_base`` appended.
 
-    What both do not know agrees; what one does not know differs.
+    What both do not know agrees; what one does not know differs. ``switched`` are columns that may differ because they
+    are what the pair is to show.
     """
     refused = pd.Series("", index=pairs.index, dtype=object)
     declared = refused.copy()
     native = _native(pairs["options"]) & _native(pairs["options_base"])
     for check in CHECKS:
+        if check.column in switched:
+            continue
         differing = _differ(pairs[check.column], pairs[f"{check.column}_base"], check.tolerance)
         for row in pairs.index[differing]:
             own, base = (_text(check, pairs.at[row, check.column + side]) for side in ("", "_base"))
@@ -68,6 +74,22 @@ def assess(pairs: pd.DataFrame) -> Assessment:
             else:
                 refused[row] += f"{'; ' if refused[row] else ''}{check.name} {own} against {base}"
     return Assessment(refused, declared)
+
+
+@dataclass(frozen=True)
+class Usable:
+    """Pairs of which a ratio may be formed, with ``marks``, and those that are refused, with ``difference``."""
+
+    pairs: pd.DataFrame
+    refused: pd.DataFrame
+
+
+def usable(pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str] = ()) -> Usable:
+    """``force`` refuses none and marks what would be."""
+    found = assess(pairs, switched)
+    bad = found.refused != ""
+    marked = pairs.assign(marks=found.declared.where(~bad, "forced: " + found.refused), difference=found.refused)
+    return Usable(marked if force else marked[~bad], marked.iloc[:0] if force else marked[bad])
 
 
 def _native(options: "pd.Series[str]") -> "pd.Series[bool]":
@@ -88,4 +110,4 @@ def _text(check: Check, value: object) -> str:
         return "unknown"
     if isinstance(value, Real):
         return f"{float(value) / GIB:.4g} GiB" if check.tolerance else f"{float(value):g}"
-    return str(value)[:12] if check.column == "userland_sha256" else str(value)
+    return str(value)[:12] if check.column.endswith("sha256") else str(value)

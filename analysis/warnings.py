@@ -73,6 +73,26 @@ class CopiedRecords(AnalysisWarning):
 
 
 @dataclass(frozen=True)
+class MetricRedefined(AnalysisWarning):
+    """Records of a probe that give one of its metrics another unit or direction than the first record."""
+
+    kind = "metric-redefined"
+    metric: str
+    unit: str
+    records: int
+
+    @property
+    def message(self) -> str:
+        return (
+            f"{self.metric} is not in {self.unit}, or has another direction, in {self.records} records: left out there"
+        )
+
+    @property
+    def advice(self) -> str:
+        return "records of different versions of the probe: compare the runs one at a time"
+
+
+@dataclass(frozen=True)
 class FailedTrials(AnalysisWarning):
     """Trials of one target and model that did not come to their end. They have no numbers in any mean."""
 
@@ -117,26 +137,28 @@ class NotNormalised(AnalysisWarning):
     @property
     def advice(self) -> str:
         options = [f"--{name} {value}" for name, value in self.request.items()]
-        options += [f"--model {model}" for model in self.models]
+        model = "--probe" if self.request.get("scenario") == "probe" else "--model"
+        options += [f"{model} {name}" for name in self.models]
         options += [f"--target {target}" for target in dict.fromkeys((BASELINE, *self.targets))]
         return f"bench run {' '.join(options)}"
 
 
 @dataclass(frozen=True)
 class Incomparable(AnalysisWarning):
-    """A target differs from bare metal of the same block in more than the target, so no ratio is formed."""
+    """A trial differs from the one it is held against in more than it is there to show, so no ratio is formed."""
 
     kind = "incomparable"
     what: str
     target: str
     blocks: int
     difference: str
+    against: str = BASELINE
 
     @property
     def message(self) -> str:
         blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
         return (
-            f"{self.what}: in {blocks} {self.target} is not comparable with {BASELINE}, so no ratio is formed: "
+            f"{self.what}: in {blocks} {self.target} is not comparable with {self.against}, so no ratio is formed: "
             f"{self.difference}"
         )
 

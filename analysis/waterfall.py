@@ -7,8 +7,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from analysis.attribution import Difference, Explained, Explanation
+from analysis.explanation import Difference, Explained, Explanation, Predicted
 from analysis.statistics import StepTimes
+from analysis.words import ablation_line
 from suite.plan import BASELINE
 
 
@@ -39,7 +40,8 @@ class Waterfall:
             head.append("".join(f", {note}" for note in one.notes), style="yellow")
             yield head
             yield _table(one, narrow=options.max_width < 60)
-            yield from (Text(line, style="dim") for line in step_lines(one))
+            yield from (Text(line, style="dim") for line in (*step_lines(one), *map(ablation_line, one.ablations)))
+            yield from (Text(line) for line in prediction_lines(one))
             yield Text()
         if self.explained.explanations:
             yield Text(
@@ -76,6 +78,42 @@ def step_lines(one: Explanation) -> Iterator[str]:
 def _steps(found: StepTimes) -> str:
     jitter = "" if found.jitter_s is None else f", jitter {found.jitter_s * 1e3:.3g} ms"
     return f"p50 {found.p50_s * 1e3:.3g} ms, p95 {found.p95_s * 1e3:.3g} ms, p99 {found.p99_s * 1e3:.3g} ms{jitter}"
+
+
+def prediction_lines(one: Explanation) -> Iterator[str]:
+    """What the probes predict for each part and for the whole, and where measurement and prediction part."""
+    if (found := one.prediction) is None:
+        return
+    yield f"predicted by the probes: {'; '.join(map(_predicted, found.predicted))}"
+    silent = f"; no probe speaks for {', '.join(found.silent)}" if found.silent else ""
+    yield (
+        f"together {_seconds(found.difference_s, found.interval)} s predicted, "
+        f"{_seconds(one.whole.difference_s, one.whole.interval)} s measured{silent}"
+    )
+    measured = {part.name: part for part in one.parts}
+    for part in found.predicted:
+        if part.parts:
+            yield _sentence(f"of {part.part}", part.difference_s, measured[part.part].difference_s, part.by or "")
+    if found.parts:
+        yield _sentence("of the whole", found.difference_s, one.whole.difference_s, "the probes together")
+
+
+def _predicted(found: Predicted) -> str:
+    if found.by is None:
+        return f"{found.part} {_seconds(found.difference_s, found.interval)} (measured itself)"
+    return f"{found.part} {_seconds(found.difference_s, found.interval)} by {found.by}"
+
+
+def _seconds(difference_s: float, ends: tuple[float, float] | None) -> str:
+    return seconds(difference_s) + (f" ({seconds(ends[0])} to {seconds(ends[1])})" if ends else "")
+
+
+def _sentence(what: str, predicted_s: float, measured_s: float, by: str) -> str:
+    side = "more" if measured_s > predicted_s else "less"
+    return (
+        f"measurement and prediction part: the cost {what} is {seconds(measured_s)} s, {side} than the "
+        f"{seconds(predicted_s)} s that {by} would have it, beyond both intervals"
+    )
 
 
 def as_rows(explained: Explained) -> list[dict[str, object]]:

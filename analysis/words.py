@@ -1,9 +1,11 @@
 """Numbers and findings in words, the same in every table, figure and page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.results import METRICS, Comparison, Effect, Estimate, Group, Job, Overall
+from analysis.metrics import METRICS, Metric
+from analysis.results import AblationEffect, Comparison, Effect, Estimate, Group, Job, switched
 from analysis.statistics import Verdict
+from suite.plan import BASELINE
 
 _SOURCES = {"a/a": "A/A in {} blocks", "across-blocks": "bare metal across {} blocks"}
 
@@ -42,17 +44,38 @@ def ratio(found: Effect | Estimate) -> str:
 
 
 def group_lines(group: Group) -> Iterator[str]:
-    """What is known of a group besides its targets: the noise floor, and whether the layers add up."""
+    """What is known of a group besides its targets: bare metal's own noise, whether the layers add up, and what was
+    switched."""
     floors: dict[str, list[str]] = {}
-    for metric in METRICS:
+    for metric in group.metrics:
         if floor := group.noise_floors.get(metric.name):
             source = _SOURCES[floor.method].format(floor.blocks)
             floors.setdefault(source, []).append(f"{metric.name} {number(floor.share * 100)} %")
     for source, parts in floors.items():
         yield f"noise floor ({source}): {', '.join(parts)}"
-    layers = [f"{metric.name} {ratio(effect)}" for metric in METRICS if (effect := group.interactions.get(metric.name))]
-    if layers:
-        yield f"container-vm against container times vm: {'; '.join(layers)}"
+    if group.aa:
+        yield f"{BASELINE.replace('-', ' ')} against itself (A/A): {effects(group.aa, group.metrics)}"
+    if group.interactions:
+        yield f"container-vm against container times vm: {effects(group.interactions, group.metrics)}"
+    yield from (ablation_line(one, group.metrics) for one in group.ablations)
+
+
+def ablation_line(found: AblationEffect, metrics: Sequence[Metric] = METRICS) -> str:
+    """``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
+    notes = f" ({', '.join(found.notes)})" if found.notes else ""
+    what = f"{found.target}, {switched(found.ablation)}{notes}"
+    return f"switched in the same blocks: {what}: {effects(found.effects, metrics)}"
+
+
+def effects(found: Mapping[str, Effect], metrics: Sequence[Metric] = METRICS) -> str:
+    """``throughput 0.961x (0.950 to 0.970), slower; elapsed …``."""
+    return "; ".join(f"{metric.name} {ratio(found[metric.name])}" for metric in metrics if metric.name in found)
+
+
+def warmup_line(comparison: Comparison) -> str:
+    """That warm-up trials were left out; empty when none was."""
+    n = comparison.warmup_trials
+    return f"{n} warm-up trial{'s' if n > 1 else ''} left out of everything" if n else ""
 
 
 def overall_lines(comparison: Comparison, job: Job) -> Iterator[str]:
@@ -60,13 +83,7 @@ def overall_lines(comparison: Comparison, job: Job) -> Iterator[str]:
     for found in comparison.overall:
         if found.job == job:
             notes = f" ({', '.join(found.notes)})" if found.notes else ""
-            yield f"{found.target}{notes}: {_overall(found)}"
-
-
-def _overall(found: Overall) -> str:
-    return "; ".join(
-        f"{metric.name} {ratio(effect)}" for metric in METRICS if (effect := found.effects.get(metric.name))
-    )
+            yield f"{found.target}{notes}: {effects(found.effects)}"
 
 
 def explanation(comparison: Comparison) -> str:

@@ -13,30 +13,30 @@ from provisioning.control_groups import ControlGroup
 from provisioning.energy import Energy, joules, read_energy
 from provisioning.gpu_usage import GpuSampler
 from provisioning.serving import Reading, Serving
-from suite.interfaces import Node
+from suite.interfaces import Instance, Node
 from suite.plan import Trial
 from suite.records import Conditions, Resources
 
 
-def open_account(trial: Trial, node: Node) -> "HostAccount":
-    """For the opened target of the trial."""
-    return HostAccount(trial.envelope.cpus, node)
+def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount":
+    """For the opened instances of the trial."""
+    return HostAccount(trial.envelope.cpus, [instance.node for instance in instances])
 
 
 class HostAccount:
     """See ``suite.interfaces.Account``. It is entered once."""
 
-    def __init__(self, cpus: Sequence[int], node: Node) -> None:
+    def __init__(self, cpus: Sequence[int], nodes: Sequence[Node]) -> None:
         self._cpus = cpus
-        self._node = node
+        self._nodes = nodes
         self.conditions: Conditions | None = None
         self.resources: Resources | None = None
 
     def __enter__(self) -> None:
         begin_s = time.thread_time()
-        self._serving = Serving.of(self._node)
-        group = self._serving.served.group
-        self._host = Host(self._cpus, [ControlGroup.of_process("self"), *([group] if group else [])])
+        self._serving = Serving.of(self._nodes)
+        groups = [served.group for served in self._serving.served if served.group]
+        self._host = Host(self._cpus, [ControlGroup.of_process("self"), *groups])
         self._gpus = GpuSampler()
         self._gpus.start()
         self._load_1min = os.getloadavg()[0]

@@ -12,10 +12,11 @@ from pathlib import Path
 from suite.envelope import Envelope, format_cpu_list
 from suite.interfaces import Node
 
-CONTROLLERS = {1: "cpuset,memory,cpuacct", 2: "cpuset,memory"}
+CONTROLLERS = {1: "cpuset,cpu,memory,cpuacct", 2: "cpuset,cpu,memory"}
 """By version. Version 2 accounts for CPU time in every group, and version 1 where it is asked to."""
 ROOT = Path("/sys/fs/cgroup")
 GONE_WITHIN_S = 10.0
+PERIOD_US = 100_000
 
 
 def version(node: Node) -> int:
@@ -24,12 +25,18 @@ def version(node: Node) -> int:
     return 2 if kind == "cgroup2fs" else 1
 
 
-def create(node: Node, name: str, envelope: Envelope) -> list[str]:
-    """Make the group; returns the words that start a command in it. Raises CommandError when the node refuses."""
+def create(node: Node, name: str, envelope: Envelope, *, pinned: bool = True) -> list[str]:
+    """Make the group; returns the words that start a command in it. Raises CommandError when the node refuses.
+
+    Without ``pinned`` it gets as many CPUs, by a quota, on any that are free.
+    """
     governing = version(node)
     group = f"{CONTROLLERS[governing]}:/{name}"
     memory = str(envelope.memory_bytes)
-    settings = {"cpuset.cpus": format_cpu_list(envelope.cpus), "cpuset.mems": _memory_nodes(node)}
+    cpus = format_cpu_list(envelope.cpus) if pinned else _online(node, "cpu")
+    settings = {"cpuset.cpus": cpus, "cpuset.mems": _online(node, "node")}
+    if not pinned:
+        settings |= _quota(governing, len(envelope.cpus))
     if governing == 2:
         settings |= {"memory.max": memory, "memory.swap.max": "0"}
     else:
@@ -56,5 +63,13 @@ def remove(name: str) -> None:
         path.rmdir()
 
 
-def _memory_nodes(node: Node) -> str:
-    return node.run(["cat", "/sys/devices/system/node/online"], check=False).stdout.strip() or "0"
+def _quota(governing: int, cpus: int) -> dict[str, str]:
+    quota = str(cpus * PERIOD_US)
+    if governing == 2:
+        return {"cpu.max": f"{quota} {PERIOD_US}"}
+    return {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": quota}
+
+
+def _online(node: Node, what: str) -> str:
+    """The CPUs or the nodes of memory that the node has, as the kernel writes them."""
+    return node.run(["cat", f"/sys/devices/system/{what}/online"], check=False).stdout.strip() or "0"

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning import cgroups, processes
 from provisioning.home import home, runtime, state
+from provisioning.lab import netns
 from suite.errors import BenchError
 from suite.store import sweep_temporaries, write_atomic
 
@@ -85,6 +86,7 @@ REMOVERS: dict[str, Callable[[str], None]] = {
     "processes": processes.end_all,
     "directory": _remove_directory,
     "cgroup": cgroups.remove,
+    "netns": netns.remove,
     "container": _remove_container,
     "run-directory": _sweep_run,
 }

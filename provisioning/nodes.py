@@ -25,6 +25,7 @@ class LocalNode:
     name: str = "localhost"
     python: tuple[str, str] = IMAGE_PYTHON
     local: bool = True
+    data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     directory: str = "/"
@@ -55,14 +56,14 @@ class LocalNode:
 
 
 @contextmanager
-def local_node(cpus: tuple[int, ...], userland: str | None) -> Iterator[LocalNode]:
+def local_node(cpus: tuple[int, ...], userland: str | None, data: str | None = None) -> Iterator[LocalNode]:
     """This machine for the length of one trial; at the end no process of it is left."""
     token = uuid.uuid4().hex
     directory = runtime() / f"node-{token[:12]}"
     with ledger.holding("directory", str(directory)), ledger.holding("processes", token):
         directory.mkdir(mode=0o700)
         facts = {"accelerator": "none", "host_cpus": list(cpus)}
-        node = LocalNode(token, cpus, userland, directory=str(directory), facts=facts)
+        node = LocalNode(token, cpus, userland, data=data, directory=str(directory), facts=facts)
         try:
             yield node
         finally:
@@ -91,6 +92,7 @@ class WrappedNode:
     userland: str | None
     cpus: tuple[int, ...]
     local: bool
+    data: str | None = None
     python: tuple[str, str] = IMAGE_PYTHON
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()

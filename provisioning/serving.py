@@ -32,38 +32,39 @@ class Reading:
 
     children: Amounts
     living: Mapping[int, Amounts]
-    group: Amounts | None
-    network: tuple[int, int] | None
+    groups: Sequence[Amounts]
+    networks: Sequence[tuple[int, int] | None]
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What serves one opened target."""
+    """What serves the opened instances of a target."""
 
     pids: Sequence[int]
-    served: Served
+    served: Sequence[Served]
+    """Of each instance that its layers tell something of."""
 
     @classmethod
-    def of(cls, node: Node) -> "Serving":
+    def of(cls, nodes: Sequence[Node]) -> "Serving":
         """Looks for the processes: before the job, so that nothing is searched for when it has ended."""
-        served = Served()
-        while isinstance(node, WrappedNode):
-            served = node.served or served
-            node = node.parent
-        pids = {process.pid for process in processes.carrying(node.token)} if isinstance(node, LocalNode) else set()
-        pids |= set(_vhost_threads(pids))
-        # The shim of an engine with a daemon is started by that, and does not carry the token.
-        if served.main_pid and (shim := _parent(served.main_pid)) not in (1, os.getpid(), None):
-            pids.add(shim)
-        return cls(sorted(pids), served)
+        pids: set[int] = set()
+        found = []
+        for node in nodes:
+            served, machine = _served(node)
+            if isinstance(machine, LocalNode):
+                pids |= {process.pid for process in processes.carrying(machine.token)}
+            # The shim of an engine with a daemon is started by that, and does not carry the token.
+            if served and served.main_pid and (shim := _parent(served.main_pid)) not in (1, os.getpid(), None):
+                pids.add(shim)
+            found += [served] if served else []
+        return cls(sorted(pids | set(_vhost_threads(pids))), found)
 
     def read(self) -> Reading:
-        group, main_pid = self.served.group, self.served.main_pid
         return Reading(
             children=_children_used(),
             living={pid: used for pid in self.pids if (used := process_used(pid))},
-            group=_group_used(group) if group else None,
-            network=network_bytes(main_pid) if main_pid else None,
+            groups=[_group_used(served.group) for served in self.served if served.group],
+            networks=[network_bytes(served.main_pid) for served in self.served if served.main_pid],
         )
 
     def usage(self, before: Reading, after: Reading) -> Usage:
@@ -71,11 +72,14 @@ class Serving:
         used = difference(before.children, after.children)
         for pid, amounts in after.living.items():
             used = total(used, difference(before.living.get(pid, NOTHING), amounts))
-        if before.group and after.group:
-            grouped = difference(before.group, after.group)
-            # Children are in the group too; only what of them nobody waited for is in it alone.
-            used = {**used, "cpu_s": _larger(used, grouped)} if self.served.by_children else total(used, grouped)
-        received, sent = _between(before.network, after.network)
+        if before.groups:
+            grouped = NOTHING
+            for earlier, later in zip(before.groups, after.groups, strict=True):
+                grouped = total(grouped, difference(earlier, later))
+            # Children are in the groups too; only what of them nobody waited for is in those alone.
+            by_children = all(served.by_children for served in self.served)
+            used = {**used, "cpu_s": _larger(used, grouped)} if by_children else total(used, grouped)
+        received, sent = _between(before.networks, after.networks)
         peak = self._peak_memory_bytes()
         return Usage.model_validate(
             {**used, "peak_memory_bytes": peak, "network_received_bytes": received, "network_sent_bytes": sent}
@@ -84,10 +88,10 @@ class Serving:
     def _peak_memory_bytes(self) -> int | None:
         """The sum of the peaks. They may have come at different times; what serves beside the job is small."""
         peaks = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
-        if self.served.group:
-            grouped = self.served.group.peak_memory_bytes()
-            return None if grouped is None else grouped + sum(peaks)
-        return sum(peaks) if peaks else None
+        groups = [served.group.peak_memory_bytes() for served in self.served if served.group]
+        if None in groups or not (groups or peaks):
+            return None
+        return sum(peaks) + sum(peak for peak in groups if peak is not None)
 
 
 def total(a: Amounts, b: Amounts) -> Amounts:
@@ -105,8 +109,23 @@ def _larger(a: Amounts, b: Amounts) -> float | None:
     return max((x for x in (a["cpu_s"], b["cpu_s"]) if x is not None), default=None)
 
 
-def _between(before: tuple[int, int] | None, after: tuple[int, int] | None) -> tuple[int | None, int | None]:
-    return (after[0] - before[0], after[1] - before[1]) if before and after else (None, None)
+def _between(
+    before: Sequence[tuple[int, int] | None], after: Sequence[tuple[int, int] | None]
+) -> tuple[int | None, int | None]:
+    """Received and sent by all together; nothing where one of them cannot be told."""
+    pairs = [(a, b) for a, b in zip(before, after, strict=True) if a and b]
+    if not pairs or len(pairs) < len(before):
+        return None, None
+    return sum(b[0] - a[0] for a, b in pairs), sum(b[1] - a[1] for a, b in pairs)
+
+
+def _served(node: Node) -> tuple[Served | None, Node]:
+    """What the lowest layer that tells something says, and the machine below all layers."""
+    served = None
+    while isinstance(node, WrappedNode):
+        served = node.served or served
+        node = node.parent
+    return served, node
 
 
 def process_used(pid: int, proc: Path = PROC) -> Amounts | None:

@@ -3,20 +3,25 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.accelerator import Accelerator
+from provisioning.clusters import open_cluster
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.engines import ENGINES
+from provisioning.layers.qemu import takes_direct_io
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
+from provisioning.volumes import VMS, Volume, prepare_disk, volume_of
+from suite.datasets import Dataset
 from suite.envelope import Envelope
-from suite.interfaces import Layer, Node, open_stack
+from suite.errors import RequestError
+from suite.interfaces import Instance, Layer, open_stack
 from suite.plan import Trial
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -42,30 +47,61 @@ class Choices:
         return chosen
 
 
-def layers(target: str, choices: Choices, envelope: Envelope) -> list[Layer]:
-    """The stack of a target, from the machine upwards."""
+def layers(
+    target: str, choices: Choices, envelope: Envelope, *, ablation: str | None = None, volume: Volume | None = None
+) -> list[Layer]:
+    """The stack of a target, from the machine upwards; one property of it switched by ``ablation``."""
     engine = ENGINES[choices.engine]
-    vm = VmLayer(choices.image, choices.accelerator, envelope, choices.vfio, with_docker=engine.name == "docker")
-    container = ContainerLayer(engine, choices.image.digest, envelope.memory_bytes, choices.gpus)
+    vm = VmLayer(
+        choices.image,
+        choices.accelerator,
+        envelope,
+        choices.vfio,
+        volume=volume,
+        pinned=ablation != "pinning",
+        direct=ablation != "disk-cache",
+    )
+    writable = volume is not None and volume.writable
+    container = ContainerLayer(engine, choices.image.digest, envelope.memory_bytes, choices.gpus, ablation, writable)
     stacks: dict[str, list[Layer]] = {
-        "bare-metal": [bare_metal(choices, envelope)],
+        "bare-metal": [bare_metal(choices, envelope, pinned=ablation != "pinning", writable=writable)],
         "container": [container],
-        "vm": [VmLayer(choices.image, choices.accelerator, envelope, choices.vfio)],
-        "container-vm": [vm, container],
+        "vm": [vm],
+        "container-vm": [replace(vm, with_docker=engine.name == "docker"), container],
     }
     return stacks[target]
 
 
-def bare_metal(choices: Choices, envelope: Envelope) -> Layer:
+def bare_metal(choices: Choices, envelope: Envelope, *, pinned: bool = True, writable: bool = False) -> Layer:
     """The image's tree entered in place; without root the suite's own environment, named as a substitute."""
     if os.geteuid() == 0:
-        return UserlandLayer(envelope, choices.gpus)
+        return UserlandLayer(envelope, choices.gpus, pinned, writable)
     return OwnEnvironmentLayer(envelope, (sys.executable, str(REPOSITORY)))
 
 
-def prepare(choices: Choices, targets: Sequence[str], note: Callable[[str], None]) -> None:
-    """What is made once and kept: the image in the stores of engines that have one."""
+def refuse_ablations(ablations: Sequence[str], choices: Choices, recipe: str) -> None:
+    """Raises RequestError for a switch that would switch nothing."""
     engine = ENGINES[choices.engine]
+    reasons = {
+        "rootfs": f"{engine.name} runs the tree in place already" if engine.rootfs == "directory" else "",
+        "huge-pages": "the tuned recipe has them already" if recipe == "tuned" else "",
+        "pinning": "without root nothing is limited that could be" if os.geteuid() else "",
+        "disk-cache": ""
+        if takes_direct_io(choices.image.file("disk.img"))
+        else "the file system of the images allows no other",
+    }
+    for name in ablations:
+        if reason := reasons.get(name):
+            raise RequestError(f"--ablate {name}: {reason}", remedy="leave it out, or change the other option")
+
+
+def prepare(
+    choices: Choices, targets: Sequence[str], note: Callable[[str], None], dataset: Dataset | None = None
+) -> None:
+    """What is made once and kept: the image in the stores of engines that have one, the data set as a disk for VMs."""
+    engine = ENGINES[choices.engine]
+    if dataset and VMS.intersection(targets):
+        prepare_disk(dataset, note)
     if engine.name == "docker" and "container-vm" in targets:
         docker_store(choices.image, note)
     if "container" in targets:
@@ -74,10 +110,18 @@ def prepare(choices: Choices, targets: Sequence[str], note: Callable[[str], None
 
 
 @contextmanager
-def open_target(trial: Trial, choices: Choices) -> Iterator[Node]:
-    """Open the trial's target on this machine; at the end nothing of it is left."""
-    with (
-        local_node(trial.envelope.cpus, str(choices.image.tree)) as node,
-        open_stack(node, layers(trial.target, choices, trial.envelope)) as target,
-    ):
-        yield target
+def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]]:
+    """Open the instances of the trial's target on this machine; at the end nothing of them is left."""
+    with ExitStack() as stack:
+        volume = stack.enter_context(volume_of(trial))
+        data = str(volume.directory) if volume else None
+        tree = str(choices.image.tree)
+        envelopes = [planned.envelope for planned in trial.instances] or [trial.envelope]
+        stacks = [
+            layers(trial.target, choices, envelope, ablation=trial.ablation, volume=volume) for envelope in envelopes
+        ]
+        if trial.cluster:
+            yield stack.enter_context(open_cluster(trial.cluster, trial.instances, stacks, tree, data))
+        else:
+            node = stack.enter_context(local_node(trial.envelope.cpus, tree, data))
+            yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)

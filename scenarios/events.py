@@ -3,8 +3,9 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
@@ -12,6 +13,8 @@ from suite.profiles import Workload
 from suite.records import Timeline
 
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
+SERVER_ORDER = ("started", "imported", "environment", "built", "done")
+"""Of a parameter server, which trains nothing."""
 _QUOTED_CHARACTERS = 200
 
 
@@ -41,6 +44,17 @@ def parse_event(line: str, arrived_s: float) -> Event:
     return Event(name, float(t), arrived_s, fields)
 
 
+class Heard(Protocol):
+    """What hears a worker, line by line, whatever its protocol is."""
+
+    phase: str
+    events: dict[str, Event]
+    begun_s: float
+
+    def hear(self, line: str) -> None:
+        """Raises MeasurementError on a line that does not belong here, or that says that the worker failed."""
+
+
 @dataclass
 class Transcript:
     """What the worker has said so far, in the order that the protocol wants."""
@@ -49,20 +63,24 @@ class Transcript:
     observer: Observer
     clock: Callable[[], float] = time.monotonic
     phase: str = "launching"
+    order: Sequence[str] = ORDER
     events: dict[str, Event] = field(default_factory=dict)
+    begun_s: float = 0.0
 
     def begin(self) -> None:
+        """To be called right before the launch."""
         self._enter("launching")
+        self.begun_s = self.clock()
 
     def hear(self, line: str) -> None:
         """Take in one line. Raises MeasurementError on one that does not belong here, or that says the job failed."""
         event = parse_event(line, self.clock())
         if event.name == "error":
             raise MeasurementError(str(event.fields.get("message")), kind=str(event.fields.get("kind")))
-        reached = max((ORDER.index(name) for name in self.events), default=-1)
-        place = ORDER.index(event.name)
+        reached = max((self.order.index(name) for name in self.events), default=-1)
+        place = self.order.index(event.name) if event.name in self.order else -1
         again = event.name == "warmup" and place == reached
-        skipped = [name for name in ORDER[reached + 1 : place] if name != "warmup"]
+        skipped = [name for name in self.order[reached + 1 : place] if name != "warmup"]
         if (place <= reached and not again) or skipped:
             raise MeasurementError(
                 f"the worker said {event.name!r} in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}",
@@ -107,13 +125,14 @@ class Transcript:
         return self.events[last].arrived_s - self.events[first].arrived_s
 
     def timeline(self, elapsed_s: float) -> Timeline:
-        """Where ``elapsed_s`` went. The launch is null when the clocks disagree by more than it took."""
-        launch_s = elapsed_s - self.between("started", "done")
+        """Where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
+        launch_s = self.events["started"].arrived_s - self.begun_s
         return Timeline(
-            launch_s=launch_s if launch_s >= 0 else None,
+            launch_s=launch_s,
             imports_s=self.between("started", "imported"),
             build_s=self.between("imported", "built"),
             warmup_s=self.between("built", "measuring"),
             measured_s=self.between("measuring", "measured"),
             teardown_s=self.between("measured", "done"),
+            exit_s=max(0.0, elapsed_s - (self.events["done"].arrived_s - self.begun_s)),
         )

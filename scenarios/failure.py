@@ -13,6 +13,8 @@ _REMEDIES = {
     "out-of-memory": "give the targets more with --memory, or make --batch smaller",
     "killed": "give the targets more with --memory, or make --batch smaller",
     "timeout": "allow more with --trial-timeout, or make the job smaller with --steps or --batch",
+    "data": "bench data verify looks at every file of a generated set; of your own, mend or remove what is named",
+    "network": "see that the instances reach each other: --comm-timeout, the lab's rate, and what else uses the CPUs",
     "device": "bench doctor says which devices this machine has",
 }
 

@@ -2,21 +2,26 @@
 
 import json
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
 
 from pydantic import ValidationError
 
-from scenarios.events import Transcript
+from scenarios.events import Heard, Transcript
 from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
+from scenarios.reading import Loading, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
-from suite.interfaces import Measurement, Node, Observer
+from suite.interfaces import Measurement, Node, Observer, Process
 from suite.plan import Trial
+from suite.profiles import Workload
 from suite.records import Environment, Steps, Usage
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
 TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
+
+# The property that the ablation switches, alone.
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
 """An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
@@ -43,7 +48,12 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     """The launch of the worker on a node."""
     interpreter, python_path = node.python
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
-    variables = clean_environment(trial.envelope.threads, trial.recipe, PYTHONPATH=python_path, **caps)
+    pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.ablation == "huge-pages" else {}
+    # Waiting threads that spin take the CPUs from those who read and decode, or from the rank beside: up to four times.
+    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.dataset or trial.cluster else {}
+    variables = clean_environment(
+        trial.envelope.threads, trial.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting
+    )
     return [*variables, interpreter, "-m", "scenarios.worker"]
 
 
@@ -66,31 +76,69 @@ def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
     return ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())]
 
 
-def specification(trial: Trial, devices: Devices) -> bytes:
-    """What the worker reads from its standard input."""
+def workload_of(trial: Trial) -> Workload:
+    """Raises MeasurementError for a trial of a probe."""
+    if trial.workload is None:
+        raise MeasurementError(f"{trial.trial_id} was planned without a workload: it trains nothing", kind="plan")
+    return trial.workload
+
+
+def specification(
+    trial: Trial,
+    devices: Devices,
+    data: Mapping[str, object] | None = None,
+    cluster: Mapping[str, object] | None = None,
+) -> bytes:
+    """What the worker reads from its standard input.
+
+    ``data`` is its key of that name, for a job with a data set, and ``cluster`` that of one rank of several.
+    """
     spec = {
         "model": trial.model,
-        **trial.workload.model_dump(),
+        **workload_of(trial).model_dump(),
         "threads": trial.envelope.threads,
         "recipe": trial.recipe,
         "seed": trial.seed,
         **asdict(devices),
+        **({"data": data} if data else {}),
+        **({"cluster": cluster} if cluster else {}),
     }
     return json.dumps(spec).encode()
 
 
 def run_job(
-    trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], devices: Devices
+    trial: Trial,
+    node: Node,
+    observer: Observer,
+    account: AbstractContextManager[object],
+    devices: Devices,
+    loading: Loading | None = None,
 ) -> Measurement:
-    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
+    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end.
+
+    ``loading`` says how the trial's data set is read, where it has one.
+    """
     argv = worker_argv(node, trial)
+    spec = specification(trial, devices, data_of(trial, node, loading or Loading()))
     observer.phase("attesting")
-    attested = _attest(node, argv, trial.trial_timeout_s)
-    transcript = Transcript(trial.workload, observer)
+    attested = attest(node, argv, trial.trial_timeout_s)
+    share = arrange_page_cache(trial, node, argv, observer)
+    transcript = Transcript(workload_of(trial), observer)
     with account:
-        elapsed_s = _listen(trial, node, argv, specification(trial, devices), transcript)
+        transcript.begin()
+        process = node.start(argv, stdin=spec)
+        elapsed_s = follow(trial, argv, process, transcript)
+    with recordable(argv):
+        measured = measurement_of(node, devices, attested, transcript, elapsed_s)
+        said = transcript.events["done"].fields.get("data_use")
+        return replace(measured, data_use=data_use(trial, said, share))
+
+
+@contextmanager
+def recordable(argv: list[str]) -> Iterator[None]:
+    """What the worker said, and records cannot hold, is a failure of the job."""
     try:
-        return _measurement(trial, node, devices, attested, transcript, elapsed_s)
+        yield
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -99,7 +147,7 @@ def run_job(
         ) from error
 
 
-def _attest(node: Node, argv: list[str], timeout_s: float) -> Mapping[str, object]:
+def attest(node: Node, argv: list[str], timeout_s: float) -> Mapping[str, object]:
     said = node.run([*argv, "--attest"], timeout_s=timeout_s).stdout
     try:
         attested = json.loads(said)
@@ -110,17 +158,14 @@ def _attest(node: Node, argv: list[str], timeout_s: float) -> Mapping[str, objec
     return attested
 
 
-def _listen(trial: Trial, node: Node, argv: list[str], spec: bytes, transcript: Transcript) -> float:
-    """Run the worker to its end. Returns the seconds from its launch to its end."""
-    transcript.begin()
-    begin_s = time.monotonic()
-    process = node.start(argv, stdin=spec)
+def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -> float:
+    """Hear the worker to its end. Returns the seconds since the transcript was begun, right before its launch."""
     try:
         for line in process.lines(trial.trial_timeout_s):
             transcript.hear(line)
-        left_s = trial.trial_timeout_s - (time.monotonic() - begin_s)
+        left_s = trial.trial_timeout_s - (time.monotonic() - transcript.begun_s)
         status = process.wait(max(1.0, left_s))
-        elapsed_s = time.monotonic() - begin_s
+        elapsed_s = time.monotonic() - transcript.begun_s
         if status or "done" not in transcript.events:
             raise failure_of_exit(status, transcript.phase, trial.envelope.memory_bytes)
         return elapsed_s
@@ -135,8 +180,7 @@ def _listen(trial: Trial, node: Node, argv: list[str], spec: bytes, transcript: 
         process.kill()
 
 
-def _measurement(
-    trial: Trial,
+def measurement_of(
     node: Node,
     devices: Devices,
     attested: Mapping[str, object],
@@ -145,15 +189,15 @@ def _measurement(
 ) -> Measurement:
     said = transcript.events["steps"].fields
     steps = Steps.model_validate(said.get("steps"))
-    span_s = transcript.between("measuring", "measured")
-    if len(steps.elapsed_s) != trial.workload.steps or span_s <= 0:
+    span_s, workload = transcript.between("measuring", "measured"), transcript.workload
+    if len(steps.elapsed_s) != workload.steps or span_s <= 0:
         raise MeasurementError(
-            f"the worker measured {len(steps.elapsed_s)} steps in {span_s} s; {trial.workload.steps} were asked for",
+            f"the worker measured {len(steps.elapsed_s)} steps in {span_s} s; {workload.steps} were asked for",
             kind="protocol",
         )
     return Measurement(
         elapsed_s=elapsed_s,
-        throughput_images_per_s=trial.workload.batch * devices.devices * trial.workload.steps / span_s,
+        throughput_images_per_s=workload.batch * devices.devices * workload.steps / span_s,
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
         environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),

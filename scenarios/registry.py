@@ -2,14 +2,22 @@
 
 from collections.abc import Callable
 
+from scenarios.distributed import Distributed
+from scenarios.probe import Probe
+from scenarios.real import Real
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.interfaces import Scenario
 
 ScenarioFactory = Callable[..., Scenario]
-"""Takes ``device``, ``devices`` and ``parallel`` by name."""
+"""Takes the options of all scenarios by name, and uses its own: ``device``, ``devices``, ``parallel``; see each."""
 
-SCENARIOS: dict[str, ScenarioFactory] = {"synthetic": Synthetic}
+SCENARIOS: dict[str, ScenarioFactory] = {
+    "synthetic": Synthetic,
+    "real": Real,
+    "probe": Probe,
+    "distributed": Distributed,
+}
 
 
 def get_scenario(name: str) -> ScenarioFactory:

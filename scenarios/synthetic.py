@@ -1,9 +1,10 @@
 """Synthetic training: one batch in memory, used in every step, so that only computing is measured."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from scenarios.job import Devices, run_job
-from suite.interfaces import Measurement, Node, Observer
+from suite.interfaces import Instance, Measurement, Observer
 from suite.plan import Trial
 
 
@@ -12,11 +13,16 @@ class Synthetic:
 
     name = "synthetic"
 
-    def __init__(self, device: str = "cpu", devices: int = 1, parallel: str = "none") -> None:
+    def __init__(self, device: str = "cpu", devices: int = 1, parallel: str = "none", **_of_others: object) -> None:
         self._devices = Devices(device, devices, parallel)
 
     def measure(
-        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: AbstractContextManager[object],
     ) -> Measurement:
         """Raises MeasurementError when the job does not come to its end."""
-        return run_job(trial, node, observer, account, self._devices)
+        (instance,) = instances
+        return run_job(trial, instance.node, observer, account, self._devices)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from suite.plan import Trial
-from suite.records import Conditions, Environment, Resources, Steps, Timeline, TrialRecord, Usage
+from suite.records import Conditions, DataUse, Environment, Metric, Rank, Resources, Steps, Timeline, TrialRecord, Usage
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Node(Protocol):
     name: str
     userland: str | None
     """Where, on this node, the unpacked tree of the image lies; what layers opened on it are made of."""
+    data: str | None
+    """Where, on this node, the data volume of the trial lies: its data set, or room to write; None without one."""
     python: tuple[str, str]
     """The interpreter that runs the worker here, and the PYTHONPATH under which it finds it."""
     cpus: tuple[int, ...]
@@ -63,6 +65,17 @@ class Node(Protocol):
 
     def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
         """Start and return at once."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One opened instance of a trial's target. Most trials have one, a cluster one for each rank, in order."""
+
+    node: Node
+    address: str | None = None
+    """Under which the other instances reach it; None where there are no others."""
+    interface: str | None = None
+    """That has the address, as the inside of the instance calls it."""
 
 
 class Layer(Protocol):
@@ -100,8 +113,12 @@ class Measurement:
     elapsed_s: float
     throughput_images_per_s: float | None
     steps: Steps | None
-    timeline: Timeline
+    timeline: Timeline | None
     environment: Environment
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    data_use: DataUse | None = None
+    ranks: Sequence[Rank] = ()
+    """Of a cluster; ``environment`` is then that of the first worker."""
     clock_ratio: float | None = None
     """Measured time on the target's clock over the same on the host's; 1 when the clocks agree."""
     usage: Usage | None = None
@@ -131,9 +148,13 @@ class Scenario(Protocol):
     name: str
 
     def measure(
-        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: AbstractContextManager[object],
     ) -> Measurement:
-        """Run the trial's job on an opened target. Raises MeasurementError when it does not come to its end.
+        """Run the trial's job on its opened instances. Raises MeasurementError when it does not come to its end.
 
         ``account`` is entered right before the job is launched and left right after it has ended; see ``Account``.
         """

@@ -2,110 +2,142 @@
 
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
 from suite import __version__
+from suite.cluster import cpus_are_shared
+from suite.envelope import Envelope
 from suite.errors import BenchError, MeasurementError
-from suite.interfaces import Account, Measurement, Node, Observer, Scenario
+from suite.interfaces import Account, Instance, Measurement, Observer, Scenario
 from suite.plan import Plan, Trial
 from suite.records import Environment, Environments, Outcome, Resources, TrialRecord
 from suite.store import Run, StoreError
 
-OpenTarget = Callable[[Trial], AbstractContextManager[Node]]
-OpenAccount = Callable[[Trial, Node], Account]
+OpenTarget = Callable[[Trial], AbstractContextManager[Sequence[Instance]]]
+OpenAccount = Callable[[Trial, Sequence[Instance]], Account]
 """Gives the counters of this host for the opened target of the trial."""
 
 
-def run(
-    plan: Plan,
-    scenario: Scenario,
-    open_target: OpenTarget,
-    store: Run,
-    observer: Observer,
-    host: Callable[[], Environment],
-    open_account: OpenAccount,
-) -> list[TrialRecord]:
-    """Run what the store does not hold yet; every trial is saved before the next begins.
+@dataclass(frozen=True)
+class Loop:
+    """What a run is made of. ``host`` tells the environment of this machine."""
 
-    A trial that fails is a record and the run goes on. Returns the records made now. What ends the run: Ctrl-C, and a
-    store that cannot be written.
-    """
-    store.begin(plan)
-    finished = set(store.finished())
-    trials = list(plan.trials())
-    if skipped := sum(trial.trial_id in finished for trial in trials):
-        observer.note(f"{skipped} of {len(trials)} trials are there already and are kept")
-    records = []
-    for number, trial in enumerate(trials, start=1):
-        if trial.trial_id in finished:
-            continue
-        observer.trial_started(trial, number, len(trials))
-        record = _one(plan, trial, scenario, open_target, store, observer, host, open_account)
-        store.save(record)
-        observer.trial_finished(record)
-        records.append(record)
-    return records
+    scenario: Scenario
+    open_target: OpenTarget
+    store: Run
+    observer: Observer
+    host: Callable[[], Environment]
+    open_account: OpenAccount
 
+    def run(self, plan: Plan) -> list[TrialRecord]:
+        """Run what the store does not hold yet; every trial is saved before the next begins.
 
-def _one(
-    plan: Plan,
-    trial: Trial,
-    scenario: Scenario,
-    open_target: OpenTarget,
-    store: Run,
-    observer: Observer,
-    host: Callable[[], Environment],
-    open_account: OpenAccount,
-) -> TrialRecord:
-    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    host_environment = host()
-    measurement: Measurement | None = None
-    account: Account | None = None
-    substitutes: tuple[str, ...] = ()
-    open_s = close_s = None
-    outcome = Outcome(status="ok")
-    begin = end = time.monotonic()
-    try:
-        observer.phase("opening")
-        with open_target(trial) as node:
-            open_s = time.monotonic() - begin
-            substitutes = node.substitutes
-            account = open_account(trial, node)
+        A trial that fails is a record and the run goes on. Returns the records made now. What ends the run: Ctrl-C,
+        and a store that cannot be written.
+        """
+        self.store.begin(plan)
+        finished = set(self.store.finished())
+        trials = list(plan.trials())
+        if skipped := sum(trial.trial_id in finished for trial in trials):
+            self.observer.note(f"{skipped} of {len(trials)} trials are there already and are kept")
+        records = []
+        for number, trial in enumerate(trials, start=1):
+            if trial.trial_id in finished:
+                continue
+            self.observer.trial_started(trial, number, len(trials))
+            record = self._record(plan, trial)
+            self.store.save(record)
+            self.observer.trial_finished(record)
+            records.append(record)
+        return records
+
+    def _record(self, plan: Plan, trial: Trial) -> TrialRecord:
+        started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        host = self.host()
+        course = _Course()
+        outcome = Outcome(status="ok")
+        try:
+            self._measure(trial, course)
+            if course.measurement and (differences := _differences(trial, course.measurement)):
+                raise MeasurementError("the target differs from the plan: " + "; ".join(differences), kind="envelope")
+        except StoreError:
+            raise
+        except BenchError as error:
+            outcome = _failure(error)
+        seen = course.measurement
+        measured = seen if outcome.status == "ok" else None
+        return TrialRecord(
+            **trial.model_dump(exclude={"trial_timeout_s", "cpu_capability", "dataset", "instances", "scratch_bytes"}),
+            **_numbers(measured),
+            run_id=self.store.run_id,
+            suite_version=__version__,
+            started_at=started_at,
+            options=plan.options,
+            outcome=outcome,
+            open_s=course.open_s,
+            close_s=course.close_s,
+            substitutes=list(course.substitutes),
+            environment=Environments(host=host, target=seen.environment if seen else None),
+            conditions=course.account.conditions if course.account else None,
+            resources=_resources(course.account, measured),
+        )
+
+    def _measure(self, trial: Trial, course: "_Course") -> None:
+        """Open, measure, close. How far it came is in ``course`` also when it fails."""
+        begin = time.monotonic()
+        self.observer.phase("opening")
+        with self.open_target(trial) as instances:
+            course.open_s = time.monotonic() - begin
+            course.substitutes = _substitutes(trial, instances)
+            course.account = self.open_account(trial, instances)
             try:
-                measurement = scenario.measure(trial, node, observer, account)
+                course.measurement = self.scenario.measure(trial, instances, self.observer, course.account)
             finally:
                 end = time.monotonic()
-                observer.phase("closing")
-        close_s = time.monotonic() - end
-        if differences := envelope_differences(trial, measurement.environment):
-            raise MeasurementError("the target differs from the plan: " + "; ".join(differences), kind="envelope")
-    except StoreError:
-        raise
-    except BenchError as error:
-        outcome = _failure(error)
-    measured = measurement if outcome.status == "ok" else None
-    shared = trial.model_dump(exclude={"trial_timeout_s", "cpu_capability"})
-    return TrialRecord(
-        **shared,
-        run_id=store.run_id,
-        suite_version=__version__,
-        started_at=started_at,
-        options=plan.options,
-        outcome=outcome,
-        throughput_images_per_s=measured.throughput_images_per_s if measured else None,
-        elapsed_s=measured.elapsed_s if measured else None,
-        open_s=open_s,
-        close_s=close_s,
-        steps=measured.steps if measured else None,
-        timeline=measured.timeline if measured else None,
-        clock_ratio=measured.clock_ratio if measured else None,
-        substitutes=list(substitutes),
-        environment=Environments(host=host_environment, target=measurement.environment if measurement else None),
-        conditions=account.conditions if account else None,
-        resources=_resources(account, measured),
-        details=dict(measured.details) if measured else {},
-    )
+                self.observer.phase("closing")
+        course.close_s = time.monotonic() - end
+
+
+@dataclass
+class _Course:
+    """What is known of a trial so far."""
+
+    open_s: float | None = None
+    close_s: float | None = None
+    substitutes: tuple[str, ...] = ()
+    account: Account | None = None
+    measurement: Measurement | None = None
+
+
+def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]:
+    """Of any of the instances, each once."""
+    shared = trial.instances and cpus_are_shared(trial.envelope, len(trial.instances))
+    named = [name for instance in instances for name in instance.node.substitutes]
+    return tuple(dict.fromkeys([*named, *(["cpus:shared-by-instances"] if shared else [])]))
+
+
+def _differences(trial: Trial, measured: Measurement) -> list[str]:
+    """Of every instance from its own envelope."""
+    if not trial.instances:
+        return envelope_differences(trial, trial.envelope, measured.environment)
+    return [
+        f"rank {rank.rank}: {difference}"
+        for planned, rank in zip(trial.instances, measured.ranks, strict=True)
+        for difference in envelope_differences(trial, planned.envelope, rank.environment)
+    ]
+
+
+def _numbers(measured: Measurement | None) -> dict[str, Any]:
+    """The fields of a record that only a trial which came to its end has."""
+    if measured is None:
+        return {}
+    names = ("throughput_images_per_s", "elapsed_s", "steps", "timeline", "data_use", "clock_ratio")
+    copied = {name: getattr(measured, name) for name in names}
+    copied["ranks"] = list(measured.ranks)
+    return {**copied, "metrics": dict(measured.metrics), "details": dict(measured.details)}
 
 
 def _resources(account: Account | None, measured: Measurement | None) -> Resources | None:
@@ -127,16 +159,16 @@ def _failure(error: BenchError) -> Outcome:
     )
 
 
-def envelope_differences(trial: Trial, seen: Environment) -> list[str]:
-    """In what the target, as seen from inside, departs from its envelope. An absent attestation departs too.
+def envelope_differences(trial: Trial, plan: Envelope, seen: Environment) -> list[str]:
+    """In what an instance, as seen from inside, departs from its envelope. An absent attestation departs too.
 
     Memory may differ by 2 %: control groups round to pages and a guest's firmware keeps a little.
     """
-    plan = trial.envelope
     differences = []
-    if seen.cpus is None or len(seen.cpus) != len(plan.cpus):
+    by_count = trial.ablation == "pinning"  # then the CPUs are given as a quota, and all of the place are seen
+    if seen.cpus is None or (len(seen.cpus) < len(plan.cpus) if by_count else len(seen.cpus) != len(plan.cpus)):
         differences.append(f"CPUs {seen.cpus} instead of {len(plan.cpus)}")
-    if seen.host_cpus is not None and tuple(seen.host_cpus) != plan.cpus:
+    if not by_count and seen.host_cpus is not None and tuple(seen.host_cpus) != plan.cpus:
         differences.append(f"pinned to host CPUs {seen.host_cpus} instead of {list(plan.cpus)}")
     if seen.threads != plan.threads:
         differences.append(f"{seen.threads} threads instead of {plan.threads}")

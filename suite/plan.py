@@ -6,7 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from suite import ablations
+from suite.cluster import Cluster, InstancePlan, instances_of
+from suite.datasets import Dataset, PageCache
 from suite.envelope import Envelope
+from suite.errors import RequestError
 from suite.profiles import Recipe, Workload
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
@@ -26,6 +30,10 @@ class Trial(BaseModel):
     target: str
     replica: int = 0
     """0, or 1 for the second bare-metal trial of an A/A block."""
+    ablation: str | None = None
+    """The one property of the target that is switched in this trial; see ``suite.ablations``."""
+    warm_up: bool = False
+    """Run and recorded like every trial, and counted in no estimate: it belongs to a block before the first."""
     model: str
     data: str
     profile: str
@@ -34,11 +42,21 @@ class Trial(BaseModel):
     position: int
     """Place in its block, from 0, in the order in which the block was run."""
     seed: int
-    workload: Workload
+    workload: Workload | None = None
+    """None for a probe."""
     envelope: Envelope
     trial_timeout_s: int
     cpu_capability: CpuCapability | None = None
     """What the job's libraries are capped to; None leaves each target what it has."""
+    dataset: Dataset | None = None
+    """What the job reads; None where its data are drawn."""
+    page_cache: PageCache | None = None
+    """In which state the job finds the data set; None where there is none."""
+    cluster: Cluster | None = None
+    instances: tuple[InstancePlan, ...] = ()
+    """Of a cluster, by rank; a trial without one has one instance with the whole envelope."""
+    scratch_bytes: int | None = None
+    """How much room the job needs on the data disk to write to; None where it writes nothing."""
 
 
 class Plan(BaseModel):
@@ -54,34 +72,59 @@ class Plan(BaseModel):
     recipe: Recipe = "reference"
     blocks: Annotated[int, Field(gt=0)] = 1
     seed: int = 0
-    workloads: dict[str, Workload]
+    workloads: dict[str, Workload] = {}
+    """By model; of probes there is none."""
     envelope: Envelope
     trial_timeout_s: Annotated[int, Field(gt=0)]
     cpu_capability: CpuCapability | None = None
     aa: bool = False
     """Whether each block measures bare metal twice: two identical targets, whose difference is the noise."""
+    ablations: tuple[str, ...] = ()
+    """Each adds to every block one more trial of each target that has the property, with it switched."""
+    warmup_blocks: Annotated[int, Field(ge=0)] = 0
+    """Blocks before the first that counts: what the first jobs on a machine meet (cold caches, clocks) is not noise."""
+    dataset: Dataset | None = None
+    page_cache: PageCache | None = None
+    cluster: Cluster | None = None
+    scratch_bytes: dict[str, Annotated[int, Field(gt=0)]] = {}
+    """By model, of those that write."""
     options: dict[str, str] = {}
     """Choices of the layers that change what is measured: engine, accelerator, GPUs."""
 
     def trials(self) -> Iterator[Trial]:
-        """Every trial in the order in which it is run: blocks, in each the models, in each the targets shuffled."""
+        """Every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""
+        for block in range(self.warmup_blocks):
+            yield from self._block(block, warm_up=True)
         for block in range(self.blocks):
-            # A generator of its own for each block: a longer run begins with exactly the blocks of a shorter one.
-            order = random.Random(f"{self.seed}/{block}")
-            position = 0
-            for model in self.models:
-                arms = [(target, 0) for target in self.targets] + ([(BASELINE, 1)] if self.aa else [])
-                for target, replica in order.sample(arms, len(arms)):
-                    yield self._trial(block, position, model, target, replica)
-                    position += 1
+            yield from self._block(block, warm_up=False)
 
-    def _trial(self, block: int, position: int, model: str, target: str, replica: int) -> Trial:
-        again = "-again" if replica else ""
+    def _block(self, block: int, *, warm_up: bool) -> Iterator[Trial]:
+        # A generator of its own for each block: a longer run begins with exactly the blocks of a shorter one.
+        order = random.Random(f"{self.seed}/warm-up/{block}" if warm_up else f"{self.seed}/{block}")
+        position = 0
+        for model in self.models:
+            arms = self._arms()
+            for target, replica, ablation in order.sample(arms, len(arms)):
+                yield self._trial(block, position, model, (target, replica, ablation), warm_up=warm_up)
+                position += 1
+
+    def _arms(self) -> list[tuple[str, int, str | None]]:
+        """What a block holds of each model: target, replica, ablation."""
+        switched = [(target, 0, name) for target in self.targets for name in ablations.arms(target, self.ablations)]
+        return [*((target, 0, None) for target in self.targets), *([(BASELINE, 1, None)] if self.aa else []), *switched]
+
+    def _trial(
+        self, block: int, position: int, model: str, arm: tuple[str, int, str | None], *, warm_up: bool
+    ) -> Trial:
+        target, replica, ablation = arm
+        name = target + ("-again" if replica else "") + (f"+{ablation}" if ablation else "")
         return Trial(
-            trial_id=f"{self.scenario}-{model}-{target}{again}-b{block:03d}",
+            trial_id=f"{self.scenario}-{model}-{name}-{'w' if warm_up else 'b'}{block:03d}",
             scenario=self.scenario,
             target=target,
             replica=replica,
+            ablation=ablation,
+            warm_up=warm_up,
             model=model,
             data=self.data,
             profile=self.profile,
@@ -89,8 +132,23 @@ class Plan(BaseModel):
             block=block,
             position=position,
             seed=self.seed * 100_003 + block,
-            workload=self.workloads[model],
+            workload=self.workloads.get(model),
             envelope=self.envelope,
             trial_timeout_s=self.trial_timeout_s,
-            cpu_capability=self.cpu_capability,
+            cpu_capability=_lower(self.cpu_capability) if ablation == "isa" else self.cpu_capability,
+            dataset=self.dataset,
+            page_cache=self.page_cache,
+            cluster=self.cluster,
+            instances=instances_of(self.cluster, self.envelope) if self.cluster else (),
+            scratch_bytes=self.scratch_bytes.get(model),
         )
+
+
+def _lower(capability: CpuCapability | None) -> CpuCapability:
+    """The next lower level. Raises RequestError where there is none, or where none is known."""
+    if capability in (None, CPU_CAPABILITIES[0]):
+        known = "not capped" if capability is None else f"already {capability}"
+        raise RequestError(
+            f"--ablate isa: the vector instructions are {known}", remedy="leave it out, or use --isa shared"
+        )
+    return CPU_CAPABILITIES[CPU_CAPABILITIES.index(capability) - 1]

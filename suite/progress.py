@@ -21,8 +21,8 @@ class Lines:
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         self._clock.started(number, of)
-        self._head = f"[{number}/{of}] {trial.model} on {trial.target}"
-        self._say(f"{self._head}: block {trial.block}, {trial.profile}{self._clock.left()}")
+        self._head = f"[{number}/{of}] {name(trial)}"
+        self._say(f"{self._head}: {block(trial)}, {trial.profile}{self._clock.left()}")
 
     def phase(self, name: str, detail: str = "") -> None:
         # Every step of the warm-up would be a line.
@@ -55,7 +55,7 @@ class Display:
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         self._clock.started(number, of)
-        self._head = f"[{number}/{of}] {trial.model} on {trial.target}, block {trial.block}"
+        self._head = f"[{number}/{of}] {name(trial)}, {block(trial)}"
 
     def phase(self, name: str, detail: str = "") -> None:
         self._live.update(Text(f"{self._head}: {name} {detail}".rstrip() + self._clock.left(), "cyan"), refresh=True)
@@ -97,12 +97,22 @@ class Clock:
         return f" (about {seconds / 60:.0f} min left)" if seconds >= 90 else f" (about {seconds:.0f} s left)"
 
 
+def name(trial: Trial) -> str:
+    """What is run where."""
+    switched = f", {trial.ablation} switched" if trial.ablation else ""
+    return f"{trial.model} on {trial.target}{switched}"
+
+
+def block(trial: Trial) -> str:
+    return f"warm-up block {trial.block}" if trial.warm_up else f"block {trial.block}"
+
+
 def summary(record: TrialRecord) -> str:
     """One line of what a trial gave."""
     if record.outcome.status == "failed":
         return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
     marks = f"  [{', '.join(record.substitutes)}]" if record.substitutes else ""
-    return (
-        f"{record.throughput_images_per_s:.3g} images/s, elapsed {record.elapsed_s:.1f} s, "
-        f"opened in {record.open_s:.2f} s{marks}"
-    )
+    numbers = [f"{name} {metric.value:.3g} {metric.unit}" for name, metric in record.metrics.items()]
+    if record.throughput_images_per_s is not None:
+        numbers.append(f"{record.throughput_images_per_s:.3g} images/s")
+    return f"{', '.join(numbers)}, elapsed {record.elapsed_s:.1f} s, opened in {record.open_s:.2f} s{marks}"

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from suite.cluster import Cluster, Role
+from suite.datasets import Kind, PageCache
 from suite.envelope import Envelope
 from suite.profiles import Recipe, Workload
 
@@ -42,10 +44,11 @@ class Steps(_Part):
 
 
 class Timeline(_Part):
-    """Where the elapsed time went, on the worker's monotonic clock; the launch and the end on the host's.
+    """Where the elapsed time went, on the worker's monotonic clock; the launch and the exit on the host's.
 
-    ``launch_s`` is from the launch on the host to the first instruction of the worker and is therefore what is left of
-    ``elapsed_s`` after all other parts; ``teardown_s`` is from the last measured step to the worker's last line.
+    ``launch_s`` is from the launch on the host until the worker's first line comes in; ``teardown_s`` from the last
+    measured step to the worker's last line; ``exit_s`` from that line until the job has ended: the interpreter with
+    torch in it takes up to a second to end.
     """
 
     launch_s: Seconds | None = None
@@ -54,6 +57,7 @@ class Timeline(_Part):
     warmup_s: Seconds | None = None
     measured_s: Seconds | None = None
     teardown_s: Seconds | None = None
+    exit_s: Seconds | None = None
 
 
 class Engine(_Part):
@@ -145,7 +149,6 @@ class Conditions(_Part):
     siblings_shared: bool | None = None
     """Whether a core has hardware threads both inside and outside of the envelope."""
     numa_nodes: list[Count] | None = None
-    page_cache: Literal["cold", "warm"] | None = None
     load_1min: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Right before the launch."""
     sampler_cpu_s: Seconds | None = None
@@ -191,6 +194,56 @@ class Resources(_Part):
     gpus: list[GpuUsage] | None = None
 
 
+class DataUse(_Part):
+    """The data set of a job, and how the job has read it."""
+
+    kind: Kind
+    sha256: str
+    images: Count
+    size_bytes: Count
+    decoder: str
+    loader_workers: Count
+    """Processes that read and decode; 0 is the training process itself."""
+    page_cache_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """How much of the data set the target's page cache held right before the launch, by mincore(2)."""
+    images_read: Count
+    bytes_read: Count
+    """Of the files of those images, warm-up and prefetch included; what the disk gave is in the resources."""
+    damaged: Count = 0
+    """Images that could not be decoded; their neighbours took their places."""
+    damaged_files: list[str] = []
+    """The first of them, relative to the data set."""
+
+
+class Metric(_Part):
+    """One number of a probe; its name is the key under which it stands."""
+
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    unit: str
+    better: Literal["more", "less"]
+    samples: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    """What the value was taken from, where the probe repeats itself."""
+
+
+class Rank(_Part):
+    """One process of a cluster's job. Seconds are sums over the measured steps."""
+
+    rank: Count
+    role: Role
+    address: str
+    interface: str
+    environment: Environment
+    throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of a worker."""
+    measured_s: Seconds | None = None
+    data_s: Seconds | None = None
+    compute_s: Seconds | None = None
+    communicate_s: Seconds | None = None
+    """That a step waited for; what went on beside computing is not in it."""
+    sent_bytes: Count | None = None
+    received_bytes: Count | None = None
+
+
 class Outcome(_Part):
     """``ok``, or ``failed`` with what is needed to see why."""
 
@@ -220,15 +273,21 @@ class TrialRecord(_Part):
     scenario: str
     target: str
     replica: int = 0
+    ablation: str | None = None
+    """The one property of the target that was switched; see ``suite.ablations``."""
+    warm_up: bool = False
+    """Whether the trial belongs to a warm-up block: discarded by that rule, whatever it shows."""
     model: str
+    """What was trained; of a probe, its name."""
     data: str
     profile: str
     recipe: Recipe
     block: Annotated[int, Field(ge=0)]
     position: Annotated[int, Field(ge=0)]
     seed: int
-    workload: Workload
+    workload: Workload | None = None
     envelope: Envelope
+    page_cache: PageCache | None = None
     options: dict[str, str] = {}
     outcome: Outcome
     throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -239,6 +298,11 @@ class TrialRecord(_Part):
     close_s: Seconds | None = None
     steps: Steps | None = None
     timeline: Timeline | None = None
+    metrics: dict[str, Metric] = {}
+    """What a probe has measured, in place of a throughput."""
+    data_use: DataUse | None = None
+    cluster: Cluster | None = None
+    ranks: list[Rank] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     substitutes: list[str] = []
     """What stood in for what this host lacks; shown wherever the numbers are shown."""
@@ -249,9 +313,9 @@ class TrialRecord(_Part):
 
     @model_validator(mode="after")
     def _numbers_only_when_measured(self) -> Self:
-        measured = (self.elapsed_s, self.throughput_images_per_s)
-        if self.outcome.status == "ok" and None in measured:
-            raise ValueError("a trial that is ok has throughput_images_per_s and elapsed_s")
-        if self.outcome.status == "failed" and self.throughput_images_per_s is not None:
-            raise ValueError("a failed trial has no throughput")
+        measured = self.throughput_images_per_s is not None or bool(self.metrics)
+        if self.outcome.status == "ok" and not (measured and self.elapsed_s is not None):
+            raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
+        if self.outcome.status == "failed" and measured:
+            raise ValueError("a failed trial has no throughput and no metrics")
         return self

@@ -15,9 +15,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+import commands.run as run
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
 from provisioning.images.image import Image
+from provisioning.layers.engines import ENGINES
+from scenarios.probe import PROBES
+from scenarios.registry import SCENARIOS
 from suite import __version__
 from suite.envelope import GIB
 from suite.errors import MeasurementError
@@ -164,6 +168,12 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(bench: Bench, option: s
     refused(bench("run", option, wrong), repr(wrong), f"did you mean {nearest}?", "choose among")
 
 
+def test_the_names_that_run_offers_are_those_of_the_registries() -> None:
+    assert set(run.ENGINES) == set(ENGINES)
+    assert set(run.SCENARIOS) == set(SCENARIOS)
+    assert set(run.PROBES) == set(PROBES)
+
+
 def test_a_name_like_no_other_is_refused_with_all_of_them(bench: Bench) -> None:
     result = bench("run", "--target", "moon")
     refused(result, "'moon'", "choose among bare-metal, container, vm, container-vm, all")
@@ -229,6 +239,17 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
         (("--until", "2%", "--blocks", "3"), "exclude each other"),
         (("--until", "200%"), "is not a share"),
         (("--until", "2%", "--budget", "soon"), "is not a span of time"),
+        (("--ablate", "seccomp"), "none of bare-metal has it"),
+        (("--ablate", "secomp"), "did you mean seccomp?"),
+        (("--ablate", "huge-pages", "--recipe", "tuned"), "has them already"),
+        (("--data", "generated"), "with --scenario synthetic"),
+        (("--cache", "warm"), "is about a data set"),
+        (("--scenario", "real", "--data", "imagenet:/nowhere"), "/nowhere"),
+        (("--scenario", "real", "--data", "coco:/d"), "is no data set"),
+        (("--workers", "3"), "is about several instances"),
+        (("--fio-job", "job.fio"), "is about the disk probe"),
+        (("--scenario", "probe", "--fio-job", "nowhere.fio"), "nowhere.fio cannot be read"),
+        (("--warmup-blocks", "-1"), "give a number from 0 up"),
     ],
 )
 def test_options_that_cannot_be_served_are_refused(bench: Bench, words: tuple[str, ...], said: str) -> None:
@@ -362,7 +383,7 @@ def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Mach
     two = ("--target", "bare-metal", "--target", "vm")
     result = bench("run", *SMALL, *two, "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
     assert result.exit_code == 0, result.stderr
-    assert len([event for event in machine.events if event.startswith("measure")]) == 4
+    assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 4, "a warm-up block first"
     assert "stopped after 2 blocks" in result.stderr
     assert json.loads((here / "out/plan.json").read_text())["blocks"] == 2
 

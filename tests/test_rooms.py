@@ -10,9 +10,14 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("suite", "scenarios", "provisioning", "analysis")
-MODULES = sorted([REPOSITORY / "cli.py", *(path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py"))])
-# The worker's ranks: they run inside the target, where there is nobody else to start them.
-STARTS_RANKS = "scenarios/worker/ddp.py"
+WIRING = ("cli.py", "commands")
+"""What imports every room, and is imported by none."""
+MODULES = sorted(
+    [REPOSITORY / "cli.py", *(path for room in (*ROOMS, "commands") for path in (REPOSITORY / room).rglob("*.py"))]
+)
+# Inside a target there is nobody else to start what the job needs: its ranks, and the programs that the probes are.
+STARTS_PROCESSES = ("provisioning/", "scenarios/worker/ddp.py", "scenarios/worker/probes/")
+IN_THE_IMAGE = {"suite", "scenarios", "torch", "torchvision", "numpy", "PIL", "simplejpeg"}
 NAMES = [path.relative_to(REPOSITORY).as_posix() for path in MODULES]
 
 
@@ -68,14 +73,14 @@ def shell_uses(module: ast.AST) -> list[str]:
 
 
 def test_the_rooms_are_found() -> None:
-    assert {name.partition("/")[0] for name in NAMES} == {"cli.py", *ROOMS}
+    assert {name.partition("/")[0] for name in NAMES} == {*WIRING, *ROOMS}
     assert "scenarios/worker/training.py" in NAMES
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "cli.py"])
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(WIRING)])
 def test_a_room_imports_the_core_and_itself_alone(name: str) -> None:
     room = name.partition("/")[0]
-    assert roots(tree(name)) & {*ROOMS, "cli", "tests"} <= {"suite", room}
+    assert roots(tree(name)) & {*ROOMS, "cli", "commands", "tests"} <= {"suite", room}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,7 +92,7 @@ def test_torch_is_imported_by_the_worker_alone(name: str) -> None:
 def test_the_worker_imports_what_the_image_holds_and_nothing_else(name: str) -> None:
     ours = {full for full in imports(tree(name)) if full.partition(".")[0] in ("suite", "scenarios")}
     assert {full for full in ours if not full.startswith(("suite.userland", "scenarios.worker"))} <= {"suite"}
-    assert roots(tree(name)) <= {*sys.stdlib_module_names, "suite", "scenarios", "torch", "torchvision"}
+    assert roots(tree(name)) <= {*sys.stdlib_module_names, *IN_THE_IMAGE}
 
 
 def test_what_the_worker_takes_from_the_core_imports_the_standard_library_alone() -> None:
@@ -97,13 +102,14 @@ def test_what_the_worker_takes_from_the_core_imports_the_standard_library_alone(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_plotting_libraries_are_imported_by_the_plots_alone(name: str) -> None:
-    assert name == "analysis/plots.py" or not roots(tree(name)) & {"seaborn", "matplotlib"}
+    plots = name.startswith(("analysis/plots.py", "analysis/drawing/"))
+    assert plots or not roots(tree(name)) & {"seaborn", "matplotlib"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_processes_are_started_by_provisioning_alone(name: str) -> None:
     starters = {"os.fork", "os.posix_spawn", "os.execv", "os.execve", "os.execvp", "os.execvpe", "os.spawnv"}
-    if not name.startswith("provisioning/") and name != STARTS_RANKS:
+    if not name.startswith(STARTS_PROCESSES):
         assert "subprocess" not in roots(tree(name))
         assert not starters & set(calls(tree(name)))
 

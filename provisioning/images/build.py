@@ -74,7 +74,8 @@ def recipe_sha256(variant: Variant) -> str:
     paths = [docker / name for name in names] + sorted((docker / "guest").iterdir())
     for name in INSIDE:
         path = REPOSITORY / name
-        paths += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        inside = (found for found in path.rglob("*") if found.suffix in (".py", ".fio"))
+        paths += sorted(inside) if path.is_dir() else [path]
     for path in paths:
         if not path.is_file():
             raise RequestError(f"{path} is missing", remedy="the image is built from a clone of the repository")

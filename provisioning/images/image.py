@@ -10,6 +10,7 @@ HOME/images/DIGEST12/image.json   this description
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -124,6 +125,17 @@ def images() -> list[Image]:
         if image.digest[:12] == path.parent.name:
             found.append(image)
     return sorted(found, key=lambda image: image.created_at, reverse=True)
+
+
+def prune() -> list[Image]:
+    """Remove all images but the newest of each variant, and what was made of them; returns those that are gone."""
+    newest: dict[str, Image] = {}
+    for image in images():
+        newest.setdefault(image.variant, image)
+    old = [image for image in images() if image not in newest.values()]
+    for image in old:
+        shutil.rmtree(image.directory)
+    return old
 
 
 def find(digest: str | None) -> Image:

@@ -20,14 +20,35 @@ from suite.userland import EXCLUDED
 # Modules that a guest needs before it has its disk; those it depends on are found in modules.dep.
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "ext4")
 LABEL = "virtbench"
+# Of the top directory: a root without capabilities may then write there, and see what of its files is in memory.
+OWNED_BY_ROOT = ("-E", "root_owner=0:0")
 
 
 def disk(node: Node, tree: Path, target: Path) -> None:
     """The tree as an ext4 file system without a journal (it is only ever read)."""
     size = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in _walk(tree))
-    mib = int(size * 1.1 / (1 << 20)) + 256
-    argv = ["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-L", LABEL, "-d", str(tree), str(target)]
-    node.run([*argv, f"{mib}M"], timeout_s=1800.0)
+    filesystem(node, tree, target, mib=int(size * 1.1 / (1 << 20)) + 256, journal=False)
+
+
+def filesystem(node: Node, content: Path, target: Path, *, mib: int, journal: bool) -> None:
+    """A directory as an ext4 file system in a file."""
+    features = [] if journal else ["-O", "^has_journal"]
+    argv = [
+        "mke2fs",
+        "-q",
+        "-t",
+        "ext4",
+        *features,
+        "-m",
+        "0",
+        *OWNED_BY_ROOT,
+        "-L",
+        LABEL,
+        "-d",
+        str(content),
+        str(target),
+    ]
+    node.run([*argv, f"{mib}M"], timeout_s=6 * 3600.0)
 
 
 def _walk(tree: Path) -> Iterator[os.DirEntry[str]]:

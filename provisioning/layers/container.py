@@ -8,14 +8,24 @@ from dataclasses import dataclass
 from provisioning import ledger
 from provisioning.control_groups import ControlGroup
 from provisioning.gpus import edits_for
+from provisioning.lab.containers import ContainerBridge, attach, host_network
 from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
 from provisioning.nodes import Served, WrappedNode
+from provisioning.volumes import MOUNT
 from suite.envelope import format_cpu_list
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.records import Engine
 
 MOST_LIMIT = 32768
+
+
+@dataclass(frozen=True)
+class Plug:
+    """Where a container with an empty network of its own is plugged in when it runs."""
+
+    bridge: ContainerBridge
+    address: str
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,12 @@ class ContainerLayer:
     """The image's digest."""
     memory_bytes: int
     gpus: tuple[str, ...] = ()
+    ablation: str | None = None
+    writable: bool = False
+    """Whether the data volume may be written."""
+    network: str | None = None
+    """The value of ``ContainerSpec.network``."""
+    plug: Plug | None = None
     name: str = "container"
 
     @contextmanager
@@ -45,6 +61,11 @@ class ContainerLayer:
             limits=_hard_limits(node),
             gpus=self.gpus,
             edits=edits_for(node, self.gpus if engine.name == "runc" else ()),
+            data=(node.data, MOUNT, self.writable) if node.data else None,
+            seccomp=self.ablation != "seccomp",
+            network=host_network(engine.name, None) if self.ablation == "network" else self.network,
+            bound_tree=self.ablation == "rootfs",
+            by_count=self.ablation == "pinning" and node.local,
         )
         with ExitStack() as stack:
             if node.local:
@@ -52,6 +73,8 @@ class ContainerLayer:
             else:
                 stack.callback(engine.remove, node, spec.name)
             engine.begin(node, spec)
+            if self.plug:
+                attach(node, self.plug.bridge, engine.main_pid(node, spec.name), self.plug.address)
             enter = engine.exec_argv(spec)
 
             def wrap(argv: Sequence[str]) -> list[str]:
@@ -64,13 +87,18 @@ class ContainerLayer:
                 userland="/",
                 cpus=node.cpus,
                 local=False,
-                facts={
-                    "container_engine": Engine(
-                        name=engine.name, version=version, network="none", rootfs=engine.rootfs
-                    ).model_dump()
-                },
+                data=MOUNT if node.data else None,
+                facts=_facts(spec, engine, version, self.plug),
                 served=_served(engine, node, spec.name) if node.local else None,
             )
+
+
+def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> dict[str, object]:
+    network = plug.bridge.name if plug else "host" if spec.network else "none"
+    rootfs = "bind" if spec.bound_tree else engine.rootfs
+    facts: dict[str, object] = {}
+    facts["container_engine"] = Engine(name=engine.name, version=version, network=network, rootfs=rootfs).model_dump()
+    return {**facts, "host_cpus": None} if spec.by_count else facts
 
 
 def _served(engine: ContainerEngine, node: Node, name: str) -> Served:

@@ -41,8 +41,12 @@ class VmSpec:
     """Private: the control socket and the console's log lie in it."""
     disks: tuple[Disk, ...]
     ssh_port: int
+    pinned: bool = True
+    """Whether QEMU stays on ``cpus``; otherwise it has as many virtual CPUs, on any."""
     vfio: tuple[str, ...] = ()
     """PCI addresses of devices passed through."""
+    words: tuple[str, ...] = ()
+    """More of the command line."""
 
     @property
     def qmp(self) -> str:
@@ -59,7 +63,8 @@ def qemu_argv(spec: VmSpec, machine: str = "x86_64") -> list[str]:
     board = {"x86_64": "q35", "aarch64": "virt,gic-version=max"}[machine]
     console = f"console={CONSOLE[machine]} quiet loglevel=4 panic=-1"
     return [
-        *("taskset", "--cpu-list", format_cpu_list(spec.cpus), QEMU, "-name", f"{spec.name},debug-threads=on"),
+        *(("taskset", "--cpu-list", format_cpu_list(spec.cpus)) if spec.pinned else ()),
+        *(QEMU, "-name", f"{spec.name},debug-threads=on"),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
         *("-machine", board, "-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
@@ -73,6 +78,7 @@ def qemu_argv(spec: VmSpec, machine: str = "x86_64") -> list[str]:
         *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22"),
         *("-device", "virtio-net-pci,netdev=net,romfile="),
         *(word for address in spec.vfio for word in ("-device", f"vfio-pci,host={address}")),
+        *spec.words,
     ]
 
 

@@ -9,18 +9,23 @@ from provisioning import cgroups, ledger
 from provisioning.control_groups import ControlGroup
 from provisioning.gpus import NO_EDITS, Edits, edits_for
 from provisioning.nodes import Served, WrappedNode
+from provisioning.volumes import MOUNT
 from suite.envelope import Envelope, format_cpu_list
 from suite.errors import RequestError
 from suite.interfaces import Node
 
 
-def chroot_argv(tree: str, edits: Edits = NO_EDITS) -> list[str]:
+def chroot_argv(tree: str, edits: Edits = NO_EDITS, data: tuple[str, bool] | None = None) -> list[str]:
     """The words that start a command with ``tree`` as its root, read-only, in a mount namespace of its own.
 
     bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. It adds no other
-    namespace, and the tree's /dev, /proc and /sys are the machine's own.
+    namespace, and the tree's /dev, /proc and /sys are the machine's own. ``data``: the directory of the data volume,
+    and whether it may be written.
     """
     mounts = [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]
+    if data:
+        directory, writable = data
+        mounts += ["--bind" if writable else "--ro-bind", directory, MOUNT]
     return [
         # What runs inside has a clean environment, without the token by which it would be found: it dies with us.
         *("bwrap", "--die-with-parent", "--ro-bind", tree, "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"),
@@ -35,6 +40,9 @@ class UserlandLayer:
 
     envelope: Envelope
     gpus: tuple[str, ...] = ()
+    pinned: bool = True
+    writable: bool = False
+    """Whether the data volume may be written."""
     name: str = "userland"
 
     @contextmanager
@@ -46,8 +54,11 @@ class UserlandLayer:
             group = f"virtbench-{secrets.token_hex(6)}"
             if node.local:
                 stack.enter_context(ledger.holding("cgroup", group))
-            enter = [*cgroups.create(node, group, self.envelope), *pinned(self.envelope)]
-            enter += chroot_argv(tree, edits_for(node, self.gpus))
+            enter = cgroups.create(node, group, self.envelope, pinned=self.pinned)
+            if self.pinned:
+                enter += taskset(self.envelope)
+            data = (node.data, self.writable) if node.data else None
+            enter += chroot_argv(tree, edits_for(node, self.gpus), data)
 
             def wrap(argv: Sequence[str]) -> list[str]:
                 return [*enter, *argv]
@@ -59,6 +70,8 @@ class UserlandLayer:
                 userland="/",
                 cpus=node.cpus,
                 local=node.local,
+                data=MOUNT if node.data else None,
+                facts={} if self.pinned else {"host_cpus": None},
                 served=Served(group=ControlGroup.named(group)),
             )
             inside.run(["true"])
@@ -78,16 +91,17 @@ class OwnEnvironmentLayer:
     def opened(self, node: Node) -> Iterator[Node]:
         yield WrappedNode(
             parent=node,
-            wrap=lambda argv: ["setpriv", "--pdeathsig", "KILL", *pinned(self.envelope), *argv],
+            wrap=lambda argv: ["setpriv", "--pdeathsig", "KILL", *taskset(self.envelope), *argv],
             name=f"{node.name}/own-environment",
             userland=None,
             cpus=node.cpus,
             local=node.local,
+            data=node.data,
             python=self.python,
             substitutes=("userland:own-environment", "memory:not-limited"),
         )
 
 
-def pinned(envelope: Envelope) -> list[str]:
+def taskset(envelope: Envelope) -> list[str]:
     """The words that start a command on the envelope's CPUs."""
     return ["taskset", "--cpu-list", format_cpu_list(envelope.cpus)]

@@ -14,8 +14,10 @@ from provisioning.home import runtime
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.images.pack import cpio, joined
+from provisioning.lab.tap import Tap, qemu_words
 from provisioning.layers import qemu, ssh
 from provisioning.nodes import WrappedNode
+from provisioning.volumes import MOUNT, Volume
 from suite.envelope import Envelope
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Node, Process
@@ -37,6 +39,13 @@ class VmLayer:
     vfio: tuple[str, ...] = ()
     with_docker: bool = False
     """Whether the guest gets the disk with docker's store: for a container layer that will need it."""
+    volume: Volume | None = None
+    """Its disk becomes one of the guest's."""
+    plugged: Tap | None = None
+    """What a second network card of the guest is plugged into; the node must be in the namespace that has it."""
+    pinned: bool = True
+    direct: bool = True
+    """Whether its disks bypass the page cache of this machine, where their file system allows it."""
     name: str = "vm"
 
     @contextmanager
@@ -51,7 +60,8 @@ class VmLayer:
             stack.callback(process.kill)
             try:
                 _wait_until_ready(process, spec, READY_WITHIN_S[self.accelerator])
-                _pin(node, spec)
+                if self.pinned:
+                    _pin(node, spec)
                 stack.enter_context(ssh.connection(node, access, READY_WITHIN_S[self.accelerator]))
                 guest = self._node(node, spec, access)
                 yield guest
@@ -63,7 +73,9 @@ class VmLayer:
         initrd = directory / "initrd"
         ssh.make_keys(node, str(directory))
         initrd.write_bytes(joined(self.image.file("initrd.img").read_bytes(), self._run_files(node, directory)))
-        disks = [_disk(self.image.file("disk.img"))]
+        disks = [self._disk(self.image.file("disk.img"))]
+        if self.volume and self.volume.disk:
+            disks.append(self._disk(self.volume.disk, writable=self.volume.writable))
         if self.with_docker:
             disks.append(qemu.Disk(str(docker_store(self.image, lambda _: None)), direct=False, discard_writes=True))
         return qemu.VmSpec(
@@ -76,6 +88,8 @@ class VmLayer:
             directory=str(directory),
             disks=tuple(disks),
             ssh_port=access.port,
+            pinned=self.pinned,
+            words=tuple(qemu_words(self.plugged)) if self.plugged else (),
             vfio=self.vfio,
         )
 
@@ -88,17 +102,32 @@ class VmLayer:
         (directory / "host_key").rename(keys / "host_key")
         (keys / "authorized_keys").write_text((directory / "client_key.pub").read_text())
         (keys / "sshd_config").write_text(ssh.SSHD_CONFIG)
-        store = "vdb" if self.with_docker else "none"
-        (root / "virtbench/guest.env").write_text(
-            f"VIRTBENCH_HOSTNAME=virtbench-vm\nVIRTBENCH_ADDRESS={ADDRESS}\nVIRTBENCH_STORE={store}\n"
-        )
+        (root / "virtbench/guest.env").write_text("".join(f"{k}={v}\n" for k, v in self._settings().items()))
         archive = cpio(node, root)
         (keys / "host_key").unlink()
         return archive
 
+    def _settings(self) -> dict[str, str]:
+        """What the guest's set-up reads: its disks are vda and those after it, in the order of ``_spec``."""
+        others = iter(("vdb", "vdc"))
+        return {
+            "VIRTBENCH_HOSTNAME": "virtbench-vm",
+            "VIRTBENCH_ADDRESS": ADDRESS,
+            "VIRTBENCH_DATA": next(others) if self.volume else "none",
+            "VIRTBENCH_DATA_MODE": "rw" if self.volume and self.volume.writable else "ro",
+            "VIRTBENCH_STORE": next(others) if self.with_docker else "none",
+        }
+
+    def _disk(self, path: Path, *, writable: bool = False) -> qemu.Disk:
+        return qemu.Disk(str(path), direct=self.direct and qemu.takes_direct_io(path), readonly=not writable)
+
     def _node(self, node: Node, spec: qemu.VmSpec, access: ssh.SshAccess) -> Node:
         direct = spec.disks[0].direct
         substitutes = ["accelerator:tcg"] if self.accelerator == "tcg" else []
+        if self.direct and not direct:
+            substitutes.append("disk:host-page-cache")
+        if self.volume and not self.volume.same_device:
+            substitutes.append("disk:other-device")
         return WrappedNode(
             parent=node,
             wrap=access.wrap,
@@ -108,15 +137,12 @@ class VmLayer:
             local=False,
             facts={
                 "accelerator": self.accelerator,
-                "host_cpus": list(spec.cpus),
+                "host_cpus": list(spec.cpus) if self.pinned else None,
                 "disk": f"virtio-blk raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
             },
-            substitutes=(*substitutes, *(() if direct else ("disk:host-page-cache",))),
+            data=MOUNT if self.volume else None,
+            substitutes=tuple(substitutes),
         )
-
-
-def _disk(path: Path) -> qemu.Disk:
-    return qemu.Disk(str(path), direct=qemu.takes_direct_io(path))
 
 
 def _wait_until_ready(process: Process, spec: qemu.VmSpec, within_s: float) -> None:

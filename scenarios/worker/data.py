@@ -1,16 +1,36 @@
-"""Synthetic data: one batch per device, drawn from the seed once and used in every step."""
+"""Where batches come from; and synthetic ones: one per device, drawn from the seed once and used in every step."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 
+from scenarios.worker.errors import JobError
 from scenarios.worker.models import CLASSES
 from scenarios.worker.numerics import Numerics
 from scenarios.worker.spec import Spec
+from scenarios.worker.tally import DataUse
 
+Batch = tuple[torch.Tensor, torch.Tensor]
 _SEED_STRIDE = 1_000_003  # devices draw from generators of their own; seeds of different trials are much closer
 
 
-class Batches:
+class Batches(Protocol):
     """The batches of one device, in host memory."""
+
+    def next(self) -> Batch:
+        """Images and labels. They stay as they are until the next ones are taken."""
+
+    def prepared(self, images: torch.Tensor) -> torch.Tensor:
+        """What the model takes, from images that have been brought to their device."""
+
+    def close(self) -> DataUse | None:
+        """End what makes the batches. Returns what was read for them; None where nothing is read."""
+
+
+class SyntheticBatches:
+    """The same random batch again and again."""
 
     def __init__(self, spec: Spec, number: int, numerics: Numerics) -> None:
         generator = torch.Generator().manual_seed(spec.seed + _SEED_STRIDE * number)
@@ -22,5 +42,23 @@ class Batches:
             images, labels = images.pin_memory(), labels.pin_memory()
         self._batch = images, labels
 
-    def next(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def next(self) -> Batch:
         return self._batch
+
+    def prepared(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+    def close(self) -> None:
+        return None
+
+
+@contextmanager
+def watching_loaders() -> Iterator[None]:
+    """A loader process that ends is noticed wherever the training process is just then. Raises JobError for it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        why = "one that was killed has most likely found no memory"
+        raise JobError(f"a process that reads images has ended: {error}; {why}", kind="data") from error

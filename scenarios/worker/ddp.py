@@ -13,21 +13,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from json import dumps
+from json import dumps, loads
 
 import torch
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from scenarios.worker.build import build_trainer
-from scenarios.worker.device import open_devices
+from scenarios.worker.build import build_trainer, opened_batches
+from scenarios.worker.data import watching_loaders
+from scenarios.worker.device import Device, open_devices
+from scenarios.worker.errors import JobError
 from scenarios.worker.protocol import Events
 from scenarios.worker.samples import Samples
 from scenarios.worker.spec import Spec
+from scenarios.worker.tally import DataUse
 
 _PATIENCE = timedelta(minutes=30)
 """An emulated CPU can be far behind another one; a rank that died is noticed by its exit and not by this."""
 _PR_SET_PDEATHSIG = 1
+DATA_FAILED = 3
+"""Exit status of a rank that has failed for its data."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,12 @@ class Group:
     """The process group. ``threads`` is what all its processes use together."""
 
     threads: int
+    store: TCPStore
+
+    def uses(self, spec: Spec) -> list[DataUse]:
+        """What the other ranks have read, once each of them has said it."""
+        said = [loads(self.store.get(_use_key(rank))) for rank in range(1, spec.devices)]
+        return [DataUse(**each) for each in said if each]
 
 
 def threads_of_rank(spec: Spec, rank: int) -> int:
@@ -51,7 +62,7 @@ def opened(spec: Spec, events: Events) -> Iterator[Group]:
     _join(spec, 0, store)
     total = torch.tensor(torch.get_num_threads(), device="cuda:0" if spec.device == "cuda" else "cpu")
     distributed.all_reduce(total)
-    yield Group(threads=int(total))
+    yield Group(threads=int(total), store=store)
     distributed.barrier()
     distributed.destroy_process_group()
     for watcher in others:
@@ -67,13 +78,28 @@ def run_rank(spec: Spec, rank: int, port: int) -> int:
     store = TCPStore("127.0.0.1", port, spec.devices, is_master=False, timeout=_PATIENCE)
     _join(spec, rank, store)
     distributed.all_reduce(torch.tensor(torch.get_num_threads(), device=devices[rank].torch))
-    trainer = build_trainer(spec, devices, rank)
-    scratch = Samples.allocate(1, trainer.phases)
-    for _ in range(spec.warmup_steps + spec.steps):
-        trainer.step(scratch, 0)
+    try:
+        use = _train(spec, devices, rank)
+    except JobError as error:
+        print(f"rank {rank}: {error}", file=sys.stderr)
+        return DATA_FAILED if error.kind == "data" else 1
+    store.set(_use_key(rank), dumps(use and asdict(use)))
     distributed.barrier()
     distributed.destroy_process_group()
     return 0
+
+
+def _train(spec: Spec, devices: list[Device], rank: int) -> DataUse | None:
+    with watching_loaders(), opened_batches(spec, rank) as (batches,):
+        trainer = build_trainer(spec, devices, [batches], rank)
+        scratch = Samples.allocate(1, trainer.phases)
+        for _ in range(spec.warmup_steps + spec.steps):
+            trainer.step(scratch, 0)
+        return batches.close()
+
+
+def _use_key(rank: int) -> str:
+    return f"data-use/{rank}"
 
 
 def _join(spec: Spec, rank: int, store: TCPStore) -> None:
@@ -103,6 +129,6 @@ def _start(spec: Spec, rank: int, port: int, events: Events) -> threading.Thread
 def watch(process: "subprocess.Popen[bytes]", rank: int, events: Events) -> None:
     """Sleeps until the rank has ended. When it failed, the job has, and the main thread may never come to notice."""
     if status := process.wait():
-        kind = "killed" if status == -signal.SIGKILL else "rank"
+        kind = {-signal.SIGKILL: "killed", DATA_FAILED: "data"}.get(status, "rank")
         events.error(kind, f"rank {rank} of the job ended with status {status}; see the output for why")
         os._exit(1)

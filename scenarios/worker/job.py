@@ -4,17 +4,20 @@ import contextlib
 import gc
 import math
 import time
+from dataclasses import asdict
 
 import torch
 
 from scenarios.worker import ddp, environment
-from scenarios.worker.build import build_trainer
+from scenarios.worker.build import build_trainer, opened_batches
+from scenarios.worker.data import watching_loaders
 from scenarios.worker.device import gpus, open_devices
 from scenarios.worker.errors import JobError
 from scenarios.worker.models import torchvision_version
 from scenarios.worker.protocol import Events
 from scenarios.worker.samples import Samples
 from scenarios.worker.spec import Spec
+from scenarios.worker.tally import together
 from scenarios.worker.training import Trainer
 from scenarios.worker.usage import usage, whole_usage
 
@@ -27,6 +30,8 @@ def run(spec: Spec, events: Events) -> None:
     torch.set_num_threads(spec.threads)
     devices = open_devices(spec.device, spec.devices)
     with contextlib.ExitStack() as stack:
+        if not spec.cluster:
+            stack.enter_context(watching_loaders())
         group = stack.enter_context(ddp.opened(spec, events)) if spec.parallel == "ddp" else None
         events.emit(
             "environment",
@@ -39,10 +44,20 @@ def run(spec: Spec, events: Events) -> None:
                 "gpus": gpus() if spec.device == "cuda" else None,
             },
         )
-        trainer = build_trainer(spec, devices)
+        if spec.cluster:
+            # Here and not above: nobody else has a use for what it imports.
+            from scenarios.worker.cluster_job import run_rank
+
+            run_rank(spec, spec.cluster, devices[0], events)
+            return
+        batches = stack.enter_context(opened_batches(spec))
+        trainer = build_trainer(spec, devices, batches)
         events.emit("built")
         measure(spec, trainer, events)
-    events.emit("done", usage=whole_usage())
+        # The loaders end here, so that what they have used is in the usage of the whole.
+        uses = [use for each in batches if (use := each.close())]
+        uses += group.uses(spec) if group else []
+    events.emit("done", usage=whole_usage(), data_use=asdict(together(uses)) if uses else None)
 
 
 def measure(spec: Spec, trainer: Trainer, events: Events) -> None:

@@ -21,12 +21,29 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
         case ["--attest"]:
             events.write(attest())
             return 0
+        case ["--probe"]:
+            from scenarios.worker.probes import program
+
+            return program.main(events, started_s)
+        case ["--page-cache", "cold" | "warm" as state, directory]:
+            return _arrange_page_cache(state, directory, events)
         case ["--rank", rank, port]:
             from scenarios.worker.ddp import run_rank
 
             return run_rank(parse_spec(sys.stdin.read()), int(rank), int(port))
     events.error("request", f"unknown arguments {' '.join(argv)}; known is --attest")
     return REQUEST
+
+
+def _arrange_page_cache(state: str, directory: str, events: Events) -> int:
+    from scenarios.worker.page_cache import arrange
+
+    try:
+        events.write(arrange(state, directory))
+    except OSError as error:
+        print(f"the data set cannot be read: {error}", file=sys.stderr)
+        return FAILED
+    return 0
 
 
 def _job(events: Events, started_s: float) -> int:

@@ -82,7 +82,8 @@ class ParameterCpu:
 
     def _compute_gradients(self, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         losses = []
-        for replica, device, (images, labels) in zip(self._replicas, self._devices, placed, strict=True):
+        for replica, device, batches, batch in zip(self._replicas, self._devices, self._batches, placed, strict=True):
+            images, labels = batches.prepared(batch[0]), batch[1]
             replica.zero_grad()
             with self._numerics.autocast(device):
                 losses.append(self._criterion(replica(images), labels))

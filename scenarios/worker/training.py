@@ -55,6 +55,7 @@ class Single:
         batch = self._batches.next()
         data_s = time.monotonic() - begin_s
         images, labels = self._device.copy(batch, wait=not self._numerics.pinned)
+        images = self._batches.prepared(images)
         with self._numerics.autocast(self._device):
             loss = self._criterion(self._model(images), labels)
         loss.backward()

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from suite.envelope import GIB, Envelope
 from suite.profiles import Workload
-from suite.records import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.records import Environment, Environments, Metric, Outcome, Steps, TrialRecord
 from suite.store import Run
 
 Save = Callable[..., TrialRecord]
@@ -43,14 +43,31 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         "open_s": 0.5,
         "steps": Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3),
         "environment": Environments(host=place, target=place),
+        "replica": 0,
+        "ablation": None,
+        "warm_up": False,
+        "metrics": {},
     }
     if failed:
         values["outcome"] = Outcome(status="failed", kind="command", message=failed)
         values |= {"throughput_images_per_s": None, "elapsed_s": None, "steps": None}
     values |= changes
-    name = f"{values['scenario']}-{values['model']}-{values['target']}-b{values['block']:03d}"
+    if values["metrics"]:
+        values |= {"throughput_images_per_s": None, "steps": None, "workload": None}
+    arm = values["target"] + ("-again" if values["replica"] else "") + (values["ablation"] or "")
+    letter = "w" if values["warm_up"] else "b"
+    name = f"{values['scenario']}-{values['model']}-{arm}-{letter}{values['block']:03d}"
     named = {"trial_id": name, "run_id": run_id, "suite_version": "0", "started_at": "2026-01-01T00:00:00+00:00"}
     return TrialRecord(**(named | values))
+
+
+def probe(name: str, **metrics: tuple[float, str, Literal["more", "less"]]) -> dict[str, Any]:
+    """Fields of a record of a probe; in the names of the metrics underscores stand for hyphens."""
+    found = {
+        metric.replace("_", "-"): Metric(value=value, unit=unit, better=better)
+        for metric, (value, unit, better) in metrics.items()
+    }
+    return {"scenario": "probe", "model": name, "metrics": found}
 
 
 @pytest.fixture

@@ -7,13 +7,26 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from analysis.attribution import Explanation, explain
+from analysis.attribution import explain
+from analysis.explanation import Explanation
 from analysis.load import load
 from analysis.warnings import SkippedRecord
 from analysis.waterfall import Waterfall, as_rows
 from suite.records import Steps, Timeline
 
-PHASES = ("opening", "launch", "imports", "build", "warm-up", "data", "copy", "compute", "communicate", "teardown")
+PHASES = (
+    "opening",
+    "launch",
+    "imports",
+    "build",
+    "warm-up",
+    "data",
+    "copy",
+    "compute",
+    "communicate",
+    "teardown",
+    "exit",
+)
 
 
 def trial(rng: np.random.Generator, injured: str = "", by_s: float = 0.0) -> dict[str, Any]:
@@ -31,8 +44,9 @@ def trial(rng: np.random.Generator, injured: str = "", by_s: float = 0.0) -> dic
         warmup_s=base["warm-up"],
         measured_s=measured,
         teardown_s=base["teardown"],
+        exit_s=base["exit"],
     )
-    elapsed = measured + sum(base[name] for name in ("launch", "imports", "build", "warm-up", "teardown"))
+    elapsed = measured + sum(base[name] for name in ("launch", "imports", "build", "warm-up", "teardown", "exit"))
     return {
         "open_s": base["opening"],
         "elapsed_s": elapsed,
@@ -48,7 +62,7 @@ def explained(path: Path) -> Explanation:
 
 @pytest.mark.parametrize("injured", PHASES)
 def test_an_injury_is_put_on_its_phase(tmp_path: Path, save: Any, injured: str) -> None:
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     for block in range(6):
         save(block=block, **trial(rng))
         save(block=block, target="vm", **trial(rng, injured, 1.0))

@@ -118,7 +118,7 @@ def test_without_bare_metal_the_values_stand_and_the_warning_says_what_to_run(tm
     assert isinstance(found, NotNormalised)
     assert "there is no bare-metal trial" in found.message
     assert found.advice == (
-        "bench run --scenario synthetic --data synthetic --profile smoke --recipe reference --model resnet50 "
+        "bench run --scenario synthetic --profile smoke --recipe reference --model resnet50 "
         "--target bare-metal --target container --target vm"
     )
 
@@ -313,7 +313,7 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
         for target, times in (("bare-metal", 1.0), ("vm", factor))
     ]
     numbers = dict.fromkeys((*FLOATS, "memory_bytes", "cpus"), 1.0) | {"steal_s": 0.0, "other_cpu_s": 0.0}
-    common = dict.fromkeys(COLUMNS, "same") | {"ok": True} | numbers
+    common = dict.fromkeys(COLUMNS, "same") | {"ok": True, "ablation": None, "page_cache": None} | numbers
     trials = pd.DataFrame([common | row for row in rows])
     vm = summaries(compare(Records(trials, (), ())))["vm"].estimates["throughput"]
     assert vm.ratio == pytest.approx(factor)

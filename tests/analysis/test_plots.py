@@ -1,11 +1,14 @@
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 from matplotlib.text import Annotation
 
-from analysis.plots import draw, figure
-from analysis.results import METRICS, Comparison, Estimate, Group, Job, TargetSummary
+from analysis.metrics import METRICS, Metric
+from analysis.plots import draw, figure, figures, probe_figure
+from analysis.reference import normalised
+from analysis.results import Comparison, Estimate, Group, Job, TargetSummary
 from analysis.statistics import NoiseFloor
 from suite.errors import RequestError
 from suite.plan import TARGETS
@@ -29,7 +32,7 @@ def texts(chart: mpl.figure.Figure) -> set[str]:
 
 def test_a_figure_per_metric_that_was_measured_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
     paths = draw(Comparison(("run",), (group(),), ()), tmp_path / "new" / "plots")
-    assert [path.name for path in paths] == ["synthetic-throughput.png", "synthetic-throughput.svg"]
+    assert [path.name for path in paths] == ["figure-2-synthetic-throughput.png", "figure-2-synthetic-throughput.svg"]
     assert paths[0].read_bytes().startswith(PNG)
     assert b"<svg" in paths[1].read_bytes()
 
@@ -38,8 +41,8 @@ def test_jobs_of_one_scenario_have_figures_of_their_own_names(tmp_path: Path) ->
     other = Job("synthetic", "synthetic", "smoke", "tuned", "engine=docker, memory=2 GiB")
     paths = draw(Comparison(("run",), (group(), group(other)), ()), tmp_path)
     assert [path.stem for path in paths[::2]] == [
-        "synthetic-reference-throughput",
-        "synthetic-tuned-engine-docker-memory-2-GiB-throughput",
+        "figure-2-synthetic-reference-throughput",
+        "figure-2-synthetic-tuned-engine-docker-memory-2-GiB-throughput",
     ]
 
 
@@ -115,3 +118,81 @@ def test_intervals_the_noise_floor_and_the_papers_values_are_drawn_and_named() -
 def test_values_that_the_paper_does_not_have_leave_no_mark() -> None:
     labels = [text.get_text() for text in figure([group()], METRICS[0], {}).legends[0].get_texts()]
     assert labels == ["bare-metal", "vm\naccelerator:tcg"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "data", "metric", "stem"),
+    [
+        ("synthetic", "synthetic", "throughput", "figure-2-synthetic-throughput"),
+        ("synthetic", "synthetic", "elapsed", "figure-3-synthetic-elapsed"),
+        ("real", "imagenet", "throughput", "figure-4-real-throughput"),
+        ("real", "generated", "elapsed", "figure-5-real-elapsed"),
+        ("distributed", "synthetic", "throughput", "figure-6-distributed-throughput"),
+        ("distributed", "imagenet", "elapsed", "figure-9-distributed-elapsed"),
+        ("synthetic", "synthetic", "opening", "synthetic-opening"),
+        ("shared", "synthetic", "throughput", "shared-throughput"),
+    ],
+)
+def test_files_and_captions_have_the_number_of_the_papers_figure(
+    scenario: str, data: str, metric: str, stem: str
+) -> None:
+    job = Job(scenario, data, "quick", "reference", "")
+    targets = (TargetSummary("bare-metal", 1, 0, (), (), {metric: Estimate(1.0, 1, 1.0, 1)}),)
+    (found,) = figures([Group(job, "resnet50", targets)], [job])
+    assert found.stem == stem
+    number = stem.split("-")[1] if stem.startswith("figure") else None
+    assert found.caption.startswith(f"Figure {number}: ") == bool(number)
+    assert found.chart.axes[0].get_title(loc="left").startswith(f"Figure {number}: ") == bool(number)
+
+
+def test_the_papers_figure_5_is_marked_on_real_data_of_any_name() -> None:
+    def elapsed(target: str, ratio: float) -> TargetSummary:
+        return TargetSummary(target, 3, 0, (), (), {"elapsed": Estimate(10.0, 3, ratio, 3)})
+
+    job = Job("real", "generated", "quick", "reference", "page_cache=cold")
+    targets = tuple(elapsed(target, 1.0) for target in TARGETS)
+    (found,) = figures([Group(job, "alexnet", targets)], [job], normalised())
+    labels = [text.get_text() for text in found.chart.legends[0].get_texts()]
+    assert labels[-1] == "Lin, Pai and Chou 2018"
+    (marks,) = [drawn for drawn in found.chart.axes[0].collections if drawn.get_label() == labels[-1]]
+    assert sorted(np.asarray(marks.get_offsets())[:, 1]) == pytest.approx([160 / 157, 184 / 157, 200 / 157])
+
+
+def disk(vm: float | None) -> Group:
+    metrics = (
+        Metric("random-read-depth1-latency-p99", "disk/latency", "us", "less", "disk"),
+        Metric("sequential-read-throughput", "disk/throughput", "MiB/s", "more", "disk"),
+    )
+    base = {metric.name: Estimate(500.0, 3, 1.0, 3) for metric in metrics}
+    own = {metrics[1].name: Estimate(250.0, 3, vm, 3 if vm else 0, (0.49, 0.51) if vm else None)}
+    targets = (
+        TargetSummary("bare-metal", 3, 0, (), (), base),
+        TargetSummary("vm", 3, 0, ("accelerator:tcg",), (), own),
+    )
+    floors = {metrics[1].name: NoiseFloor(0.1, "a/a", 3)}
+    return Group(Job("probe", "synthetic", "smoke", "reference", ""), "disk", targets, floors, metrics=metrics)
+
+
+def test_a_probe_is_one_figure_with_its_metrics_side_by_side(tmp_path: Path) -> None:
+    paths = draw(Comparison((), (disk(0.5), group()), ()), tmp_path)
+    assert [path.name for path in paths if path.suffix == ".png"] == [
+        "probe-disk.png",
+        "figure-2-synthetic-throughput.png",
+    ]
+    chart = probe_figure(disk(0.5))
+    places = [text.get_text() for text in chart.axes[0].get_xticklabels()]
+    assert [place.replace("\n", "") for place in places] == [
+        "random-read-depth1-latency-p99us, less is better",
+        "sequential-read-throughputMiB/s, more is better",
+    ]
+    assert {"500", "250", "failed"} <= texts(chart)
+    labels = [text.get_text() for text in chart.legends[0].get_texts()]
+    assert labels == ["bare-metal", "vm\naccelerator:tcg", "95 % interval", "noise floor"]
+
+
+def test_a_probe_without_ratios_and_one_without_any_value_are_no_error(tmp_path: Path) -> None:
+    failed = Group(disk(None).job, "cpu", (TargetSummary("vm", 0, 2, (), (), {}),), metrics=())
+    assert [path.name for path in draw(Comparison((), (disk(None), failed), ()), tmp_path)] == [
+        "probe-disk.png",
+        "probe-disk.svg",
+    ]

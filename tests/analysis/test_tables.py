@@ -118,7 +118,10 @@ def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
 
 def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> None:
     found = json.loads(tables.as_json(COMPARISON))
-    assert list(found) == ["schema_version", "runs", "margin", "rows", "overall", "interactions", "warnings"]
+    assert list(found) == [
+        *("schema_version", "runs", "margin", "rows", "overall", "interactions"),
+        *("aa", "ablations", "costs", "warmup_trials", "warnings"),
+    ]
     assert len(found["rows"]) == 6
     assert all(tuple(row) == tables.KEYS for row in found["rows"])
     last = found["rows"][-1]

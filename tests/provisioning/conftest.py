@@ -38,6 +38,7 @@ class FakeNode:
     python: tuple[str, str] = ("python3", "/")
     cpus: tuple[int, ...] = (0, 1)
     local: bool = False
+    data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     ran: list[list[str]] = field(default_factory=list)

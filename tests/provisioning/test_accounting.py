@@ -34,7 +34,7 @@ def place(node: Node, served: Served | None = None) -> WrappedNode:
 
 
 def test_a_job_that_ended_is_counted_with_all_that_it_used(node: LocalNode) -> None:
-    account = HostAccount(CPUS, place(node))
+    account = HostAccount(CPUS, [place(node)])
     assert (account.conditions, account.resources) == (None, None)
     with account:
         node.run(BURN)
@@ -52,7 +52,7 @@ def test_a_job_that_ended_is_counted_with_all_that_it_used(node: LocalNode) -> N
 
 
 def test_a_job_that_failed_is_counted_and_its_error_goes_on(node: LocalNode) -> None:
-    account = HostAccount(CPUS, node)
+    account = HostAccount(CPUS, [node])
     with pytest.raises(ZeroDivisionError), account:
         raise ZeroDivisionError
     assert account.resources is not None
@@ -64,7 +64,7 @@ def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalN
     busy = node.start([sys.executable, "-S", "-c", "print('up', flush=True)\nwhile True: pass"])
     next(busy.lines(60))
     time.sleep(0.1)
-    account = HostAccount(CPUS, place(node))
+    account = HostAccount(CPUS, [place(node)])
     with account:
         begin = time.process_time()
         time.sleep(BURN_S)
@@ -82,33 +82,33 @@ def test_what_other_trials_started_does_not_serve_this_one(node: LocalNode) -> N
     other = LocalNode(f"{node.token}-other", node.cpus, None)
     other.start([sys.executable, "-S", "-c", "input()"])
     try:
-        assert Serving.of(node).pids == []
-        assert len(Serving.of(other).pids) <= 1
+        assert Serving.of([node]).pids == []
+        assert len(Serving.of([other]).pids) <= 1
     finally:
         other.close()
 
 
 def test_a_place_of_which_nothing_is_known_has_children_only(fake_node: Callable[..., Any]) -> None:
-    found = Serving.of(fake_node())
-    assert (found.pids, found.served) == ([], Served())
+    found = Serving.of([fake_node()])
+    assert (found.pids, found.served) == ([], [])
 
 
 def test_the_innermost_layer_that_knows_says_how_the_target_is_served(node: LocalNode) -> None:
     served = Served(main_pid=None, by_children=False)
-    assert Serving.of(place(place(node, served))).served == served
+    assert Serving.of([place(place(node, served))]).served == [served]
 
 
 # ------------------------------------------------------------------------------------- how the parts are put together
 
 USED = {**NOTHING, "cpu_s": 10.0, "minor_faults": 3, "disk_written_bytes": 5}
 GROUP = {**NOTHING, "cpu_s": 11.0, "minor_faults": 4, "disk_written_bytes": None}
-BEFORE = Reading(NOTHING, {}, None, None)
+BEFORE = Reading(NOTHING, {}, [], [])
 
 
 def test_without_a_group_children_and_the_living_are_added() -> None:
-    before = Reading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, None, None)
-    after = Reading(USED, {1: {**NOTHING, "cpu_s": 5.0}}, None, None)
-    used = Serving([], Served()).usage(before, after)
+    before = Reading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, [], [])
+    after = Reading(USED, {1: {**NOTHING, "cpu_s": 5.0}}, [], [])
+    used = Serving([], []).usage(before, after)
     assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (13.0, 3, 5)
     assert used.peak_memory_bytes is None, "of what has ended nobody knows it"
     assert used.network_sent_bytes is None
@@ -116,15 +116,15 @@ def test_without_a_group_children_and_the_living_are_added() -> None:
 
 def test_a_group_whose_processes_are_children_is_not_counted_twice(tmp_path: Path) -> None:
     served = Served(ControlGroup({}, tmp_path), by_children=True)
-    after = Reading(USED, {}, GROUP, None)
-    used = Serving([], served).usage(replace(BEFORE, group=NOTHING), after)
+    after = Reading(USED, {}, [GROUP], [])
+    used = Serving([], [served]).usage(replace(BEFORE, groups=[NOTHING]), after)
     assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (11.0, 3, 5)
 
 
 def test_a_group_whose_processes_are_a_daemons_is_added_to_the_client(tmp_path: Path) -> None:
     served = Served(ControlGroup({}, tmp_path), by_children=False)
-    after = Reading(USED, {}, GROUP, (30, 70))
-    used = Serving([], served).usage(replace(BEFORE, group=NOTHING, network=(10, 20)), after)
+    after = Reading(USED, {}, [GROUP], [(30, 70)])
+    used = Serving([], [served]).usage(replace(BEFORE, groups=[NOTHING], networks=[(10, 20)]), after)
     assert (used.cpu_s, used.minor_faults) == (21.0, 7)
     assert used.disk_written_bytes is None, "a sum of which a part is unknown"
     assert (used.network_received_bytes, used.network_sent_bytes) == (20, 50)
@@ -133,7 +133,7 @@ def test_a_group_whose_processes_are_a_daemons_is_added_to_the_client(tmp_path: 
 def test_a_group_that_cannot_be_read_leaves_the_children(tmp_path: Path) -> None:
     unknown = dict.fromkeys(NOTHING)
     served = Served(ControlGroup({}, tmp_path))
-    used = Serving([], served).usage(replace(BEFORE, group=unknown), Reading(USED, {}, unknown, None))
+    used = Serving([], [served]).usage(replace(BEFORE, groups=[unknown]), Reading(USED, {}, [unknown], []))
     assert used.cpu_s == 10.0
     assert used.peak_memory_bytes is None
 
@@ -141,7 +141,7 @@ def test_a_group_that_cannot_be_read_leaves_the_children(tmp_path: Path) -> None
 def test_the_peak_of_a_container_is_its_groups_and_its_shims(tmp_path: Path) -> None:
     make(tmp_path, {"memory/job/memory.max_usage_in_bytes": "1000000000"})
     group = ControlGroup(ControlGroup.named("job").paths, tmp_path)
-    used = Serving([os.getpid()], Served(group)).usage(BEFORE, BEFORE)
+    used = Serving([os.getpid()], [Served(group)]).usage(BEFORE, BEFORE)
     own = peak_memory_bytes(os.getpid())
     assert own is not None
     assert used.peak_memory_bytes == pytest.approx(1_000_000_000 + own, rel=0.01)
@@ -188,6 +188,6 @@ def test_the_shim_of_a_container_is_found_as_the_parent_of_its_first_process(
 ) -> None:
     parents = {70: 60, 71: 1, 72: os.getpid()}
     monkeypatch.setattr(serving, "_parent", parents.get)
-    assert Serving.of(place(node, Served(main_pid=70))).pids == [60]
-    assert Serving.of(place(node, Served(main_pid=71))).pids == []
-    assert Serving.of(place(node, Served(main_pid=72))).pids == []
+    assert Serving.of([place(node, Served(main_pid=70))]).pids == [60]
+    assert Serving.of([place(node, Served(main_pid=71))]).pids == []
+    assert Serving.of([place(node, Served(main_pid=72))]).pids == []

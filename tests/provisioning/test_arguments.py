@@ -17,7 +17,7 @@ from provisioning.layers.engines.base import SLEEPER, ContainerSpec, image_refer
 from provisioning.layers.engines.runc import bundle_config
 from provisioning.layers.qemu import Disk, VmSpec, qemu_argv
 from provisioning.layers.ssh import SshAccess, free_port
-from provisioning.layers.userland import chroot_argv, pinned
+from provisioning.layers.userland import chroot_argv, taskset
 from suite.envelope import GIB, Envelope
 
 VM = VmSpec(
@@ -131,7 +131,35 @@ def test_the_console_goes_to_a_file_on_every_architecture(machine: str, console:
     assert values(argv, "-serial") == ["chardev:console"]
 
 
+def test_an_unpinned_machine_has_as_many_cpus_and_stays_on_none() -> None:
+    argv = qemu_argv(replace(VM, pinned=False))
+    assert argv[0] == QEMU
+    assert values(argv, "-smp") == values(qemu_argv(VM), "-smp")
+
+
 # ---- docker and podman
+
+
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_a_container_sees_the_data_volume_read_only_unless_it_may_write(engine: str) -> None:
+    for writable, end in ((False, ",readonly"), (True, "")):
+        spec = replace(CONTAINER, data=("/d,with a comma", "/mnt/data", writable))
+        assert f'type=bind,"source=/d,with a comma",target=/mnt/data{end}' in values(RUN_ARGV[engine](spec), "--mount")
+
+
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_each_switch_changes_its_own_property_and_nothing_else(engine: str) -> None:
+    plain = RUN_ARGV[engine](CONTAINER)
+    opts = "--security-opt"
+    assert values(RUN_ARGV[engine](replace(CONTAINER, seccomp=False)), opts) == [
+        *values(plain, opts), "seccomp=unconfined"
+    ]  # fmt: skip
+    assert values(RUN_ARGV[engine](replace(CONTAINER, network="ns:/n")), "--network") == ["ns:/n"]
+    bound = values(RUN_ARGV[engine](replace(CONTAINER, bound_tree=True)), "--mount")
+    assert bound == [f'type=bind,"source=/i/tree{place}",target={place},readonly' for place in ("/usr", "/opt")]
+    by_count = RUN_ARGV[engine](replace(CONTAINER, by_count=True))
+    assert (values(by_count, "--cpus"), values(by_count, "--cpuset-cpus")) == (["2"], [])
+    assert (values(plain, "--cpus"), values(plain, "--mount"), values(plain, "--network")) == ([], [], ["none"])
 
 
 @pytest.mark.parametrize("engine", RUN_ARGV)
@@ -237,11 +265,40 @@ def test_a_bundle_may_touch_no_device_but_its_gpus() -> None:
     assert rules[1:] == [{"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"}]
 
 
+def test_each_switch_changes_its_own_property_of_a_bundle() -> None:
+    plain = bundle_config(CONTAINER, {"defaultAction": "SCMP_ACT_ERRNO"})
+    assert "seccomp" not in bundle_config(replace(CONTAINER, seccomp=False), {})["linux"]
+    namespaces = bundle_config(replace(CONTAINER, network="/run/netns/n1"), {})["linux"]["namespaces"]
+    assert {"type": "network"} in plain["linux"]["namespaces"]
+    others = [each for each in plain["linux"]["namespaces"] if each != {"type": "network"}]
+    assert [each for each in namespaces if each["type"] != "network"] == others
+    assert {"type": "network", "path": "/run/netns/n1"} in namespaces
+    cpu = bundle_config(replace(CONTAINER, by_count=True), {})["linux"]["resources"]["cpu"]
+    assert cpu == {"quota": 200_000, "period": 100_000}
+
+
+@pytest.mark.parametrize(("writable", "mode"), [(False, "ro"), (True, "rw")])
+def test_a_bundle_has_the_data_volume(*, writable: bool, mode: str) -> None:
+    (mount,) = [
+        mount
+        for mount in bundle_config(replace(CONTAINER, data=("/d", "/mnt/data", writable)), {})["mounts"]
+        if mount["destination"] == "/mnt/data"
+    ]
+    assert (mount["source"], mount["options"]) == ("/d", ["rbind", mode, "nosuid", "nodev"])
+
+
 # ---- bare metal
 
 
+@pytest.mark.parametrize(("writable", "bind"), [(False, "--ro-bind"), (True, "--bind")])
+def test_bare_metal_sees_the_data_volume(*, writable: bool, bind: str) -> None:
+    argv = chroot_argv("/i/tree", data=("/d", writable))
+    place = argv.index("/d")
+    assert argv[place - 1 : place + 2] == [bind, "/d", "/mnt/data"]
+
+
 def test_bare_metal_is_pinned_and_enters_the_tree_read_only() -> None:
-    assert pinned(Envelope(cpus=(0, 2), memory_bytes=1, threads=1)) == ["taskset", "--cpu-list", "0,2"]
+    assert taskset(Envelope(cpus=(0, 2), memory_bytes=1, threads=1)) == ["taskset", "--cpu-list", "0,2"]
     argv = chroot_argv("/i/tree", Edits(mounts=(("/a", "/b"),)))
     assert argv[0] == "bwrap"
     assert argv[-1] == "--"

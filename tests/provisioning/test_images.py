@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.images.image import PACKED, Image, current, find, images
+from provisioning.images.image import PACKED, Image, current, find, images, prune
 from provisioning.images.pack import joined, oci_archive
 from suite.errors import RequestError
 
@@ -100,6 +100,16 @@ def test_the_newest_image_of_a_variant_is_the_current_one(make_image: MakeImage)
     assert current() == find(None) == new
     assert current("cuda") == cuda
     assert find(old.digest) == old
+
+
+def test_pruning_keeps_the_newest_of_each_variant(make_image: MakeImage) -> None:
+    old = make_image("2026-01-01T00:00:00+00:00", "old")
+    new = make_image("2026-02-01T00:00:00+00:00", "new")
+    cuda = make_image("2025-03-01T00:00:00+00:00", "cuda", "cuda")
+    assert prune() == [old]
+    assert not old.directory.exists()
+    assert images() == [new, cuda]
+    assert prune() == []
 
 
 def test_without_an_image_it_is_told_how_to_build_one() -> None:

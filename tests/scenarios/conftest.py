@@ -68,6 +68,7 @@ class HereNode:
     python: tuple[str, str] = (sys.executable, str(REPOSITORY))
     cpus: tuple[int, ...] = (0,)
     local: bool = True
+    data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     processes: list[HereProcess] = field(default_factory=list)

@@ -95,10 +95,12 @@ def test_a_usage_that_cannot_be_recorded_names_the_field(trial: Trial, observer:
     assert "cpu_s" in error.message
 
 
-def test_the_timeline_adds_up_to_the_elapsed_time(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    # The worker's clock runs ten seconds here in no time at all, so that nothing is left for the launch.
-    timeline = run_job(trial, scripted(*STORY), observer, nullcontext(), Devices()).timeline
-    assert timeline.launch_s is None
+def test_the_launch_and_the_exit_are_taken_on_the_hosts_clock(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    # The worker's clock runs ten seconds here in no time at all.
+    timeline = run_job(trial, scripted(0.2, *STORY, 0.3), observer, nullcontext(), Devices()).timeline
+    assert timeline is not None
+    assert timeline.launch_s == pytest.approx(0.2, abs=0.1)
+    assert timeline.exit_s == pytest.approx(0.3, abs=0.1)
     assert (timeline.imports_s, timeline.build_s, timeline.warmup_s) == (2.0, 1.0, 2.5)
     assert (timeline.measured_s, timeline.teardown_s) == (4.0, 0.25)
 
@@ -106,6 +108,7 @@ def test_the_timeline_adds_up_to_the_elapsed_time(trial: Trial, observer: Any, s
 def test_the_launch_is_what_is_left_of_the_elapsed_time(trial: Trial, observer: Any, scripted: Scripted) -> None:
     at_once = [json.dumps({**json.loads(line), "t": 1.0 + 1e-6 * number}) for number, line in enumerate(STORY)]
     measured = run_job(trial, scripted(0.05, *at_once), observer, nullcontext(), Devices())
+    assert measured.timeline is not None
     assert measured.timeline.launch_s is not None
     assert 0.05 <= measured.timeline.launch_s <= measured.elapsed_s
 
@@ -141,6 +144,7 @@ def test_the_observer_hears_nothing_between_measuring_and_measured(
 def test_without_warm_up_measuring_is_told_when_the_model_is_built(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
+    assert trial.workload is not None
     workload = trial.workload.model_copy(update={"warmup_steps": 0})
     story = [line for line in STORY if "warmup" not in line]
     run_job(trial.model_copy(update={"workload": workload}), scripted(*story), observer, nullcontext(), Devices())

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
-from scenarios.worker.build import build_trainer
-from scenarios.worker.data import Batches
+from scenarios.worker.build import build_trainer, opened_batches
+from scenarios.worker.data import Batch, SyntheticBatches
 from scenarios.worker.ddp import threads_of_rank
 from scenarios.worker.device import Device
 from scenarios.worker.errors import JobError
@@ -37,8 +37,13 @@ class Given:
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self._batch = images, labels
 
-    def next(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def next(self) -> Batch:
         return self._batch
+
+    def prepared(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+    def close(self) -> None: ...
 
 
 class FakeTrainer:
@@ -94,9 +99,9 @@ def run_measure(spec: Spec, trainer: Trainer) -> list[dict[str, Any]]:
 def test_replicas_with_the_variables_on_the_cpu_train_as_one_process_does(replicas: int) -> None:
     images, labels = torch.randn(8, 3, 8, 8), torch.randint(1000, (8,))
     alone, together = tiny_model(), tiny_model()
-    train(Single(alone, CPU, cast(Batches, Given(images, labels)), Numerics()))
+    train(Single(alone, CPU, Given(images, labels), Numerics()))
     parts = zip(images.chunk(replicas), labels.chunk(replicas), strict=True)
-    batches = [cast(Batches, Given(*part)) for part in parts]
+    batches = [Given(*part) for part in parts]
     train(ParameterCpu(together, [CPU] * replicas, batches, Numerics()))
     before = tiny_model().parameters()
     for one, other, start in zip(alone.parameters(), together.parameters(), before, strict=True):
@@ -108,10 +113,10 @@ def test_the_seed_decides_the_weights_and_the_data(parsed: Spec) -> None:
     one, same, other = (build_model("alexnet", seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not all(torch.equal(one[name], other[name]) for name in one)
-    first, again = (Batches(parsed, 0, Numerics()).next()[0] for _ in range(2))
+    first, again = (SyntheticBatches(parsed, 0, Numerics()).next()[0] for _ in range(2))
     assert torch.equal(first, again)
-    assert not torch.equal(first, Batches(parsed, 1, Numerics()).next()[0])
-    assert not torch.equal(first, Batches(replace(parsed, seed=4), 0, Numerics()).next()[0])
+    assert not torch.equal(first, SyntheticBatches(parsed, 1, Numerics()).next()[0])
+    assert not torch.equal(first, SyntheticBatches(replace(parsed, seed=4), 0, Numerics()).next()[0])
 
 
 def test_the_reference_recipe_is_torch_as_it_comes() -> None:
@@ -126,7 +131,7 @@ def test_the_tuned_recipe_compiles_and_pins_on_cuda_only() -> None:
 
 def test_tuned_data_and_weights_are_channels_last(parsed: Spec) -> None:
     numerics = numerics_of("tuned", "cpu")
-    assert Batches(parsed, 0, numerics).next()[0].is_contiguous(memory_format=torch.channels_last)
+    assert SyntheticBatches(parsed, 0, numerics).next()[0].is_contiguous(memory_format=torch.channels_last)
     weight = next(numerics.place(tiny_model(), CPU).parameters())
     assert weight.is_contiguous(memory_format=torch.channels_last)
     with numerics.autocast(CPU):
@@ -137,10 +142,11 @@ def test_tuned_data_and_weights_are_channels_last(parsed: Spec) -> None:
 @pytest.mark.parametrize(("parallel", "devices"), [("none", 1), ("parameter-cpu", 2)])
 def test_every_way_of_training_changes_the_loss(recipe: str, parallel: str, devices: int, parsed: Spec) -> None:
     spec = replace(parsed, recipe=recipe, parallel=parallel, devices=devices)
-    trainer = build_trainer(spec, [CPU] * devices)
-    train(trainer, 1)
-    first = trainer.loss()
-    train(trainer, 1)
+    with opened_batches(spec) as batches:
+        trainer = build_trainer(spec, [CPU] * devices, batches)
+        train(trainer, 1)
+        first = trainer.loss()
+        train(trainer, 1)
     assert math.isfinite(first)
     assert trainer.loss() != first
 
@@ -196,18 +202,21 @@ def test_only_the_first_reason_of_a_failure_is_written() -> None:
         assert [json.loads(line)["kind"] for line in lines] == ["killed"]
 
 
-def test_a_rank_that_fails_ends_the_job_with_its_reason() -> None:
+@pytest.mark.parametrize(
+    ("ends", "kind"), [("os.kill(os.getpid(), 9)", "killed"), ("os._exit(3)", "data"), ("os._exit(1)", "rank")]
+)
+def test_a_rank_that_fails_ends_the_job_with_its_reason(ends: str, kind: str) -> None:
     program = (
         "import subprocess, sys\n"
         "from scenarios.worker.ddp import watch\n"
         "from scenarios.worker.protocol import Events\n"
-        "rank = subprocess.Popen([sys.executable, '-c', 'import os; os.kill(os.getpid(), 9)'])\n"
+        f"rank = subprocess.Popen([sys.executable, '-c', 'import os; {ends}'])\n"
         "watch(rank, 1, Events(1)); print('not reached')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY, check=False)
     assert done.returncode == 1
     said = json.loads(done.stdout)
-    assert (said["event"], said["kind"]) == ("error", "killed")
+    assert (said["event"], said["kind"]) == ("error", kind)
     assert "rank 1" in said["message"]
 
 

@@ -13,10 +13,12 @@ import pytest
 from scenarios.registry import get_scenario
 from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Instance
 from suite.plan import Trial
 from suite.records import Environment, Steps, Usage
 
 REPOSITORY = Path(__file__).parents[2]
+DATA = {"kind": "imagefolder", "directory": "/mnt/data", "loader_workers": 1, "decoder": "auto"}
 ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
 
 
@@ -69,17 +71,20 @@ def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
 
 
 def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, here: Any, observer: Any) -> None:
-    measured = Synthetic().measure(trial, here, observer, nullcontext())
+    measured = Synthetic().measure(trial, [Instance(here)], observer, nullcontext())
     assert measured.throughput_images_per_s is not None
+    assert measured.timeline is not None
     assert measured.timeline.launch_s is not None
     parts = measured.timeline.model_dump().values()
-    assert sum(parts) == pytest.approx(measured.elapsed_s)
+    assert sum(parts) == pytest.approx(measured.elapsed_s, abs=0.1)
     assert measured.environment.userland_sha256 is None
     assert measured.environment.allocator == "default"
 
 
 def test_the_tuned_recipe_runs_with_its_allocator(trial: Trial, here: Any, observer: Any) -> None:
-    measured = Synthetic().measure(trial.model_copy(update={"recipe": "tuned"}), here, observer, nullcontext())
+    measured = Synthetic().measure(
+        trial.model_copy(update={"recipe": "tuned"}), [Instance(here)], observer, nullcontext()
+    )
     assert "glibc.malloc.mmap_max=0" in str(measured.environment.allocator)
 
 
@@ -88,15 +93,16 @@ def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, obse
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     with pytest.raises(MeasurementError, match="CUDA devices asked for") as raised:
         Synthetic(device="cuda", devices=there + 1, parallel="parameter-cpu").measure(
-            trial, here, observer, nullcontext()
+            trial, [Instance(here)], observer, nullcontext()
         )
     assert raised.value.kind == "device"
 
 
 def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, here: Any, observer: Any) -> None:
+    assert trial.workload is not None
     tiny = trial.workload.model_copy(update={"image_px": 4})  # smaller than AlexNet's first kernel
     with pytest.raises(MeasurementError) as raised:
-        Synthetic().measure(trial.model_copy(update={"workload": tiny}), here, observer, nullcontext())
+        Synthetic().measure(trial.model_copy(update={"workload": tiny}), [Instance(here)], observer, nullcontext())
     assert raised.value.kind == "exception"
     assert "Traceback" in raised.value.output_tail
 
@@ -112,6 +118,13 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
         ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
         ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
         ({"colour": "red"}, "unknown keys colour"),
+        ({"data": "/mnt/data"}, "data is '/mnt/data'; it must be null or an object"),
+        ({"data": {}}, "data lacks kind, directory, loader_workers, decoder"),
+        ({"data": {**DATA, "kind": "coco"}}, "kind is 'coco'; it can be imagenet, imagefolder, cifar10, mnist"),
+        ({"data": {**DATA, "decoder": "opencv"}}, "decoder is 'opencv'; it can be auto, simplejpeg, pillow"),
+        ({"data": {**DATA, "loader_workers": -1}}, "loader_workers is -1; it must be a whole number of at least 0"),
+        ({"data": {**DATA, "directory": "data"}}, "directory is 'data'; it must be an absolute path"),
+        ({"data": {**DATA, "shuffle": True}}, "data has unknown keys shuffle"),
     ],
 )
 def test_a_wrong_specification_names_the_key_and_what_would_do(
@@ -158,7 +171,8 @@ def test_what_a_library_prints_does_not_reach_the_protocol() -> None:
 
 
 def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
-    allowed = {"scenarios.worker", "suite", "suite.userland", "torch", "torchvision"} | sys.stdlib_module_names
+    ours = {"scenarios.worker", "suite", "suite.userland"}
+    allowed = {*ours, "torch", "torchvision", "numpy", "PIL", "simplejpeg", *sys.stdlib_module_names}
     for path in (REPOSITORY / "scenarios/worker").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -178,11 +192,13 @@ def test_torch_is_imported_in_the_worker_alone() -> None:
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             names = [module, *(alias.name for alias in node.names)] if isinstance(node, ast.Import) else [module]
             assert not [name for name in names if name.partition(".")[0] in ("torch", "torchvision")], path
-            assert not module.startswith("scenarios.worker") or module.endswith(".environment"), path
+            assert not module.startswith("scenarios.worker") or module.endswith(
+                (".environment", ".listing", ".jobfile")
+            ), path
 
 
 def test_an_unknown_scenario_is_refused_with_the_known_ones() -> None:
     assert get_scenario("synthetic") is Synthetic
     with pytest.raises(RequestError) as raised:
-        get_scenario("real")
-    assert "synthetic" in str(raised.value.remedy)
+        get_scenario("imaginary")
+    assert "synthetic, real" in str(raised.value.remedy)

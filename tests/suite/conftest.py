@@ -9,7 +9,7 @@ import pytest
 
 from suite.envelope import GIB, Envelope
 from suite.errors import BenchError
-from suite.interfaces import Completed, Measurement, Node, Observer, Process
+from suite.interfaces import Completed, Instance, Measurement, Observer, Process
 from suite.plan import Plan, Trial
 from suite.profiles import Workload
 from suite.records import (
@@ -37,6 +37,7 @@ class FakeNode:
     python: tuple[str, str] = ("python3", "/")
     cpus: tuple[int, ...] = (0, 1)
     local: bool = True
+    data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
 
@@ -57,12 +58,12 @@ class FakeTargets:
     substitutes: tuple[str, ...] = ()
 
     @contextmanager
-    def opened(self, trial: Trial) -> Iterator[Node]:
+    def opened(self, trial: Trial) -> Iterator[Sequence[Instance]]:
         self.events.append(f"open {trial.trial_id}")
         if trial.target in self.failing:
             raise self.failing[trial.target]
         try:
-            yield FakeNode(name=trial.target, substitutes=self.substitutes)
+            yield [Instance(FakeNode(name=trial.target, substitutes=self.substitutes))]
         finally:
             self.events.append(f"close {trial.trial_id}")
 
@@ -77,9 +78,13 @@ class FakeScenario:
     name: str = "synthetic"
 
     def measure(
-        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: AbstractContextManager[object],
     ) -> Measurement:
-        assert node.name == trial.target
+        assert [instance.node.name for instance in instances] == [trial.target]
         self.events.append(f"measure {trial.trial_id}")
         observer.phase("measuring")
         with account:

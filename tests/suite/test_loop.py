@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from suite.errors import BenchError, CommandError, MeasurementError
-from suite.loop import envelope_differences, run
+from suite.loop import Loop, envelope_differences
 from suite.plan import Plan
 from suite.records import Conditions, Environment, Resources, TrialRecord, Usage
 from suite.store import Run, StoreError
@@ -24,15 +24,8 @@ def go(targets: FakeTargets, scenario: FakeScenario, store: Run, observer: FakeO
     """``go()`` runs two blocks of three targets on the fakes; ``go(plan)`` another plan."""
 
     def _go(plan: Plan | None = None) -> list[TrialRecord]:
-        return run(
-            plan or make_plan(),
-            scenario,
-            targets.opened,
-            store,
-            observer,
-            lambda: HOST,
-            lambda _trial, _node: FakeAccount(),
-        )
+        loop = Loop(scenario, targets.opened, store, observer, lambda: HOST, lambda _trial, _node: FakeAccount())
+        return loop.run(plan or make_plan())
 
     return _go
 
@@ -249,4 +242,4 @@ GIVEN = {"cpus": [0, 1], "threads": 2, "memory_bytes": ENVELOPE.memory_bytes}
 )
 def test_each_departure_from_the_envelope_is_named(seen: dict[str, object], differences: list[str]) -> None:
     trial = next(make_plan().trials())
-    assert envelope_differences(trial, Environment.model_validate({**GIVEN, **seen})) == differences
+    assert envelope_differences(trial, trial.envelope, Environment.model_validate({**GIVEN, **seen})) == differences

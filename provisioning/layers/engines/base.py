@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from provisioning.gpus import NO_EDITS, Edits
+from suite.envelope import parse_cpu_list
 from suite.interfaces import Node
 
 SLEEPER = ("/opt/virtbench/guest/sleeper",)
+BOUND = ("/usr", "/opt")
+"""Of the tree: what a job reads programs and libraries from."""
 TMPFS = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (inside the container)
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container to be. No capabilities, no new privileges, a read-only root, no network, the engine's own seccomp."""
+    """A container to be. No capabilities, no new privileges, a read-only root, no network, the engine's own seccomp.
+
+    The last fields switch one of these off, each as an ablation.
+    """
 
     name: str
     image: str
@@ -24,12 +30,24 @@ class ContainerSpec:
     tree: str
     """The unpacked tree on the node."""
     cpus: str
-    """In the notation of the kernel: ``0-1``."""
+    """In the notation of the kernel: ``0-1``. With ``by_count`` as many CPUs, any of them."""
     memory_bytes: int
     limits: tuple[tuple[str, int], ...] = ()
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
     gpus: tuple[str, ...] = ()
     edits: Edits = NO_EDITS
+    data: tuple[str, str, bool] | None = None
+    """The data volume: where it lies on the node, where in the container, and whether it may be written."""
+    seccomp: bool = True
+    network: str | None = None
+    """Another than an empty one of its own: what ``provisioning.lab.containers.host_network`` says for the engine."""
+    bound_tree: bool = False
+    """Whether the tree's programs and libraries are bound in place of what the engine's overlay shows of them."""
+    by_count: bool = False
+
+    @property
+    def cpu_count(self) -> int:
+        return len(parse_cpu_list(self.cpus))
 
     @property
     def reference(self) -> str:

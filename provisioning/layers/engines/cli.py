@@ -3,7 +3,7 @@
 import subprocess
 from collections.abc import Sequence
 
-from provisioning.layers.engines.base import SLEEPER, TMPFS, ContainerSpec
+from provisioning.layers.engines.base import BOUND, SLEEPER, TMPFS, ContainerSpec
 from suite.errors import BenchError, CommandError
 from suite.interfaces import Node
 
@@ -13,12 +13,26 @@ def run_argv(
 ) -> list[str]:
     """``docker run`` or ``podman run`` with the envelope, and without any privilege that training does not need."""
     tmpfs = [word for place in TMPFS for word in ("--tmpfs", f"{place}:rw,exec")]
-    limits = ["--cpuset-cpus", spec.cpus, "--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
+    limits = ["--cpus", str(spec.cpu_count)] if spec.by_count else ["--cpuset-cpus", spec.cpus]
+    limits += ["--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
     limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]
-    least = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"]
+    least = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    least += ["--network", spec.network or "none"]
+    least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
     return [
         *(*program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),
-        *(*limits, *least, *tmpfs, *gpu_words, *image, *SLEEPER),
+        *(*limits, *least, *tmpfs, *_mounts(spec), *gpu_words, *image, *SLEEPER),
+    ]
+
+
+def _mounts(spec: ContainerSpec) -> list[str]:
+    """``--mount`` takes its value apart at commas: a field with one is quoted, as in a CSV file."""
+    binds = [(f"{spec.tree.rstrip('/')}{place}", place, False) for place in BOUND] if spec.bound_tree else []
+    binds += [spec.data] if spec.data else []
+    return [
+        word
+        for source, target, writable in binds
+        for word in ("--mount", f'type=bind,"source={source}",target={target}{"" if writable else ",readonly"}')
     ]
 
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from provisioning.cgroups import PERIOD_US
 from provisioning.layers.engines.base import SLEEPER, TMPFS, ContainerSpec
 from provisioning.layers.engines.seccomp import PROFILE, bundle_profile
 from provisioning.nodes import write_file
@@ -83,7 +84,7 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
         "ociVersion": "1.0.2",
         "hostname": spec.name,
         "root": {"path": spec.tree, "readonly": True},
-        "mounts": [*_mounts(), *({"type": "bind", **_bind(*pair)} for pair in spec.edits.mounts)],
+        "mounts": [*_mounts(), *({"type": "bind", **_bind(*pair)} for pair in spec.edits.mounts), *_data(spec)],
         "process": {
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
@@ -95,15 +96,15 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
             "rlimits": [{"type": f"RLIMIT_{name.upper()}", "hard": v, "soft": v} for name, v in spec.limits],
         },
         "linux": {
-            "namespaces": [{"type": kind} for kind in NAMESPACES],
+            "namespaces": _namespaces(spec),
             "cgroupsPath": f"/{spec.name}",
             "resources": {
-                "cpu": {"cpus": spec.cpus},
+                "cpu": _cpu(spec),
                 "memory": {"limit": spec.memory_bytes, "swap": spec.memory_bytes},
                 "devices": _device_rules(spec),
             },
             "devices": _devices(spec),
-            "seccomp": seccomp,
+            **({"seccomp": seccomp} if spec.seccomp else {}),
             "maskedPaths": list(MASKED),
             "readonlyPaths": list(READONLY),
         },
@@ -128,6 +129,24 @@ def _mounts() -> list[dict[str, Any]]:
 
 def _bind(source: str, target: str) -> dict[str, Any]:
     return {"source": source, "destination": target, "options": ["rbind", "ro", "nosuid", "nodev"]}
+
+
+def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
+    if not spec.data:
+        return []
+    source, target, writable = spec.data
+    options = ["rbind", "rw" if writable else "ro", "nosuid", "nodev"]
+    return [{"type": "bind", "source": source, "destination": target, "options": options}]
+
+
+def _namespaces(spec: ContainerSpec) -> list[dict[str, str]]:
+    """A namespace with a path is joined and not made."""
+    joined = {"path": spec.network} if spec.network else {}
+    return [{"type": kind, **(joined if kind == "network" else {})} for kind in NAMESPACES]
+
+
+def _cpu(spec: ContainerSpec) -> dict[str, Any]:
+    return {"quota": spec.cpu_count * PERIOD_US, "period": PERIOD_US} if spec.by_count else {"cpus": spec.cpus}
 
 
 def _devices(spec: ContainerSpec) -> list[dict[str, Any]]:

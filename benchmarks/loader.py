@@ -1,0 +1,194 @@
+"""How fast is the input pipeline, beside what torchvision's documentation has users write?
+
+Both read the same images in the same order, crop them alike, and use as many processes; in pairs whose order is drawn.
+Prints images per second of both, and the geometric mean of the pairs' ratios (ours over theirs) with its 95 % t
+interval; then how far the pixels of the decoders are apart, of 255. The data set (DIR/CLASS/*.jpg) should be in the
+page cache, since no disk is to be measured here.
+
+    python benchmarks/loader.py DIR --workers 2 --pairs 10
+"""
+
+import argparse
+import itertools
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch.utils.data import DataLoader, Dataset
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file is not part of the installed suite
+
+from scenarios.worker.decode import Decoder, divisor, draw_crop
+from scenarios.worker.filler import Order, crop_seed
+from scenarios.worker.images import FileSet, open_images
+from scenarios.worker.loader import Loader
+from scenarios.worker.models import import_torchvision
+from scenarios.worker.normalise import DEVIATION, MEAN
+from scenarios.worker.numerics import Numerics
+from scenarios.worker.spec import Data, Spec
+
+Take = Callable[[], object]
+
+
+class Theirs(Dataset[tuple[torch.Tensor, int]]):
+    """ImageFolder with its Pillow loader, and the usual transforms; the crop is given, and not drawn once more."""
+
+    def __init__(self, directory: str, image_px: int, seed: int) -> None:
+        vision = import_torchvision()
+        self._folder = vision.datasets.ImageFolder(directory)
+        self._order = Order(len(self._folder), seed)
+        self._px, self._seed = image_px, seed
+        self._resized_crop = vision.transforms.functional.resized_crop
+        self._mirror = vision.transforms.functional.hflip
+        self._end = vision.transforms.Compose(
+            [vision.transforms.ToTensor(), vision.transforms.Normalize(MEAN, DEVIATION)]
+        )
+
+    def image(self, position: int) -> tuple[Any, int]:
+        image, label = self._folder[self._order.index(position)]
+        width, height = image.size
+        crop = draw_crop(width, height, crop_seed(self._seed, position))
+        top, left = int(crop.top), int(crop.left)
+        image = self._resized_crop(image, top, left, int(crop.bottom) - top, int(crop.right) - left, [self._px] * 2)
+        return self._mirror(image) if crop.mirrored else image, label
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, int]:
+        image, label = self.image(position)
+        return self._end(image), label
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    ours, theirs, ratios = [], [], []
+    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
+    for number in range(1, options.pairs + 1):
+        one = {side: rate(side, options) for side in order.sample(("ours", "theirs"), 2)}
+        ours.append(one["ours"])
+        theirs.append(one["theirs"])
+        ratios.append(one["ours"] / one["theirs"])
+        print(
+            f"pair {number}: ours {ours[-1]:.0f}, theirs {theirs[-1]:.0f} images/s, ratio {ratios[-1]:.3f}", flush=True
+        )
+    report(options, ours, theirs, ratios)
+    for image_px in (options.image_px, options.image_px // 4):
+        differences(options, image_px)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("directory", help="of class folders with JPEG files")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of the process that takes the batches")
+    parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batches", type=int, default=30, help="to be timed, of each side of a pair")
+    parser.add_argument("--image-px", type=int, default=224)
+    parser.add_argument("--decoder", default="auto", choices=("auto", "simplejpeg", "pillow"))
+    parser.add_argument("--compared", type=int, default=200, help="images whose pixels are compared")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.directory = str(Path(options.directory).resolve())
+    if options.pairs < 2:
+        parser.error("--pairs must be at least 2: one ratio has no interval")
+    return options
+
+
+def rate(side: str, options: argparse.Namespace) -> float:
+    """Images per second, after as many batches as the processes hold ready."""
+    with_side = opened_ours if side == "ours" else opened_theirs
+    for take in with_side(options):
+        for _ in range(2 * max(1, options.workers) + 1):
+            take()
+        begin_s = time.monotonic()
+        for _ in range(options.batches):
+            take()
+        return float(options.batch * options.batches / (time.monotonic() - begin_s))
+    raise RuntimeError(side)
+
+
+def opened_ours(options: argparse.Namespace) -> Iterator[Take]:
+    spec = spec_of(options, options.image_px)
+    data = data_of(options, options.decoder)
+    loader = Loader(spec, data, open_images(data), 0, Numerics())
+    try:
+        yield loader.next
+    finally:
+        loader.close()
+
+
+def opened_theirs(options: argparse.Namespace) -> Iterator[Take]:
+    theirs = Theirs(options.directory, options.image_px, options.seed)
+    batches = iter(DataLoader(theirs, batch_size=options.batch, sampler=itertools.count(), num_workers=options.workers))
+    yield lambda: next(batches)
+
+
+def spec_of(options: argparse.Namespace, image_px: int) -> Spec:
+    sizes = {"batch": options.batch, "image_px": image_px, "warmup_steps": 0, "steps": 1, "threads": options.threads}
+    return Spec("resnet50", **sizes, recipe="reference", seed=options.seed, device="cpu", devices=1, parallel="none")
+
+
+def data_of(options: argparse.Namespace, decoder: str) -> Data:
+    return Data("imagefolder", options.directory, options.workers, decoder)
+
+
+def report(options: argparse.Namespace, ours: list[float], theirs: list[float], ratios: list[float]) -> None:
+    logs = [math.log(ratio) for ratio in ratios]
+    middle = statistics.fmean(logs)
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    print(f"{options.workers} processes, {options.image_px} px, {options.pairs} pairs, images/s (median):")
+    print(f"  torchvision, Pillow  {statistics.median(theirs):8.0f}")
+    print(f"  this suite's loader  {statistics.median(ours):8.0f}")
+    low, high = math.exp(middle - half), math.exp(middle + half)
+    print(f"  ours / theirs        {math.exp(middle):8.3f}   95 % interval {low:.3f} to {high:.3f}")
+
+
+def differences(options: argparse.Namespace, image_px: int) -> None:
+    """Print how far the decoders and torchvision are apart at a size; the smaller, the more images are scaled."""
+    theirs = Theirs(options.directory, image_px, options.seed)
+    images = open_images(data_of(options, "auto"))
+    turbo, pillow = (Decoder(name, image_px) for name in ("simplejpeg", "pillow"))
+    order, scaled = Order(len(images), options.seed), 0
+    apart: dict[str, list[np.ndarray[Any, Any]]] = {"simplejpeg, Pillow": [], "simplejpeg, torchvision": []}
+    for position in range(min(options.compared, len(images))):
+        content, seed = images.read(order.index(position)), crop_seed(options.seed, position)
+        one, other = (torch.empty(image_px, image_px, 3, dtype=torch.uint8) for _ in range(2))
+        turbo.crop(content, seed, one)
+        pillow.crop(content, seed, other)
+        reference = torch.from_numpy(np.array(theirs.image(position)[0]))
+        scaled += was_scaled(images, order.index(position), seed, image_px)
+        apart["simplejpeg, Pillow"].append(distance(one, other))
+        apart["simplejpeg, torchvision"].append(distance(one, reference))
+    print(f"pixels at {image_px} px, {scaled} of {position + 1} images decoded at a smaller scale:")
+    for name, found in apart.items():
+        print(f"  {name:24} mean {pooled(found).mean():6.3f}, p99 {np.percentile(pooled(found), 99):5.1f}")
+
+
+def was_scaled(images: Any, index: int, seed: int, image_px: int) -> bool:  # noqa: ANN401 - FileSet, checked below
+    from PIL import Image
+
+    if not isinstance(images, FileSet):
+        raise TypeError("a folder of images is needed")
+    with Image.open(Path(images.root, images.name(index))) as image:
+        return divisor(draw_crop(image.width, image.height, seed), image_px) > 1
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> np.ndarray[Any, Any]:
+    apart: np.ndarray[Any, Any] = (one.int() - other.int()).abs().ravel().numpy()
+    return apart
+
+
+def pooled(found: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return np.concatenate(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Does a probe tell what its tool tells? fio and iperf3 by hand against ``bench run --scenario probe`` on bare metal.
+
+By hand is a plain process on the same CPUs with the same job file, file size, run time and disk. Both sides are
+measured in pairs whose order is drawn. Prints for every metric both medians, and the trimmed geometric mean
+of the pairs' ratios (suite over hand) with its 95 % interval.
+
+    python benchmarks/probe_truth.py --probe disk --profile quick --pairs 10
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]  # as a script, this file is not part of the suite
+
+from intrusion import interval, output  # noqa: E402
+
+from provisioning.home import state  # noqa: E402
+from scenarios.worker.probes import fio, iperf3, network  # noqa: E402
+from scenarios.worker.probes.disk import DEFAULT_JOBS  # noqa: E402
+from scenarios.worker.probes.jobfile import FILE_MIB, RUNTIME_S  # noqa: E402
+from suite.envelope import format_cpu_list  # noqa: E402
+
+Numbers = dict[str, float]
+
+
+def main() -> None:
+    options = parse()
+    by_hand = {"disk": fio_by_hand, "network": iperf3_by_hand}[options.probe]
+    # Not counted: it says which CPUs the profile means on this machine, and which version of the tool the image holds.
+    record = suite_trial(options)
+    versions(options, record)
+    sides: dict[str, Callable[[], Numbers]] = {
+        "hand": lambda: by_hand(options, record["envelope"]["cpus"]),
+        "suite": lambda: values(suite_trial(options)),
+    }
+    pairs: list[dict[str, Numbers]] = []
+    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
+    for number in range(1, options.pairs + 1):
+        pairs.append({side: sides[side]() for side in order.sample(sorted(sides), 2)})
+        ratios = {name: pairs[-1]["suite"][name] / value for name, value in pairs[-1]["hand"].items()}
+        print(f"pair {number}: " + ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items()), flush=True)
+    report(options, pairs)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--probe", default="disk", choices=("disk", "network"))
+    parser.add_argument("--profile", default="quick", choices=tuple(FILE_MIB))
+    parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order in each pair")
+    parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
+    parser.add_argument("--directory", type=Path, help="of fio by hand (default: where the suite makes its data disks)")
+    options = parser.parse_args()
+    if options.pairs < 2:
+        parser.error("--pairs must be at least 2: one ratio has no interval")
+    return options
+
+
+def suite_trial(options: argparse.Namespace) -> dict[str, Any]:
+    """The record of one trial of the suite."""
+    with tempfile.TemporaryDirectory() as directory:
+        what = ["--scenario", "probe", "--probe", options.probe, "--target", "bare-metal"]
+        output([*options.bench.split(), "run", *what, "--profile", options.profile, "--out", directory, "--json"])
+        (path,) = Path(directory).glob("trials/*.json")
+        record: dict[str, Any] = json.loads(path.read_text())
+    if record["outcome"]["status"] != "ok":
+        sys.exit(f"the suite's trial failed: {record['outcome']['message']}")
+    return record
+
+
+def values(record: dict[str, Any]) -> Numbers:
+    return {name: metric["value"] for name, metric in record["metrics"].items()}
+
+
+def versions(options: argparse.Namespace, record: dict[str, Any]) -> None:
+    """The suite runs the image's tool, by hand it is this machine's: a difference of the two would be no intrusion."""
+    tool = {"disk": "fio", "network": "iperf3"}[options.probe]
+    here = output([tool, "--version"]).splitlines()[0]
+    print(f"{tool}: {here} here, {record['details'][tool]} in the image", flush=True)
+
+
+def fio_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
+    """The probe's own job file, given to fio on the command line."""
+    variables = {"SIZE": f"{FILE_MIB[options.profile]}m", "RUNTIME": str(RUNTIME_S[options.profile])}
+    place = options.directory or state("scratch")
+    with tempfile.TemporaryDirectory(dir=place) as directory, tempfile.TemporaryDirectory() as notes:
+        report = Path(notes, "report.json")
+        argv = ["taskset", "--cpu-list", format_cpu_list(cpus), "fio", "--eta=never", "--output-format=json"]
+        argv += [f"--output={report}", f"--directory={directory}", str(DEFAULT_JOBS)]
+        done = subprocess.run(argv, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"fio ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        return {name: reading.value for name, reading in fio.readings(report.read_text(), done.stderr).items()}
+
+
+def iperf3_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
+    """A server in the background and a client, as its manual shows; the round trip has no tool to be held against."""
+    pinned = ["taskset", "--cpu-list", format_cpu_list(cpus), "iperf3"]
+    numbers = {}
+    for name, ways in (("tcp-throughput", []), ("tcp-throughput-reverse", ["--reverse"])):
+        port = str(network.free_port(network.LOOPBACK, network.LOOPBACK))
+        served = [*pinned, "--server", "--one-off", "--port", port, "--forceflush"]
+        with subprocess.Popen(served, stdout=subprocess.PIPE, text=True) as server:
+            next(line for line in server.stdout or () if "listening" in line)
+            client = [*pinned, "--client", network.LOOPBACK, "--port", port, "--json", *ways]
+            said = output([*client, "--time", str(network.SECONDS[options.profile])])
+            server.communicate()
+        numbers[name] = iperf3.parse(said).rate.value
+    return numbers
+
+
+def report(options: argparse.Namespace, pairs: Sequence[dict[str, Numbers]]) -> None:
+    print(f"{options.probe}, profile {options.profile}, {len(pairs)} pairs (medians; suite / hand, 95 % interval):")
+    for name in pairs[0]["hand"]:
+        hand, suite = ([pair[side][name] for pair in pairs] for side in ("hand", "suite"))
+        mean, low, high = interval([one / other for one, other in zip(suite, hand, strict=True)])
+        verdict = "" if low <= 1 <= high else "   the interval does not hold 1"
+        middles = f"{statistics.median(hand):12.2f} {statistics.median(suite):12.2f}"
+        print(f"  {name:32} {middles}   {mean:.4f}   {low:.4f} to {high:.4f}{verdict}")
+
+
+if __name__ == "__main__":
+    main()

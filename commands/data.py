@@ -1,0 +1,163 @@
+"""``bench data``: the data sets that the real scenario trains on."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from commands.options import choice, number, positive
+from suite.errors import BenchError
+
+if TYPE_CHECKING:
+    from scenarios.datasets.found import Found
+
+# As scenarios.datasets.pictures has them; a test holds them together. Not imported: help is to be there at once.
+SIZES = ("imagenet", "small")
+SHOWN = 50
+
+
+@click.group()
+def data() -> None:
+    """Data sets to train on: generated ones, of JPEG files as ImageNet has them.
+
+    A copy of ImageNet, CIFAR-10 or MNIST of your own needs nothing of this: bench run --data imagenet:DIR.
+
+    \b
+    Examples:
+      bench data make --images 1000
+      bench data verify
+      bench data list
+    """
+
+
+@data.command("make")
+@click.option(
+    "--images", type=int, default=1000, callback=positive, show_default=True, help="How many. More extend it."
+)
+@click.option(
+    "--size",
+    default="imagenet",
+    callback=choice(SIZES),
+    show_default=True,
+    help="imagenet: as ImageNet's, about 500x375 and 110 kB. small: about 64x48 and 2 kB, for tests and emulated VMs.",
+)
+@click.option("--classes", type=int, default=1000, callback=positive, show_default=True, help="At most.")
+@click.option("--seed", type=int, default=0, callback=positive, show_default=True, help="Of the pictures.")
+@number("--workers", help="Processes that draw. Default: one for each CPU. They change nothing in the files.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Directory. Default: data/SIZE-IMAGES in the suite's folder."
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def data_make(
+    images: int, size: str, classes: int, seed: int, workers: int | None, out: Path | None, as_json: bool
+) -> None:
+    """Make a data set, or continue one that was interrupted. What is there already is kept.
+
+    \b
+    Examples:
+      bench data make --images 1000
+      bench data make --images 1281167 --out /fast/imagenet-like
+      bench data make --images 64 --size small --classes 8 --json
+    """
+    from provisioning.home import home
+    from scenarios.datasets.found import data_folder
+    from scenarios.datasets.generate import make
+
+    directory = (out or data_folder(home()) / f"{size}-{images}").absolute()
+    with _progress("drawing") as progress:
+        made = make(directory, images, size, seed, classes, workers, progress)
+    if as_json:
+        click.echo(json.dumps({"directory": str(directory), **made.model_dump(exclude={"files"})}))
+    else:
+        click.echo(directory)
+        where = "" if out is None else f":{directory}"
+        click.echo(f"train on it with: bench run --scenario real --data generated{where}", err=True)
+
+
+@data.command("verify")
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@number("--workers", help="Processes that read. Default: one for each CPU.")
+@click.option("--json", "as_json", is_flag=True, help="For machines: directory and differences.")
+def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> None:
+    """Hash a generated data set again, every file of it, and say what differs. Default: the newest.
+
+    \b
+    Examples:
+      bench data verify
+      bench data verify /fast/imagenet-like --json
+    """
+    from provisioning.home import home
+    from scenarios.datasets.found import newest
+    from scenarios.datasets.verify import verify
+
+    place = directory or newest(home())
+    with _progress("hashing") as progress:
+        differences = verify(place, workers, progress)
+    if as_json:
+        click.echo(json.dumps({"directory": str(place.absolute()), "differences": differences}))
+    elif differences:
+        click.echo("\n".join(differences[:SHOWN]))
+    else:
+        click.echo(f"{place} is whole")
+    if differences:
+        raise BenchError(
+            f"{place}: {len(differences)} differences",
+            remedy="remove what is no part of it; the bench data make that made it draws the rest again",
+        )
+
+
+@data.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def data_list(as_json: bool) -> None:
+    """The data sets that were generated in the suite's folder, newest first.
+
+    \b
+    Examples:
+      bench data list
+      bench data list --json
+    """
+    from provisioning.home import home
+    from scenarios.datasets.found import generated_sets
+
+    found = generated_sets(home())
+    if as_json:
+        click.echo(json.dumps([_row(each) for each in found], indent=1))
+        return
+    for each in found:
+        state = f"{each.manifest.size_bytes / 1e6:,.1f} MB" if each.manifest else "not finished"
+        click.echo(f"{each.directory}  {each.plan.images:,} images, {each.plan.size}  {state}")
+
+
+def _row(found: "Found") -> dict[str, object]:
+    described = (found.manifest or found.plan).model_dump(exclude={"files"})
+    return {"directory": str(found.directory), "finished": found.manifest is not None, **described}
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal; a line at every tenth elsewhere."""
+    if not sys.stderr.isatty():
+        yield _Lines(what)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+class _Lines:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._tenths = 0
+
+    def __call__(self, done: int, of: int) -> None:
+        if done * 10 // of > self._tenths:
+            self._tenths = done * 10 // of
+            click.echo(f"{self._what}: {done} of {of}", err=True)

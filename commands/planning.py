@@ -1,0 +1,248 @@
+"""From the options of a run to its plan: everything is checked here, before anything is started."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from suite.cluster import Cluster, check_memory, cpus_are_shared
+from suite.datasets import GENERATED, SYNTHETIC, Dataset
+from suite.envelope import Envelope, parse_bytes, plan_envelope
+from suite.errors import RequestError
+from suite.lab import LabSpec, parse_lab
+from suite.plan import BASELINE, TARGETS, Plan
+from suite.profiles import Profile, get_profile, make_workload
+
+if TYPE_CHECKING:
+    from provisioning.doctor import Check
+    from provisioning.targets import Choices
+
+Options = dict[str, Any]
+Note = Callable[[str], None]
+LEAST_INSTANCE_BYTES = 640 << 20
+"""A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
+EMULATED_COMM_TIMEOUT_S = 600
+LEAST_BLOCKS_TO_WARM_UP = 3
+"""A run of so many blocks or more is about intervals, which a first block on cold caches would widen."""
+
+
+def carried(targets: tuple[str, ...], checks: "list[Check]", note: Note) -> tuple[str, ...]:
+    """The targets that this machine carries. One that was named is refused if it is not; of ``all`` it is left out."""
+    by_name = {check.name: check for check in checks if check.kind == "target"}
+    everything = set(targets) == set(TARGETS)
+    found = []
+    for target in targets:
+        check = by_name[target]
+        if check.usable:
+            found.append(target)
+        elif everything and any(by_name[other].usable for other in TARGETS):
+            note(f"{target} is left out: {check.reason} (what to do: {check.remedy})")
+        else:
+            raise RequestError(f"this machine cannot carry {target}: {check.reason}", remedy=check.remedy)
+    return tuple(found)
+
+
+def choices_of(options: Options, checks: "list[Check]", targets: tuple[str, ...], note: Note) -> "Choices":
+    """What the user chose of the layers, resolved on this machine."""
+    from provisioning import accelerator
+    from provisioning.doctor import default_engine
+    from provisioning.images.image import current
+    from provisioning.targets import Choices
+
+    engine = options["engine"] or default_engine(checks)
+    if "container" in targets:
+        check = next(check for check in checks if check.kind == "engine" and check.name == engine)
+        if not check.usable:
+            raise RequestError(f"--engine {engine}: {check.reason}", remedy=check.remedy)
+    accel: accelerator.Accelerator = "tcg"
+    if {"vm", "container-vm"} & set(targets):
+        accel, why = accelerator.choose(options["accel"])
+        note(f"VMs run under {accel}: {why}")
+    nvml = next(check for check in checks if check.name == "nvml")
+    if options["device"] == "cuda" and not nvml.usable and not options["vfio"]:
+        raise RequestError(f"--device cuda: {nvml.reason}", remedy="install NVIDIA's driver, or use --device cpu")
+    image = current("cuda" if options["device"] == "cuda" else "cpu")
+    image.check()
+    gpus = _words("--gpus", options["gpus"], r"\d+", "0,1")
+    vfio = _words("--vfio", options["vfio"], r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "0000:01:00.0")
+    return Choices(image, engine, accel, gpus, vfio)
+
+
+def _words(option: str, text: str | None, form: str, example: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in text.split(",")) if text else ()
+    for word in words:
+        if not re.fullmatch(form, word):
+            raise RequestError(f"{option} {text}: {word!r} is none", remedy=f"write it as {example}; see bench doctor")
+    return words
+
+
+def data_of(options: Options) -> tuple[str, Dataset | None]:
+    """The name of the data and, where they are files, the data set."""
+    from provisioning.home import home
+    from scenarios.datasets.resolve import resolve
+
+    real = options["scenario"] == "real"
+    given = options["data"] or (GENERATED if real else SYNTHETIC)
+    if options["scenario"] == "distributed":
+        return resolve(given, home()) if given != SYNTHETIC else (given, None)
+    if real == (given == SYNTHETIC):
+        scenario = "synthetic" if real else "real"
+        raise RequestError(
+            f"--data {given} with --scenario {options['scenario']}", remedy=f"use --scenario {scenario} for it"
+        )
+    if not real and options["cache"]:
+        raise RequestError("--cache is about a data set", remedy="use --scenario real")
+    return resolve(given, home()) if real else (given, None)
+
+
+def plan_of(
+    options: Options, targets: tuple[str, ...], choices: "Choices", data: tuple[str, Dataset | None], note: Note
+) -> Plan:
+    """Raises RequestError for what cannot be run."""
+    from provisioning import isa
+    from provisioning.targets import refuse_ablations
+    from suite import ablations
+
+    _check_blocks(options, targets)
+    ablations.check(options["ablations"], targets)
+    refuse_ablations(options["ablations"], choices, options["recipe"])
+    profile = get_profile(options["profile"])
+    cluster = cluster_of(options, choices, targets)
+    envelope = _envelope(options, profile, len(cluster.roles) if cluster else 1)
+    if cluster:
+        check_memory(envelope, len(cluster.roles), LEAST_INSTANCE_BYTES)
+        if cpus_are_shared(envelope, len(cluster.roles)):
+            note(f"{len(cluster.roles)} instances share {len(envelope.cpus)} CPUs, on every target alike")
+    capability = None
+    if options["isa"] == "shared":
+        capability = isa.shared(targets, choices.image, choices.accelerator, envelope, note)
+    name, dataset = data
+    warmup_blocks = options["warmup_blocks"]
+    if warmup_blocks is None:
+        warmup_blocks = int(bool(options["until"]) or (options["blocks"] or 1) >= LEAST_BLOCKS_TO_WARM_UP)
+    plan = Plan(
+        scenario=options["scenario"],
+        targets=targets,
+        models=options["probes"] if options["scenario"] == "probe" else options["models"],
+        data=name,
+        profile=profile.name,
+        recipe=options["recipe"],
+        blocks=options["blocks"] or 1,
+        seed=options["seed"] or 0,
+        workloads=_workloads(options, profile),
+        envelope=envelope,
+        trial_timeout_s=options["trial_timeout"] or profile.trial_timeout_s,
+        cpu_capability=capability,
+        aa=options["aa"],
+        ablations=options["ablations"],
+        warmup_blocks=warmup_blocks,
+        dataset=dataset,
+        page_cache=(options["cache"] or "cold") if dataset else None,
+        cluster=cluster,
+        scratch_bytes=_scratch_bytes(options, profile),
+        options={**choices.options(), **_scenario_options(options), "isa": options["isa"]},
+    )
+    list(plan.trials())  # a switch that a trial cannot have is refused now
+    return plan
+
+
+def _check_blocks(options: Options, targets: tuple[str, ...]) -> None:
+    if options["until"] and options["blocks"]:
+        raise RequestError("--until and --blocks exclude each other", remedy="use --max-blocks with --until")
+    if options["until"] and len(targets) < 2 and not options["aa"]:
+        raise RequestError("--until needs ratios", remedy="add a --target, or --aa for bare metal against itself")
+    if (options["until"] or options["aa"]) and BASELINE not in targets:
+        raise RequestError("--until and --aa need bare metal in the run", remedy=f"add --target {BASELINE}")
+
+
+def cluster_of(options: Options, choices: "Choices", targets: tuple[str, ...]) -> Cluster | None:
+    """The cluster of a distributed run. Raises RequestError for one that cannot be."""
+    from provisioning.lab.containers import host_network
+
+    given = [name for name in ("workers", "servers", "lab", "comm_timeout") if options[name] is not None]
+    if options["scenario"] != "distributed":
+        if given:
+            words = {"servers": "ps", "comm_timeout": "comm-timeout"}
+            raise RequestError(
+                f"--{words.get(given[0], given[0])} is about several instances", remedy="use --scenario distributed"
+            )
+        return None
+    if os.geteuid():
+        raise RequestError("a lab network needs root: it makes network namespaces", remedy="run bench as root")
+    reduces = options["strategy"] == "all-reduce"
+    if reduces and options["servers"]:
+        raise RequestError("--ps with --strategy all-reduce, which has no server", remedy="leave --ps out")
+    workers, servers = options["workers"] or 2, 0 if reduces else options["servers"] or 1
+    lab = parse_lab(options["lab"]) if options["lab"] else LabSpec(nodes=max(2, workers + servers), rate="1gbit")
+    if lab.nodes < workers + servers:
+        raise RequestError(
+            f"--lab {lab}: {workers + servers} instances ({servers} servers, {workers} workers) need a node each",
+            remedy=f"write nodes={workers + servers}, or ask for fewer",
+        )
+    if options["network"] == "host" and "container" in targets:
+        host_network(choices.engine, "/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
+    emulated = choices.accelerator == "tcg" and {"vm", "container-vm"} & set(targets)
+    return Cluster(
+        strategy=options["strategy"],
+        workers=workers,
+        servers=servers,
+        network=options["network"],
+        lab=lab,
+        comm_timeout_s=options["comm_timeout"] or (EMULATED_COMM_TIMEOUT_S if emulated else 60),
+    )
+
+
+def _envelope(options: Options, profile: Profile, instances: int) -> Envelope:
+    import psutil
+
+    return plan_envelope(
+        options["cpus"],
+        parse_bytes(options["memory"]) if options["memory"] else profile.memory_bytes * instances,
+        options["threads"],
+        host_cpus=os.sched_getaffinity(0),
+        host_memory_bytes=psutil.virtual_memory().total,
+    )
+
+
+def _workloads(options: Options, profile: Profile) -> dict[str, Any]:
+    if options["scenario"] == "probe":
+        return {}
+    changed = {key: options[key] for key in ("batch", "image_px", "steps", "warmup_steps") if options[key] is not None}
+    return {model: make_workload(profile, model, changed) for model in options["models"]}
+
+
+def fio_job_of(options: Options) -> str | None:
+    """The text of the user's own job file. Raises RequestError when it cannot be read."""
+    path: Path | None = options["fio_job"]
+    if path is None:
+        return None
+    if options["scenario"] != "probe":
+        raise RequestError("--fio-job is about the disk probe", remedy="use --scenario probe --probe disk")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise RequestError(f"--fio-job {path} cannot be read: {error}", remedy="name a job file of fio's") from error
+
+
+def _scratch_bytes(options: Options, profile: Profile) -> dict[str, int]:
+    from scenarios.probe import DISK, scratch_bytes
+
+    if options["scenario"] != "probe":
+        return {}
+    needed = scratch_bytes(options["probes"], profile.name, options["fio_job"])
+    return {DISK: needed} if needed else {}
+
+
+def _scenario_options(options: Options) -> dict[str, str]:
+    """What changes the meaning of a number and is no choice of a layer, as the plan stores it."""
+    chosen = {"parallel": options["parallel"]}
+    if options["device"] != "cpu":
+        chosen |= {"device": options["device"], "devices": str(options["devices"] or 1)}
+    if options["scenario"] == "real":
+        workers = options["loader_workers"]
+        chosen |= {"decoder": options["decoder"], "loader_workers": "auto" if workers is None else str(workers)}
+    if job := options["fio_job"]:
+        chosen["fio_job"] = hashlib.sha256(job.encode()).hexdigest()
+    return chosen

@@ -1,0 +1,159 @@
+"""Whether everybody reaches everybody, and how fast: asked before a job, because a wrong interface is the commonest
+fault of a distributed one, and looks like a slow network.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from provisioning.lab import iperf3, knock
+from suite.errors import MeasurementError
+from suite.interfaces import Node, Process
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+CONNECT_WITHIN_S = 5.0
+PATIENCE_S = 60.0
+"""For starting programs where the CPU is emulated."""
+REMEDY = "see that the interface is the right one and that no firewall (FORWARD, published ports) is between"
+
+
+@dataclass(frozen=True)
+class End:
+    """One who is to be reached by all others."""
+
+    name: str
+    node: Node
+    address: str
+    bind: str | None = None
+    """What it listens on, where that is not its address: ``0.0.0.0`` behind a translation."""
+    port: int = 0
+    """A published one where only such are reached; 0 lets the kernel choose."""
+
+
+class Pair(BaseModel):
+    """One direction between two ends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    target: str
+    address: str
+    """Of the target."""
+    source_address: str
+    """That the source's kernel has chosen: which interface it took."""
+    connect_s: Positive
+    rate_bits_per_s: Positive | None = None
+    """Of TCP, without headers; None where it was not asked for."""
+
+
+def connectivity(
+    ends: Sequence[End],
+    *,
+    measure_s: int = 0,
+    rate_bits_per_s: int | None = None,
+    least_share: float | None = 0.8,
+    most_share: float = 1.0,
+) -> tuple[Pair, ...]:
+    """Every pair in both directions, to be recorded. Raises MeasurementError of kind ``network`` that names the pair.
+
+    With ``measure_s`` each is measured for as long, one after another, and held against the link's rate where that is
+    given: never above ``most_share`` of it, and not below ``least_share`` (None where slowness is what is to be shown).
+    """
+    pairs = reach(ends)
+    if not measure_s:
+        return pairs
+    by_name = {end.name: end for end in ends}
+    measured = []
+    for pair in pairs:
+        source, target = by_name[pair.source], by_name[pair.target]
+        rate = _rate(source, target, measure_s)
+        check_rate(pair, rate, rate_bits_per_s, least_share, most_share)
+        measured.append(pair.model_copy(update={"rate_bits_per_s": rate}))
+    return tuple(measured)
+
+
+def check_rate(
+    pair: Pair, rate: float, link: int | None, least_share: float | None = None, most_share: float = 1.0
+) -> None:
+    """Raises MeasurementError when the pair cannot have used the link, or has not had it to itself."""
+    if link is None:
+        return
+    said = f"{pair.source} to {pair.target} ({pair.address}): {rate / 1e6:.0f} Mbit/s on a link of {link / 1e6:.0f}"
+    if rate > most_share * link:
+        remedy = "see which interface has the address; for an overlay, whether an older kernel runs"
+        raise MeasurementError(f"{said}, more than it can carry", kind="network", remedy=remedy)
+    if least_share is not None and rate < least_share * link:
+        raise MeasurementError(f"{said}, less than {least_share:.0%} of it", kind="network", remedy=REMEDY)
+
+
+def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
+    """A TCP connection from each to each."""
+    source = Path(knock.__file__).read_bytes()
+    with ExitStack() as stack:
+        ports = [_listener(stack, end, len(ends) - 1, source) for end in ends]
+        targets = [[n for n in range(len(ends)) if n != me] for me in range(len(ends))]
+        knocking = []
+        for me, others in zip(ends, targets, strict=True):
+            words = ["knock", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{ports[n]}" for n in others)]
+            knocking.append(_started(stack, me, words, source))
+        return tuple(
+            pair
+            for me, others, process in zip(ends, targets, knocking, strict=True)
+            for pair in _pairs(me, [ends[n] for n in others], process)
+        )
+
+
+def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> int:
+    words = ["listen", end.bind or end.address, str(end.port), str(visitors), str(PATIENCE_S)]
+    process = _started(stack, end, words, source)
+    port = next(process.lines(PATIENCE_S), "")
+    if not port.isdigit():
+        raise MeasurementError(
+            f"{end.name} cannot listen on {end.bind or end.address}",
+            kind="network",
+            output_tail=process.output_tail(),
+            remedy="see whether it has that address and the port is free",
+        )
+    return int(port)
+
+
+def _started(stack: ExitStack, end: End, words: Sequence[str], source: bytes) -> Process:
+    process = end.node.start([end.node.python[0], "-I", "-", *words], stdin=source)
+    stack.callback(process.kill)
+    return process
+
+
+def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pair]:
+    lines = process.lines(PATIENCE_S + CONNECT_WITHIN_S)
+    for target in targets:
+        said = json.loads(next(lines, None) or json.dumps({"error": process.output_tail()[-300:] or "it says nothing"}))
+        if error := said.get("error"):
+            raise MeasurementError(
+                f"{source.name} does not reach {target.name} ({target.address}): {error}", kind="network", remedy=REMEDY
+            )
+        yield Pair(
+            source=source.name,
+            target=target.name,
+            address=target.address,
+            source_address=said["from"],
+            connect_s=said["connect_s"],
+        )
+
+
+def _rate(source: End, target: End, measure_s: int) -> float:
+    where = iperf3.Where(target.address, target.bind or target.address, target.port or iperf3.PORT)
+    try:
+        return iperf3.rate_bits_per_s(source.node, target.node, where, measure_s)
+    except MeasurementError as error:
+        raise MeasurementError(
+            f"{source.name} to {target.name} ({target.address}): {error.message}",
+            kind="network",
+            command=error.command,
+            output_tail=error.output_tail,
+            remedy=error.remedy or REMEDY,
+        ) from error

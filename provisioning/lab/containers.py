@@ -1,0 +1,140 @@
+"""The cable of a container: from a bridge on its node into its network namespace, for any engine, on any node.
+
+An engine starts the container without a network; the cable is then laid from outside, by the number of the
+container's first process. On this machine, in a lab node and in a guest the commands are the same.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6
+from provisioning.lab.netns import enter
+from suite.errors import BenchError, MeasurementError, RequestError
+from suite.interfaces import Node
+
+FORWARDING = "net.ipv4.ip_forward"
+UNDO_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class ContainerBridge:
+    """The bridge on a node that its containers are plugged into; its own address is their way out."""
+
+    name: str
+    subnet: IPv4Network
+    mtu: int
+    hairpin: bool = False
+    """Whether a container may be sent back what it has sent: it reaches itself under its node's address."""
+
+    @property
+    def gateway(self) -> str:
+        return str(self.subnet[1])
+
+    def address(self, place: int = 1) -> str:
+        """Of the node's first container, second, and so on."""
+        if not 1 <= place <= self.subnet.num_addresses - 3:
+            raise RequestError(f"no address for container {place} in {self.subnet}", remedy="start fewer on a node")
+        return str(self.subnet[place + 1])
+
+    def cidr(self, address: str) -> str:
+        return f"{address}/{self.subnet.prefixlen}"
+
+
+def bridge_argvs(bridge: ContainerBridge) -> list[list[str]]:
+    """The commands that make it on a node."""
+    return [
+        ["ip", "link", "add", "dev", bridge.name, "mtu", str(bridge.mtu), *BRIDGE_KIND],
+        ["ip", "address", "add", bridge.cidr(bridge.gateway), "dev", bridge.name],
+        ["ip", "link", "set", "dev", bridge.name, "up"],
+    ]
+
+
+def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[str]]:
+    """The commands that lay a cable from the bridge to the container whose first process is ``pid``."""
+    near, mtu, inside = f"veth{pid}", str(bridge.mtu), enter(f"/proc/{pid}/ns/net")
+    far = ["peer", "name", DEVICE, "mtu", mtu, "netns", str(pid)]
+    return [
+        [*inside, *NO_IPV6],
+        ["ip", "link", "add", "dev", near, "mtu", mtu, "type", "veth", *far],
+        ["ip", "link", "set", "dev", near, "master", bridge.name],
+        ["ip", "link", "set", "dev", near, "type", "bridge_slave", "hairpin", "on" if bridge.hairpin else "off"],
+        ["ip", "link", "set", "dev", near, "up"],
+        [*inside, "ip", "link", "set", "dev", "lo", "up"],
+        [*inside, "ip", "address", "add", bridge.cidr(address), "dev", DEVICE],
+        [*inside, "ip", "link", "set", "dev", DEVICE, "up"],
+        [*inside, "ip", "route", "add", "default", "via", bridge.gateway, "dev", DEVICE],
+    ]
+
+
+def attach(node: Node, bridge: ContainerBridge, pid: int, address: str) -> None:
+    """Plug a running container in. The cable goes with the container's namespace: there is nothing to undo."""
+    run_each(node, attach_argvs(bridge, pid, address))
+
+
+def run_each(node: Node, argvs: Iterable[list[str]]) -> None:
+    for argv in argvs:
+        node.run(argv)
+
+
+@contextmanager
+def undone(node: Node, argv: Sequence[str]) -> Iterator[None]:
+    """Run the command at the end. After a failure its own is not raised: the first one says why."""
+    try:
+        yield
+    except BaseException:
+        with suppress(BenchError):
+            node.run(argv, check=False, timeout_s=UNDO_WITHIN_S)
+        raise
+    node.run(argv, timeout_s=UNDO_WITHIN_S)
+
+
+@contextmanager
+def made(node: Node, device: str, argvs: Iterable[list[str]]) -> Iterator[None]:
+    """The interface that the commands make, the first of them itself; at the end it is gone with all that names it."""
+    first, *others = argvs
+    node.run(first)
+    with undone(node, ["ip", "link", "delete", "dev", device]):
+        run_each(node, others)
+        yield
+
+
+@contextmanager
+def forwarding(node: Node) -> Iterator[None]:
+    """The node passes packets on, and afterwards does again what it did before."""
+    before = node.run(["sysctl", "-n", FORWARDING]).stdout.strip()
+    if before == "1":
+        yield
+        return
+    node.run(["sysctl", "-q", "-w", f"{FORWARDING}=1"])
+    with undone(node, ["sysctl", "-q", "-w", f"{FORWARDING}=0"]):
+        yield
+
+
+def mtu_of(node: Node, device: str) -> int:
+    """Asked of ip: /sys would show the namespace that it was mounted in."""
+    try:
+        mtu: int = json.loads(node.run(["ip", "-json", "link", "show", "dev", device]).stdout)[0]["mtu"]
+    except (ValueError, LookupError):
+        raise MeasurementError(f"{node.name} does not tell the MTU of {device}", kind="network") from None
+    return mtu
+
+
+def host_network(engine: str, namespace: str | None) -> str:
+    """What gives a container the network of its node: the value of ``--network``, or runc's path of the namespace.
+
+    ``namespace`` is that of a lab node, and None where the node is a machine. Raises RequestError for docker in a lab
+    node: its containers are children of a daemon that lives elsewhere.
+    """
+    if engine == "runc":
+        return namespace or "/proc/1/ns/net"
+    if namespace is None:
+        return "host"
+    if engine == "podman":
+        return f"ns:{namespace}"
+    raise RequestError(
+        f"--network host: {engine} cannot start a container in the network of a lab node",
+        remedy="use --engine podman or runc, or --network overlay",
+    )

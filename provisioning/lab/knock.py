@@ -1,0 +1,51 @@
+"""Runs on a node, from standard input, with whatever Python is there: listen for the peers, or knock on them all.
+
+Both end by themselves, whatever becomes of who started them: a command over SSH or in a container outlives its client.
+"""
+
+import json
+import socket
+import sys
+import time
+
+
+def listen(address: str, port: int, visitors: int, within_s: float) -> None:
+    """Say the port, then let that many in."""
+    deadline = time.monotonic() + within_s
+    with socket.create_server((address, port), backlog=max(1, visitors)) as server:
+        sys.stdout.write(f"{server.getsockname()[1]}\n")
+        sys.stdout.flush()
+        for _ in range(visitors):
+            server.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                server.accept()[0].close()
+            except TimeoutError:
+                return
+
+
+def knock(peers: list[str], within_s: float) -> None:
+    """One line of JSON for each ``ADDRESS:PORT``, in order, up to the first that does not answer."""
+    for peer in peers:
+        address, _, port = peer.rpartition(":")
+        begun = time.monotonic()
+        try:
+            with socket.create_connection((address, int(port)), timeout=within_s) as connection:
+                connect_s = time.monotonic() - begun
+                said = {"connect_s": connect_s, "from": connection.getsockname()[0]}
+        except OSError as error:
+            said = {"error": error.strerror or str(error)}
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+        if "error" in said:
+            return
+
+
+def main(words: list[str]) -> None:
+    if words[0] == "listen":
+        listen(words[1], int(words[2]), int(words[3]), float(words[4]))
+    else:
+        knock(words[2:], float(words[1]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

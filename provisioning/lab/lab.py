@@ -1,0 +1,161 @@
+"""The lab itself: a switch in a namespace of its own, and nodes on it, each a namespace behind one limited link."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from provisioning import ledger
+from provisioning.lab import netns
+from provisioning.lab.shaping import Limiter, Shape, choose_limiter, shape_argvs
+from provisioning.lab.subnet import PREFIX, free_subnet, routes_of
+from provisioning.nodes import WrappedNode, local_node
+from suite.interfaces import Node
+from suite.lab import LabSpec
+
+DEVICE = "eth0"
+SWITCH = "lan"
+# No spanning tree, no listening to multicast: a packet is forwarded from the first on.
+BRIDGE_KIND = ("type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0")
+SYSCTL = ("sysctl", "-e", "-q", "-w")  # -e: what a kernel does not have, it need not switch off
+NO_IPV6 = (*SYSCTL, "net.ipv6.conf.all.disable_ipv6=1")
+# A namespace begins with what this machine has set for itself. With docker on it: forwarding, and the packet filter
+# called for what a bridge carries.
+PLAIN = (
+    *NO_IPV6,
+    "net.ipv4.ip_forward=0",
+    "net.bridge.bridge-nf-call-iptables=0",
+    "net.bridge.bridge-nf-call-arptables=0",
+)
+
+
+@dataclass(frozen=True)
+class LabNode:
+    """One virtual node of a lab."""
+
+    name: str
+    """``n1``, which is also the name of its port on the switch."""
+    number: int
+    """From 1."""
+    address: str
+    mac: str
+    namespace: str
+    """The path of its network namespace."""
+    device: str = DEVICE
+
+    @property
+    def cidr(self) -> str:
+        return f"{self.address}/{PREFIX}"
+
+    def argv(self, words: Sequence[str]) -> list[str]:
+        """The command, in the node."""
+        return [*netns.enter(self.namespace), *words]
+
+    def node(self, parent: Node) -> WrappedNode:
+        """The node that layers are opened on: all of ``parent``, and the network of this one."""
+        return WrappedNode(
+            parent=parent,
+            wrap=self.argv,
+            name=f"{parent.name}/{self.name}",
+            userland=parent.userland,
+            cpus=parent.cpus,
+            local=parent.local,
+            data=parent.data,
+            python=parent.python,
+        )
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab that is open."""
+
+    spec: LabSpec
+    nodes: tuple[LabNode, ...]
+    switch: str
+    """The path of the switch's namespace."""
+    limiter: Limiter
+    machine: Node
+
+    def cut(self, node: LabNode) -> None:
+        """Take the node off the switch, as a pulled cable would."""
+        self.machine.run(link_argv(self.switch, node.name, "down"))
+
+    def mend(self, node: LabNode) -> None:
+        self.machine.run(link_argv(self.switch, node.name, "up"))
+
+
+def link_argv(namespace: str, device: str, state: str) -> list[str]:
+    return [*netns.enter(namespace), "ip", "link", "set", "dev", device, state]
+
+
+@contextmanager
+def open_lab(spec: LabSpec) -> Iterator[Lab]:
+    """Make the lab on this machine; at the end nothing of it is left. Raises RequestError where it cannot be made."""
+    with ExitStack() as stack:
+        machine = stack.enter_context(local_node((), None))
+        limiter = choose_limiter(machine, spec)
+        subnet = free_subnet(routes_of(machine))
+        token = netns.new_token()
+        nodes = tuple(_node(token, number, str(subnet[number])) for number in range(1, spec.nodes + 1))
+        for name in (f"{token}-sw", *(f"{token}-{node.name}" for node in nodes)):
+            stack.enter_context(ledger.holding("netns", name))
+            machine.run(["ip", "netns", "add", name])
+        switch = netns.path_of(f"{token}-sw")
+        for argv in (*switch_argvs(switch), *(argv for node in nodes for argv in node_argvs(switch, node))):
+            machine.run(argv)
+        for node in nodes:
+            for argv in limit_argvs(switch, node, spec, limiter):
+                machine.run(argv)
+            machine.run(node.argv(["ip", "-batch", "-"]), stdin=neighbours_batch(node, nodes))
+        yield Lab(spec, nodes, switch, limiter, machine)
+
+
+def _node(token: str, number: int, address: str) -> LabNode:
+    name = f"n{number}"
+    return LabNode(name, number, address, mac_of(token, number), netns.path_of(f"{token}-{name}"))
+
+
+def mac_of(token: str, number: int) -> str:
+    """A locally administered address; of one lab, no two alike."""
+    digits = token.rpartition("-")[2]
+    return ":".join(("02", *(digits[at : at + 2] for at in (0, 2, 4)), "00", f"{number:02x}"))
+
+
+def switch_argvs(switch: str) -> list[list[str]]:
+    inside = netns.enter(switch)
+    return [
+        [*inside, *PLAIN],
+        [*inside, "ip", "link", "add", "dev", SWITCH, *BRIDGE_KIND],
+        link_argv(switch, SWITCH, "up"),
+    ]
+
+
+def node_argvs(switch: str, node: LabNode) -> list[list[str]]:
+    """A node's address, and its cable: one end is a port of the switch, the other is in the node from the first."""
+    inside, port = netns.enter(node.namespace), node.name
+    far = ["peer", "name", node.device, "address", node.mac, "netns", node.namespace.rpartition("/")[2]]
+    return [
+        [*inside, *PLAIN],
+        link_argv(node.namespace, "lo", "up"),
+        [*netns.enter(switch), "ip", "link", "add", "dev", port, "type", "veth", *far],
+        [*netns.enter(switch), "ip", "link", "set", "dev", port, "master", SWITCH],
+        link_argv(switch, port, "up"),
+        [*inside, "ip", "address", "add", node.cidr, "dev", node.device],
+        link_argv(node.namespace, node.device, "up"),
+    ]
+
+
+def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
+    """What tells a node where all others are, for ``ip -batch``.
+
+    A kernel keeps 1024 learned neighbours, of all its namespaces together: 33 nodes would have more. These count not.
+    """
+    others = (other for other in nodes if other is not node)
+    lines = (f"neighbour add {o.address} lladdr {o.mac} dev {node.device} nud permanent\n" for o in others)
+    return "".join(lines).encode()
+
+
+def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> list[list[str]]:
+    """Both directions of the cable: what the node sends, and what the switch sends it. The delay is on the first."""
+    sends = shape_argvs(node.device, Shape(spec.rate_bits_per_s, spec.delay_s), limiter)
+    gets = shape_argvs(node.name, Shape(spec.rate_bits_per_s), limiter)
+    return [*(node.argv(argv) for argv in sends), *([*netns.enter(switch), *argv] for argv in gets)]

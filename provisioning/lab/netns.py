@@ -1,0 +1,59 @@
+"""Network namespaces of the lab: their names, the words that enter one, and their removal from the ledger."""
+
+import json
+import re
+import secrets
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from suite.errors import CommandError
+
+NETNS = Path("/run/netns")
+"""Where ip-netns(8) keeps the namespaces that have names."""
+_OURS = re.compile(r"vb-[0-9a-f]{6}-(sw|n[0-9]{1,2})")
+WITHIN_S = 60.0
+
+
+def new_token() -> str:
+    """What the names of one lab have in common, and those of no other here."""
+    while True:
+        token = f"vb-{secrets.token_hex(3)}"
+        if not any(NETNS.glob(f"{token}-*")):
+            return token
+
+
+def path_of(name: str) -> str:
+    return str(NETNS / name)
+
+
+def enter(path: str) -> list[str]:
+    """The words that start a command in the namespace. (``ip netns exec`` would hide the control groups.)"""
+    return ["nsenter", f"--net={path}", "--"]
+
+
+def remove(name: str) -> None:
+    """Remove a namespace of the lab on this machine and what it holds; harmless when it is not there.
+
+    Its interfaces go one by one first: a process that is still in it would keep them, and with them the link. No
+    process is ended. Raises CommandError when the kernel does not let the namespace go.
+    """
+    if not _OURS.fullmatch(name):
+        raise CommandError(["ip", "netns", "delete", name], None, "it is no namespace of the suite's and is left alone")
+    if not (NETNS / name).exists():
+        return
+    listed = _ip(["-n", name, "-json", "link", "show"])
+    for device in _names(listed.stdout):
+        _ip(["-n", name, "link", "delete", "dev", device])  # some go with another: the ends of a pair
+    answer = _ip(["netns", "delete", name])
+    if (NETNS / name).exists():
+        raise CommandError(["ip", "netns", "delete", name], answer.returncode, answer.stderr)
+
+
+def _names(listed: str) -> list[str]:
+    """Of the interfaces in what ``ip -json link`` says; none where it says nothing (a half-made namespace)."""
+    return [link["ifname"] for link in json.loads(listed or "[]") if link["ifname"] != "lo"]
+
+
+def _ip(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["ip", *words], check=False, capture_output=True, text=True, timeout=WITHIN_S)

@@ -1,0 +1,99 @@
+"""An overlay network as flannel makes it (its VXLAN backend): containers of different nodes reach each other by
+addresses of their own, and what they send travels between the nodes in UDP.
+
+Nothing is learned from traffic: every node is told the peers once, as flannel's daemon tells it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from provisioning.lab.containers import ContainerBridge, bridge_argvs, forwarding, made, mtu_of, run_each
+from provisioning.lab.lab import DEVICE
+from suite.errors import RequestError
+from suite.interfaces import Node
+
+VXLAN = "flannel.1"
+BRIDGE = "cni0"
+ID, PORT = 1, 8472
+OVERHEAD_BYTES = 50
+"""Outer Ethernet 14, IP 20, UDP 8, VXLAN 8."""
+MOST_SHARE = 0.94
+"""Of the link's rate, for TCP: 1398 of 1514 bytes, and what leaves at once. A faster overlay is a limit that fails."""
+MOST_MEMBERS = 254
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node of the overlay."""
+
+    number: int
+    """From 1; no two alike."""
+    node: Node
+    address: str
+    """Under which the other nodes reach it."""
+    device: str = DEVICE
+    """The interface that has the address."""
+
+    @property
+    def subnet(self) -> IPv4Network:
+        return IPv4Network(f"10.244.{self.number}.0/24")
+
+    @property
+    def vtep(self) -> str:
+        """The overlay's own address on this node: the network's, as flannel takes it."""
+        return str(self.subnet[0])
+
+    @property
+    def mac(self) -> str:
+        return f"02:42:0a:f4:{self.number:02x}:00"
+
+
+def vxlan_argvs(member: Member, mtu: int) -> list[list[str]]:
+    """The commands that make the member's end of the tunnels."""
+    tunnel = ["type", "vxlan", "id", str(ID), "dstport", str(PORT), "local", member.address, "dev", member.device]
+    return [
+        ["ip", "link", "add", "dev", VXLAN, "address", member.mac, "mtu", str(mtu), *tunnel, "nolearning"],
+        ["ip", "address", "add", f"{member.vtep}/32", "dev", VXLAN],
+        ["ip", "link", "set", "dev", VXLAN, "up"],
+    ]
+
+
+def peer_argvs(peer: Member) -> list[list[str]]:
+    """The commands that tell a node of another: where it is, its hardware address there, and what lies behind it."""
+    return [
+        ["bridge", "fdb", "append", peer.mac, "dev", VXLAN, "dst", peer.address],
+        ["ip", "neighbour", "add", peer.vtep, "lladdr", peer.mac, "dev", VXLAN, "nud", "permanent"],
+        ["ip", "route", "add", str(peer.subnet), "via", peer.vtep, "dev", VXLAN, "onlink"],
+    ]
+
+
+@contextmanager
+def overlay(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
+    """Join the nodes; gives for each the bridge to attach its containers to. At the end nothing of it is left."""
+    check_members(members)
+    mtu = min(mtu_of(member.node, member.device) for member in members) - OVERHEAD_BYTES
+    bridges = []
+    with ExitStack() as stack:
+        for member in members:
+            stack.enter_context(forwarding(member.node))
+            stack.enter_context(made(member.node, VXLAN, vxlan_argvs(member, mtu)))
+            bridge = ContainerBridge(BRIDGE, member.subnet, mtu)
+            stack.enter_context(made(member.node, BRIDGE, bridge_argvs(bridge)))
+            bridges.append(bridge)
+        for member in members:
+            for peer in members:
+                if peer is not member:
+                    run_each(member.node, peer_argvs(peer))
+        yield tuple(bridges)
+
+
+def check_members(members: Sequence[Member]) -> None:
+    """Raises RequestError when two are one, or there are more than subnets."""
+    numbers = [member.number for member in members]
+    wrong = [number for number in numbers if not 1 <= number <= MOST_MEMBERS or numbers.count(number) > 1]
+    if wrong or not members:
+        raise RequestError(
+            f"an overlay of the nodes {numbers}", remedy=f"number them from 1 to {MOST_MEMBERS}, each once"
+        )

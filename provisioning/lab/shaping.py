@@ -1,0 +1,115 @@
+"""The limits of a link: command lines of tc(8), and whether a kernel has what they name.
+
+Segmentation offload stays on, as a network card has it. The shaping stays honest: the kernel counts the headers of
+every segment that a large packet will become. Older kernels (6.1 is one, 6.18 is not) miss the inner headers of a
+VXLAN: an overlay would be 5 % too fast, which ``connectivity`` sees (``overlay.MOST_SHARE``).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from suite.errors import BenchError, RequestError
+from suite.interfaces import Node
+from suite.lab import LabSpec
+
+Limiter = Literal["tbf", "htb"]
+LIMITERS: tuple[Limiter, ...] = ("tbf", "htb")
+FRAME_BYTES = 1514
+LEAST_BURST_BYTES = 128 << 10  # two of the largest packets there are
+BURST_S = 1e-3  # what a sleeping CPU may be late; a message of a job is many times that
+LEAST_QUEUE_BYTES = 256 << 10
+QUEUE_S = 10e-3
+LEAST_QUEUE_PACKETS = 1000
+UNLIMITED_BITS_PER_S = 40 * 10**9  # more than a link without a limit carries here: what its delay must hold
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one end of a link does to what leaves there."""
+
+    rate_bits_per_s: int | None
+    delay_s: float | None = None
+
+    @property
+    def burst_bytes(self) -> int:
+        """What may leave at once after a pause. Large enough for a timer that is late, and no more: it is unlimited."""
+        return max(LEAST_BURST_BYTES, int((self.rate_bits_per_s or 0) * BURST_S / 8))
+
+    @property
+    def queue_bytes(self) -> int:
+        """What waits before it is dropped: a switch's buffer, and no less than what is on the way."""
+        wait_s = max(QUEUE_S, 2 * (self.delay_s or 0.0))
+        return max(LEAST_QUEUE_BYTES, int((self.rate_bits_per_s or 0) * wait_s / 8))
+
+    @property
+    def delayed_packets(self) -> int:
+        """What is on its way at a time, twice; more would be dropped."""
+        on_the_way = (self.rate_bits_per_s or UNLIMITED_BITS_PER_S) / 8 * (self.delay_s or 0.0)
+        return max(LEAST_QUEUE_PACKETS, int(2 * on_the_way / FRAME_BYTES))
+
+
+def shape_argvs(device: str, shape: Shape, limiter: Limiter) -> list[list[str]]:
+    """The commands, in order, that give an interface this shape. The delay comes first, its packets then queue."""
+    add = ["tc", "qdisc", "add", "dev", device]
+    argvs, place = [], ["root"]
+    if shape.delay_s is not None:
+        delay = f"{shape.delay_s * 1e6:.0f}us"
+        argvs.append([*add, *place, "handle", "1:", "netem", "delay", delay, "limit", str(shape.delayed_packets)])
+        place = ["parent", "1:1"]
+    if shape.rate_bits_per_s is not None:
+        argvs += _limit(device, [*add, *place, "handle", "2:"], shape, limiter)
+    return argvs
+
+
+def _limit(device: str, add: list[str], shape: Shape, limiter: Limiter) -> list[list[str]]:
+    rate, burst, queue = f"{shape.rate_bits_per_s}bit", str(shape.burst_bytes), str(shape.queue_bytes)
+    if limiter == "tbf":
+        return [[*add, "tbf", "rate", rate, "burst", burst, "limit", queue]]
+    limits = ["rate", rate, "ceil", rate, "burst", burst, "cburst", burst, "quantum", str(FRAME_BYTES)]
+    return [
+        [*add, "htb", "default", "1"],
+        ["tc", "class", "add", "dev", device, "parent", "2:", "classid", "2:1", "htb", *limits],
+        ["tc", "qdisc", "add", "dev", device, "parent", "2:1", "handle", "3:", "bfifo", "limit", queue],
+    ]
+
+
+def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
+    """Try on the node's kernel what the lab needs, in namespaces that end with the trial; returns what limits rates.
+
+    Raises RequestError that says what is missing.
+    """
+    if refused := _refused(node, ["ip", "link", "add", "dev", "lan", "type", "bridge"]):
+        raise RequestError(
+            f"no lab network on {node.name}: {refused}", remedy="it needs root, iproute2, and a kernel with bridge"
+        )
+    if spec.delay and (refused := _refused_shape(node, Shape(None, spec.delay_s), "tbf")):
+        raise RequestError(
+            f"--lab delay={spec.delay}: no netem on {node.name}: {refused}",
+            remedy="leave delay out, or use a kernel with CONFIG_NET_SCH_NETEM (Debian: modprobe sch_netem)",
+        )
+    whys = {}
+    for limiter in LIMITERS:
+        why = _refused_shape(node, Shape(spec.rate_bits_per_s), limiter)
+        if why is None:
+            return limiter
+        whys[limiter] = why
+    raise RequestError(
+        f"--lab rate={spec.rate}: {node.name} can limit no link: " + "; ".join(f"{k}: {v}" for k, v in whys.items()),
+        remedy="use a kernel with CONFIG_NET_SCH_TBF or CONFIG_NET_SCH_HTB, or leave rate out",
+    )
+
+
+def _refused_shape(node: Node, shape: Shape, limiter: Limiter) -> str | None:
+    """Why; None where there is nothing to refuse. The first command names the discipline: who takes it has it."""
+    argvs = shape_argvs("lo", shape, limiter)
+    return _refused(node, argvs[0]) if argvs else None
+
+
+def _refused(node: Node, argv: list[str]) -> str | None:
+    """Why the command fails in a namespace of its own, which ends with it; None when it does not."""
+    try:
+        answer = node.run(["unshare", "--net", "--", *argv], check=False)
+    except BenchError as error:
+        return error.message
+    last = (answer.stderr.strip().splitlines() or [f"exit status {answer.returncode}"])[-1]
+    return last[:200] if answer.returncode else None

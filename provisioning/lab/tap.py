@@ -1,0 +1,94 @@
+"""A guest on the lab: a tap beside the node's cable, on one bridge. The guest takes over the node's address, and the
+node has none until the guest is gone.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from provisioning.lab.containers import made, run_each, undone
+from provisioning.lab.lab import BRIDGE_KIND, NO_IPV6, LabNode
+from suite.errors import MeasurementError
+from suite.interfaces import Node
+
+TAP, BRIDGE = "tap0", "vmbr0"
+
+
+@dataclass(frozen=True)
+class Tap:
+    """What a guest's network card is plugged into. ``mac`` and ``cidr`` are those that the guest is to have."""
+
+    ifname: str
+    mac: str
+    address: str
+    cidr: str
+
+
+@contextmanager
+def tap(lab_node: LabNode, parent: Node) -> Iterator[Tap]:
+    """Make it in the node's namespace, which QEMU must be started in; ``parent`` is what the lab node is a node of."""
+    node = lab_node.node(parent)
+    begin, end = takeover_argvs(lab_node)
+    with ExitStack() as stack:
+        for argv, undo in zip(begin, end, strict=True):
+            node.run(argv)
+            stack.enter_context(undone(node, undo))
+        stack.enter_context(made(node, BRIDGE, bridge_argvs(lab_node.device)))
+        stack.enter_context(made(node, TAP, tap_argvs()))
+        yield Tap(TAP, lab_node.mac, lab_node.address, lab_node.cidr)
+
+
+def takeover_argvs(node: LabNode) -> tuple[list[list[str]], list[list[str]]]:
+    """Free the node's address and hardware address, each with what gives it back.
+
+    The guest has both, so that nobody on the switch must learn anything anew; the port of a bridge could not share
+    its own.
+    """
+    give = ["ip", "link", "set", "dev", node.device, "address"]
+    other = f"06{node.mac[2:]}"
+    words = [node.cidr, "dev", node.device]
+    return (
+        [["ip", "address", "delete", *words], [*give, other]],
+        [["ip", "address", "add", *words], [*give, node.mac]],
+    )
+
+
+def bridge_argvs(device: str) -> list[list[str]]:
+    return [
+        ["ip", "link", "add", "dev", BRIDGE, *BRIDGE_KIND],
+        ["ip", "link", "set", "dev", device, "master", BRIDGE],
+        ["ip", "link", "set", "dev", BRIDGE, "up"],
+    ]
+
+
+def tap_argvs() -> list[list[str]]:
+    return [
+        ["ip", "tuntap", "add", "dev", TAP, "mode", "tap"],
+        ["ip", "link", "set", "dev", TAP, "master", BRIDGE],
+        ["ip", "link", "set", "dev", TAP, "up"],
+    ]
+
+
+def qemu_words(plugged: Tap, *, vhost: bool = False) -> list[str]:
+    """What QEMU's command line has to hold beside its user-mode network, which stays the way in."""
+    backend = f"tap,id=lab,ifname={plugged.ifname},script=no,downscript=no{',vhost=on' if vhost else ''}"
+    return ["-netdev", backend, "-device", f"virtio-net-pci,netdev=lab,mac={plugged.mac},romfile="]
+
+
+def join_argvs(device: str, cidr: str) -> list[list[str]]:
+    return [
+        [*NO_IPV6],
+        ["ip", "address", "replace", cidr, "dev", device],
+        ["ip", "link", "set", "dev", device, "up"],
+    ]
+
+
+def join(guest: Node, plugged: Tap) -> str:
+    """Give the booted guest its address on the lab; returns what the guest calls the interface."""
+    links = json.loads(guest.run(["ip", "-json", "link", "show"]).stdout or "[]")
+    device = next((str(link["ifname"]) for link in links if link.get("address") == plugged.mac), None)
+    if device is None:
+        raise MeasurementError(f"{guest.name} has no interface {plugged.mac}", kind="network", remedy="see its console")
+    run_each(guest, join_argvs(device, plugged.cidr))
+    return device

@@ -1,0 +1,1 @@
+"""Data sets on this machine: made, verified, found."""

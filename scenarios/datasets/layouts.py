@@ -1,0 +1,105 @@
+"""What a user's own copy of a data set must look like: as torchvision reads it."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from scenarios.worker.listing import NOT_DATA
+from suite.errors import RequestError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""As torchvision.datasets.ImageFolder takes them, whatever their case."""
+MOST_CLASSES = 1000
+"""So many the models tell apart: ``scenarios.worker.models``, which imports torch and so is not imported here."""
+_SYNSET = re.compile(r"n\d{8}")
+_CIFAR10 = tuple(
+    f"cifar-10-batches-py/{name}"
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
+)
+_MNIST = tuple(
+    f"MNIST/raw/{part}-{content}-ubyte" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")
+)
+FIXED: dict[str, tuple[int, tuple[str, ...], str]] = {
+    "cifar10": (50_000, _CIFAR10, "unpack cifar-10-python.tar.gz in the directory that you name"),
+    "mnist": (
+        60_000,
+        _MNIST,
+        "put the four files, unpacked (gunzip), into MNIST/raw below the directory that you name",
+    ),
+}
+"""Images to train on, files that have to be there, and what to do where they are not."""
+
+
+def imagenet_root(directory: Path) -> Path:
+    """The directory of the classes: ``train`` of ILSVRC2012 or what was named. Raises RequestError without classes.
+
+    Of a whole ILSVRC2012 nothing else is taken: validation images would only be copied and hashed.
+    """
+    train = directory / "train"
+    root = train.resolve() if train.is_dir() else directory
+    names = class_names(root)
+    synsets = [name for name in names if _SYNSET.fullmatch(name)]
+    if not synsets:
+        raise RequestError(
+            f"--data imagenet: neither {directory} nor {train} holds class folders such as n01440764",
+            remedy="name the directory of train/; the archive of each class is unpacked into a folder of its name",
+        )
+    if others := sorted(set(names) - set(synsets)):
+        raise RequestError(
+            f"--data imagenet: {root} holds folders that are no classes: {', '.join(others[:3])}",
+            remedy="move them away, or put the class folders into train/; for classes of your own use imagefolder:DIR",
+        )
+    return root
+
+
+def class_names(root: Path) -> list[str]:
+    """The folders whose names are the labels."""
+    apart = {os.fsdecode(name) for name in NOT_DATA}
+    with os.scandir(root) as entries:
+        return sorted(
+            each.name for each in entries if each.is_dir() and not each.name.startswith(".") and each.name not in apart
+        )
+
+
+class ImageCount:
+    """Counts the images of every class as the entries of a listing pass by."""
+
+    def __init__(self) -> None:
+        self.by_class: Counter[str] = Counter()
+
+    def counting(self, entries: Iterable[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+        suffixes = tuple(map(str.encode, IMAGE_SUFFIXES))
+        for path, size in entries:
+            folder, slash, _ = path.partition(b"/")
+            if slash and size and path.lower().endswith(suffixes):
+                self.by_class[os.fsdecode(folder)] += 1
+            yield path, size
+
+    def total(self, root: Path) -> int:
+        """Raises RequestError unless every class has an image: the loader would refuse the folder otherwise."""
+        names = class_names(root)
+        if not names:
+            raise RequestError(
+                f"{root} holds no class folders",
+                remedy="put the images into one folder for each class: DIR/CLASS/*.jpg",
+            )
+        if len(names) > MOST_CLASSES:
+            raise RequestError(
+                f"{root} holds {len(names)} class folders; the models tell {MOST_CLASSES} apart",
+                remedy=f"name a directory of at most {MOST_CLASSES} of them",
+            )
+        if empty := [name for name in names if not self.by_class[name]]:
+            what = f"{len(empty)} of {len(names)} class folders of {root} hold no images: {', '.join(empty[:3])}"
+            raise RequestError(what, remedy=f"fill them or remove them; images end in {', '.join(IMAGE_SUFFIXES)}")
+        return self.by_class.total()
+
+
+def check_fixed(kind: str, root: Path) -> int:
+    """The number of images of a set whose files have fixed names. Raises RequestError when one is missing or empty."""
+    images, names, remedy = FIXED[kind]
+    missing = [name for name in names if not (root / name).is_file() or not (root / name).stat().st_size]
+    if missing:
+        raise RequestError(f"--data {kind}: {root} holds no {', '.join(missing[:3])}", remedy=remedy)
+    return images

@@ -1,0 +1,102 @@
+"""What describes a generated set: its plan, written first, and its manifest, written last and only when it is whole."""
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from scenarios.datasets.layouts import MOST_CLASSES
+from scenarios.datasets.pictures import SIZES, Size
+from suite.errors import BenchError, RequestError
+from suite.store import StoreError, write_atomic
+
+PLAN, MANIFEST = "plan.json", "manifest.json"
+SHA256 = r"^[0-9a-f]{64}$"
+Hash = Annotated[str, Field(pattern=SHA256)]
+
+
+class SetPlan(BaseModel):
+    """Everything that decides the bytes of a generated set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    seed: Annotated[int, Field(ge=0)]
+    size: Size
+    images: Annotated[int, Field(gt=0)]
+    classes: Annotated[int, Field(gt=0)]
+    """At most: fewer images than classes leave the later ones out."""
+
+    def path_of(self, index: int) -> str:
+        """Where an image lies. The number of images has no part in it, so that a longer set begins with a shorter."""
+        return f"{self.class_name(index % self.classes)}/{index:08d}.jpg"
+
+    def class_names(self) -> list[str]:
+        return [self.class_name(number) for number in range(min(self.classes, self.images))]
+
+    @staticmethod
+    def class_name(number: int) -> str:
+        return f"class-{number:04d}"
+
+    def text(self) -> str:
+        return self.model_dump_json(indent=1, include=set(SetPlan.model_fields)) + "\n"
+
+
+class Manifest(SetPlan):
+    """A whole set, as it was when it was finished."""
+
+    size_bytes: Annotated[int, Field(gt=0)]
+    sha256: Hash
+    """Of its listing; see ``scenarios.worker.listing``."""
+    files: dict[str, Hash]
+    """SHA-256 of the content of every image, by path."""
+
+
+_Model = TypeVar("_Model", SetPlan, Manifest)
+
+
+def make_plan(images: int, size: str, seed: int, classes: int) -> SetPlan:
+    """Raises RequestError for what no set can be."""
+    for option, value, least in (("--images", images, 1), ("--seed", seed, 0), ("--classes", classes, 1)):
+        if value < least:
+            raise RequestError(f"{option} {value}", remedy=f"give a number from {least} up")
+    if classes > MOST_CLASSES:
+        raise RequestError(f"--classes {classes}", remedy=f"the models tell {MOST_CLASSES} apart: give that or less")
+    for known in SIZES:
+        if size == known:
+            return SetPlan(seed=seed, size=known, images=images, classes=classes)
+    raise RequestError(f"--size {size!r} is unknown", remedy=f"choose among {', '.join(SIZES)}")
+
+
+def read_plan(directory: Path) -> SetPlan | None:
+    """None where there is none. Raises RequestError on one that is not of this suite."""
+    return _read(directory / PLAN, SetPlan)
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """None where there is none: the set is not finished, or was not generated. Raises RequestError on a broken one."""
+    return _read(directory / MANIFEST, Manifest)
+
+
+def _read(path: Path, model: type[_Model]) -> _Model | None:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValidationError as error:
+        raise RequestError(
+            f"{path} was not written by this version of bench data make", remedy="give another directory with --out"
+        ) from error
+    except OSError as error:
+        raise RequestError(f"cannot read {path}: {error.strerror}", remedy="see who may read it") from error
+
+
+def write_readable(path: Path, text: str) -> None:
+    """Whole or not at all, and readable by all, whatever this process's umask is."""
+    try:
+        write_atomic(path, text)
+        path.chmod(0o644)
+    except (StoreError, OSError) as error:
+        raise BenchError(
+            f"{error}", remedy="free some space, or see who may write there; the same command continues"
+        ) from error

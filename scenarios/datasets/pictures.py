@@ -1,0 +1,85 @@
+"""Pictures that cost a reader and a decoder what photographs cost them. Each follows from its seed and number alone.
+
+ImageNet's training set: 1,281,167 JPEG files of 108 kB in the mean, most of them 500 pixels on the long side with an
+aspect of 4:3 or 3:2, a quarter of them upright, some far smaller and some far larger.
+"""
+
+import io
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL.Image import Image
+
+Size = Literal["imagenet", "small"]
+SIZES: tuple[Size, ...] = ("imagenet", "small")
+
+
+@dataclass(frozen=True)
+class Make:
+    """What the pictures of a size are drawn from."""
+
+    long_side_px: int
+    room_bytes: int
+    """On the disk, by each, in the mean: its file and what is lost in its last block."""
+
+
+MAKES: dict[Size, Make] = {"imagenet": Make(500, 115_000), "small": Make(64, 6_000)}
+_ASPECTS = ((4 / 3, 0.58), (3 / 2, 0.24), (1.0, 0.10))
+_USUAL, _UPRIGHT = 0.70, 0.25
+_QUALITIES = (85, 90, 93, 95)
+_ROUGHNESS = 0.5
+"""Median of the share of white noise where a picture is rough; with ``_QUALITIES`` it gives the size of the files."""
+
+
+def picture(seed: int, index: int, size: Size) -> bytes:
+    """A JPEG file."""
+    import numpy as np
+
+    rng = np.random.default_rng((seed, index))
+    width, height = dimensions(rng, MAKES[size].long_side_px)
+    image = _scene(rng, (width, height), _within(0.03, rng.lognormal(math.log(_ROUGHNESS), 0.4), 0.85))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=_QUALITIES[rng.integers(len(_QUALITIES))])
+    return file.getvalue()
+
+
+def dimensions(rng: "np.random.Generator", long_side_px: int) -> tuple[int, int]:
+    """Width and height: mostly the usual long side, else spread about it, to a quarter and to three times of it."""
+    spread = 1.0 if rng.random() < _USUAL else _within(0.25, rng.lognormal(-0.15, 0.45), 3.2)
+    draw, aspect = rng.random(), rng.uniform(1.0, 1.9)
+    for usual, share in _ASPECTS:
+        if draw < share:
+            aspect = usual
+            break
+        draw -= share
+    long, short = round(long_side_px * spread), round(long_side_px * spread / aspect)
+    return (short, long) if rng.random() < _UPRIGHT else (long, short)
+
+
+def _scene(rng: "np.random.Generator", size: tuple[int, int], roughness: float) -> "Image":
+    """Large soft shapes, some of them textured down to the pixel and some as smooth as a sky; colours change slowly."""
+    from PIL import Image
+
+    # White noise alone would be five times the bytes of a photograph, soft shapes alone a tenth.
+    shapes = Image.blend(_noise(rng, size, 64), _noise(rng, size, 8), 0.25)
+    rough = Image.blend(shapes, _noise(rng, size, 1), roughness)
+    light = Image.composite(rough, shapes, _noise(rng, size, 96))
+    return Image.merge("YCbCr", (light, _noise(rng, size, 48, pale=True), _noise(rng, size, 48, pale=True)))
+
+
+def _noise(rng: "np.random.Generator", size: tuple[int, int], cell_px: int, *, pale: bool = False) -> "Image":
+    """One plane whose values change over about ``cell_px``; ``pale`` keeps them near the middle."""
+    from PIL import Image
+
+    grid = [max(2, -(-side // cell_px)) for side in size] if cell_px > 1 else size
+    plane = Image.frombytes("L", (grid[0], grid[1]), rng.bytes(grid[0] * grid[1]))
+    if pale:
+        plane = plane.point([64 + value // 2 for value in range(256)])
+    return plane if cell_px == 1 else plane.resize(size, Image.Resampling.BILINEAR)
+
+
+def _within(least: float, value: float, most: float) -> float:
+    return min(max(value, least), most)

@@ -1,0 +1,87 @@
+"""From ``--data`` to the data set: everything that can be wrong with it is said here, before anything is started."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from scenarios.datasets.found import finished, newest
+from scenarios.datasets.layouts import FIXED, ImageCount, check_fixed, imagenet_root
+from scenarios.worker.listing import files, summary
+from suite.datasets import GENERATED, SYNTHETIC, Dataset, Kind, parse_data
+from suite.errors import RequestError
+
+
+def resolve(text: str, home: Path) -> tuple[str, Dataset]:
+    """The name of the data in records, and the data set. ``home`` is the suite's folder, for ``generated``.
+
+    Raises RequestError for what is no data set, or not a whole one.
+    """
+    name, given = parse_data(text)
+    if name == SYNTHETIC:
+        raise RequestError("--data synthetic is drawn in memory: there are no files", remedy="use --scenario synthetic")
+    directory = Path(given).expanduser() if given else newest(home)
+    try:
+        root = _directory(directory).resolve()
+        if name == GENERATED:
+            finished(root)
+            return name, _dataset("imagefolder", root)
+        return name, _dataset(_kind(name), root)
+    except OSError as error:
+        raise RequestError(
+            f"--data {name}: cannot read {error.filename or directory}: {error.strerror}",
+            remedy="see who may read it, and whether its links lead somewhere",
+        ) from error
+
+
+def _kind(name: str) -> Kind:
+    kinds: dict[str, Kind] = {"imagenet": "imagenet", "imagefolder": "imagefolder"}
+    return kinds.get(name) or ("cifar10" if name == "cifar10" else "mnist")
+
+
+def _directory(path: Path) -> Path:
+    if not path.exists():
+        raise RequestError(f"there is no {path}", remedy="name a directory that exists")
+    if not path.is_dir():
+        raise RequestError(f"{path} is not a directory", remedy="name the directory that holds the data set")
+    with os.scandir(path) as entries:
+        if not any(entries):
+            raise RequestError(f"{path} is empty", remedy="name the directory that holds the data set")
+    return path
+
+
+def _dataset(kind: Kind, root: Path) -> Dataset:
+    if kind == "imagenet":
+        root = imagenet_root(root)
+    _refuse_links_that_leave(root)
+    if kind in FIXED:
+        images, found = check_fixed(kind, root), summary(files(root))
+    else:
+        count = ImageCount()
+        found = summary(count.counting(files(root)))
+        images = count.total(root)
+    return Dataset(kind=kind, directory=str(root), sha256=found.sha256, images=images, size_bytes=found.size_bytes)
+
+
+def _refuse_links_that_leave(root: Path) -> None:
+    """Every target sees this directory alone, at another place: such a link would lead nowhere in all of them."""
+    leaving = [path for path, to in _links(str(root)) if to.startswith("/") or not _stays(root, path, to)]
+    if leaving:
+        raise RequestError(
+            f"{root} holds {len(leaving)} links that lead nowhere in a container or a VM, such as {leaving[0]}",
+            remedy=f"make a tree without links, of hard links if it is one disk: cp -rlL {root} NEW, or else cp -rL",
+        )
+
+
+def _links(directory: str) -> Iterator[tuple[str, str]]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_symlink():
+                yield entry.path, str(Path(entry.path).readlink())
+            elif entry.is_dir():
+                yield from _links(entry.path)
+
+
+def _stays(root: Path, path: str, to: str) -> bool:
+    return Path(os.path.normpath(Path(path).parent / to)).is_relative_to(root)

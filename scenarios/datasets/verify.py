@@ -1,0 +1,78 @@
+"""Whether a generated set is still what it was when it was finished, byte by byte."""
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from scenarios.datasets.images import hash_of
+from scenarios.datasets.manifest import MANIFEST, PLAN, Manifest, read_manifest, read_plan
+from scenarios.datasets.parallel import Progress, spread, worker_count
+from scenarios.worker.listing import files
+from suite.errors import BenchError, RequestError
+
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class _Task:
+    directory: Path
+    expected: tuple[tuple[str, str], ...]
+
+
+def verify(directory: Path, workers: int | None = None, progress: Progress | None = None) -> list[str]:
+    """What is missing, what is not of the set and what has changed, a line each, sorted; empty when it is whole.
+
+    Raises RequestError where there is no finished set, and BenchError when a file cannot be read.
+    """
+    manifest, count = _manifest(directory), worker_count(workers)
+    expected = list(manifest.files.items())
+    starts = range(0, len(expected), _AT_ONCE)
+    tasks = (_Task(directory, tuple(expected[start : start + _AT_ONCE])) for start in starts)
+    done = 0
+    try:
+        found = [*_strangers(directory, manifest), *_plan_differences(directory, manifest)]
+        with closing(spread(_differences, tasks, min(count, len(starts)))) as results:
+            for differences in results:
+                found += differences
+                done = min(done + _AT_ONCE, len(expected))
+                if progress:
+                    progress(done, len(expected))
+    except OSError as error:
+        raise BenchError(
+            f"cannot read {error.filename or directory}: {error.strerror}", remedy="mend it, and verify again"
+        ) from error
+    return sorted(found)
+
+
+def _manifest(directory: Path) -> Manifest:
+    if manifest := read_manifest(directory):
+        return manifest
+    if read_plan(directory):
+        raise RequestError(
+            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
+        )
+    raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
+
+
+def _strangers(directory: Path, manifest: Manifest) -> list[str]:
+    there = (os.fsdecode(path) for path, _ in files(directory))
+    return [f"{path}: is no part of the set" for path in there if path not in manifest.files and path != PLAN]
+
+
+def _plan_differences(directory: Path, manifest: Manifest) -> list[str]:
+    try:
+        same = (directory / PLAN).read_text(errors="replace") == manifest.text()
+    except FileNotFoundError:
+        return [f"{PLAN}: is missing"]
+    return [] if same else [f"{PLAN}: other content"]
+
+
+def _differences(task: _Task) -> list[str]:
+    """Runs in a worker process."""
+    found = []
+    for path, expected in task.expected:
+        seen = hash_of(task.directory / path)
+        if seen != expected:
+            found.append(f"{path}: other content" if seen else f"{path}: is missing")
+    return found

@@ -1,0 +1,68 @@
+"""The start-up probe: the ordinary training worker with the least workload, and when it came how far.
+
+All three times are on the host's clock, from launching the job in the ready target until the host hears that the worker
+has got there. (The timeline's launch holds the end of the process too, and needs two clocks.)
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from scenarios.job import Devices, run_job
+from suite.errors import MeasurementError
+from suite.interfaces import Measurement, Node, Observer
+from suite.plan import Trial
+from suite.profiles import Workload
+from suite.records import Metric, TrialRecord
+
+LEAST = ("alexnet", Workload(batch=1, image_px=64, warmup_steps=0, steps=1))
+LAUNCH = "launching"
+# The phase that is told when the metric is reached.
+REACHED = {"importing": "first-instruction", "building": "import-torch", "finishing": "first-step"}
+
+
+@dataclass
+class Stopwatch:
+    """An observer that notes when each phase began, and tells another one."""
+
+    observer: Observer
+    clock: Callable[[], float] = time.monotonic
+    began_s: dict[str, float] = field(default_factory=dict)
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None:
+        self.observer.trial_started(trial, number, of)
+
+    def phase(self, name: str, detail: str = "") -> None:
+        heard_s = self.clock()
+        self.observer.phase(name, detail)
+        # The job is launched after that was told; all else had been reached before it was told.
+        self.began_s.setdefault(name, self.clock() if name == LAUNCH else heard_s)
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self.observer.trial_finished(record)
+
+    def note(self, text: str) -> None:
+        self.observer.note(text)
+
+    def metrics(self) -> dict[str, Metric]:
+        """Raises MeasurementError where a phase was never told."""
+        if missing := [phase for phase in (LAUNCH, *REACHED) if phase not in self.began_s]:
+            raise MeasurementError(f"the worker never came to {missing[0]!r}", kind="protocol")
+        launched_s = self.began_s[LAUNCH]
+        return {
+            name: Metric(value=self.began_s[phase] - launched_s, unit="s", better="less")
+            for phase, name in REACHED.items()
+        }
+
+
+def run_startup(
+    trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], device: str
+) -> Measurement:
+    """Raises MeasurementError when the job does not come to its end."""
+    model, workload = LEAST
+    stopwatch = Stopwatch(observer)
+    job = trial.model_copy(update={"model": model, "workload": workload})
+    measured = run_job(job, node, stopwatch, account, Devices(device))
+    details = {**measured.details, "model": model, **workload.model_dump()}
+    return replace(measured, throughput_images_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)

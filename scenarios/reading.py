@@ -1,0 +1,141 @@
+"""A job's data set on the host's side: how it is read, the page cache as planned, and what the record says of both."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from suite.datasets import Dataset
+from suite.envelope import GIB
+from suite.errors import CommandError, MeasurementError
+from suite.interfaces import Node, Observer
+from suite.plan import Trial
+from suite.records import DataUse
+
+MOST_COLD, LEAST_WARM = 0.01, 0.95
+"""Of the pages of the data set in the cache of the target, right before the launch."""
+MOST_OF_MEMORY = 0.5
+"""What a data set can take of the envelope's memory and stay cached beside the job."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a data set is read: processes that decode, None for one per CPU of the envelope; and with what."""
+
+    loader_workers: int | None = None
+    decoder: str = "auto"
+
+
+def data_of(trial: Trial, node: Node, loading: Loading) -> dict[str, object] | None:
+    """The key ``data`` of the specification; None for a job whose data are drawn."""
+    if trial.dataset is None:
+        return None
+    workers = len(trial.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
+    return {
+        "kind": trial.dataset.kind,
+        "directory": _directory(node),
+        "loader_workers": workers,
+        "decoder": loading.decoder,
+    }
+
+
+def arrange_page_cache(trial: Trial, node: Node, argv: Sequence[str], observer: Observer) -> float | None:
+    """Bring the target's page cache into the planned state; ``argv`` launches the worker.
+
+    Returns the share of the data set that it then holds, None where the target's kernel does not tell. Raises
+    MeasurementError when the target sees other data, or does not come into the state.
+    """
+    if trial.dataset is None or trial.page_cache is None:
+        return None
+    if trial.page_cache == "warm":
+        _check_room(trial.dataset, trial.envelope.memory_bytes)
+    observer.phase("page cache", trial.page_cache)
+    command = [*argv, "--page-cache", trial.page_cache, _directory(node)]
+    said = _said(node, command, trial.trial_timeout_s)
+    if said.get("sha256") != trial.dataset.sha256:
+        raise MeasurementError(
+            f"the target sees another data set: {said.get('files')} files of {said.get('size_bytes')} bytes, where "
+            f"{trial.dataset.images} images in {trial.dataset.size_bytes} bytes were planned",
+            kind="dataset",
+            command=command,
+            remedy="nothing may change the data set during a run; start a new run with the set as it is now",
+        )
+    share = said.get("page_cache_share")
+    if share is None:
+        return None
+    if not isinstance(share, float | int) or not 0 <= share <= 1:
+        raise MeasurementError(f"the share of the page cache is {share!r}", kind="protocol", command=command)
+    _check_share(trial.page_cache, share, command)
+    return float(share)
+
+
+def data_use(trial: Trial, said: object, page_cache_share: float | None) -> DataUse | None:
+    """What the worker has said of its data, completed. Raises pydantic's ValidationError on what cannot be recorded."""
+    if trial.dataset is None:
+        return None
+    known = {
+        "kind": trial.dataset.kind,
+        "sha256": trial.dataset.sha256,
+        "images": trial.dataset.images,
+        "size_bytes": trial.dataset.size_bytes,
+        "page_cache_share": page_cache_share,
+    }
+    return DataUse.model_validate({**(said if isinstance(said, Mapping) else {}), **known})
+
+
+def _directory(node: Node) -> str:
+    if node.data is None:
+        raise MeasurementError(
+            f"{node.name} has no data volume, and the job reads a data set",
+            kind="dataset",
+            remedy="this is a mistake of the suite's: please report it with the command",
+        )
+    return node.data
+
+
+def _said(node: Node, command: Sequence[str], timeout_s: float) -> Mapping[str, object]:
+    try:
+        printed = node.run(command, timeout_s=timeout_s).stdout
+    except CommandError as error:
+        late = error.returncode is None
+        raise MeasurementError(
+            f"the data set was not read within {timeout_s:g} s" if late else f"in the target: {error.message}",
+            kind="timeout" if late else "dataset",
+            command=command,
+            output_tail=error.output_tail,
+            remedy="allow more with --trial-timeout" if late else "the target reads it as root: see who may read it",
+        ) from error
+    try:
+        said = json.loads(printed)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise MeasurementError(f"what the target says of its page cache: {printed[:200]!r}", kind="protocol")
+    return said
+
+
+def _check_room(dataset: Dataset, memory_bytes: int) -> None:
+    most_bytes = MOST_OF_MEMORY * memory_bytes
+    if dataset.size_bytes > most_bytes:
+        raise MeasurementError(
+            f"the data set of {dataset.size_bytes / GIB:.2f} GiB cannot be kept in the page cache: of the target's "
+            f"{memory_bytes / GIB:.2f} GiB of memory {most_bytes / GIB:.2f} GiB are left to it",
+            kind="page-cache",
+            remedy="use --cache cold, a smaller data set, or more --memory",
+        )
+
+
+def _check_share(state: str, share: float, command: Sequence[str]) -> None:
+    if state == "cold" and share > MOST_COLD:
+        raise MeasurementError(
+            f"{share:.1%} of the data set are still in the page cache, {MOST_COLD:.0%} may be",
+            kind="page-cache",
+            command=command,
+            remedy="something else reads the data set, or holds it in memory: end it and run again",
+        )
+    if state == "warm" and share < LEAST_WARM:
+        raise MeasurementError(
+            f"after all of it was read, the page cache holds {share:.1%} of the data set, {LEAST_WARM:.0%} are needed",
+            kind="page-cache",
+            command=command,
+            remedy="give the targets more with --memory, or use --cache cold",
+        )

@@ -1,0 +1,51 @@
+"""The process group's connections, which gloo does not let go of while it waits in them.
+
+gloo has no way to end a wait that has begun: its ``abort`` does nothing, and its time limits cannot tell a link that
+was cut from a slow step. Shutting its connections down ends every wait in them at once, with an error.
+"""
+
+import os
+import socket
+import struct
+from contextlib import closing
+from pathlib import Path
+
+
+def open_sockets() -> dict[int, str]:
+    """The descriptors of this process that are sockets, with what the kernel calls each."""
+    found = {}
+    for path in list(Path("/proc/self/fd").iterdir()):
+        try:
+            target = str(path.readlink())
+        except FileNotFoundError:
+            continue  # the one that listed the folder
+        if target.startswith("socket:"):
+            found[int(path.name)] = target
+    return found
+
+
+def opened_since(before: dict[int, str]) -> dict[int, str]:
+    """Of ``open_sockets``, those that were not there before."""
+    return {number: name for number, name in open_sockets().items() if before.get(number) != name}
+
+
+def limit_reads(sockets: dict[int, str], timeout_s: float) -> None:
+    """Let no read from them wait longer: torch's store obeys its own limit in some of its operations only."""
+    limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+    for descriptor in sockets:
+        with closing(socket.socket(fileno=os.dup(descriptor))) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def shut_down(sockets: dict[int, str]) -> None:
+    """End the connections among them. A descriptor that has become another's since is left alone, as are listeners."""
+    now = open_sockets()
+    for descriptor, identity in sockets.items():
+        if now.get(descriptor) != identity:
+            continue
+        try:
+            with closing(socket.socket(fileno=os.dup(descriptor))) as connection:
+                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # already ended

@@ -1,0 +1,81 @@
+"""A job over several instances: who they are, what each is given, and how they are joined."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from suite.envelope import GIB, Envelope
+from suite.errors import RequestError
+from suite.lab import LabSpec
+
+Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
+STRATEGIES: tuple[Strategy, ...] = ("parameter-server", "parameter-server-async", "all-reduce")
+ContainerNetwork = Literal["overlay", "host"]
+CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "host")
+Role = Literal["server", "worker"]
+
+
+class Cluster(BaseModel):
+    """A distributed job. Ranks are numbered with the servers first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategy: Strategy
+    workers: Annotated[int, Field(ge=1, le=64)]
+    servers: Annotated[int, Field(ge=0, le=64)]
+    network: ContainerNetwork
+    """Of containers; other targets are in the node's own network."""
+    lab: LabSpec
+    comm_timeout_s: Annotated[int, Field(gt=0)] = 60
+    """After so long without an answer a peer is given up."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """By rank."""
+        servers: list[Role] = ["server"]
+        workers: list[Role] = ["worker"]
+        return (*servers * self.servers, *workers * self.workers)
+
+
+class InstancePlan(BaseModel):
+    """One instance of a trial: its role, and its share of the envelope."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Role
+    envelope: Envelope
+
+
+def instances_of(cluster: Cluster, envelope: Envelope) -> tuple[InstancePlan, ...]:
+    """The envelope divided equally among the cluster's instances, by rank."""
+    shares = divided(envelope, len(cluster.roles))
+    return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(cluster.roles, shares, strict=True))
+
+
+def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:
+    """``count`` equal shares. CPUs are parted in runs of neighbours; with fewer CPUs than shares, each share is one CPU
+    and neighbours in rank come to share it, on every target alike (``cpus_are_shared``).
+    """
+    per_share = max(1, len(envelope.cpus) // count)
+    shares = []
+    for number in range(count):
+        begin = (number * per_share) % len(envelope.cpus) if cpus_are_shared(envelope, count) else number * per_share
+        cpus = envelope.cpus[begin : begin + per_share]
+        threads = min(len(cpus), max(1, envelope.threads // count))
+        shares.append(Envelope(cpus=cpus, memory_bytes=envelope.memory_bytes // count, threads=threads))
+    return tuple(shares)
+
+
+def cpus_are_shared(envelope: Envelope, count: int) -> bool:
+    return len(envelope.cpus) < count
+
+
+def check_memory(envelope: Envelope, count: int, least_bytes: int) -> None:
+    """Raises RequestError, with the arithmetic, when a share is below what one instance of the job needs."""
+    share = envelope.memory_bytes // count
+    if share < least_bytes:
+        raise RequestError(
+            f"{count} instances share {envelope.memory_bytes / GIB:.1f} GiB: {share / GIB:.2f} GiB each, "
+            f"and each needs {least_bytes / GIB:.2f} GiB",
+            remedy="give more with --memory, or ask for fewer --workers",
+        )

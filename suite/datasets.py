@@ -1,0 +1,45 @@
+"""Data sets as plans and records know them. Making and checking them is ``scenarios.datasets``'s."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from suite.errors import RequestError
+
+Kind = Literal["imagenet", "imagefolder", "cifar10", "mnist"]
+PageCache = Literal["cold", "warm"]
+"""``cold``: nothing of the data set is in a page cache of the target or the host. ``warm``: it was read once."""
+SYNTHETIC, GENERATED = "synthetic", "generated"
+KINDS: tuple[Kind, ...] = ("imagenet", "imagefolder", "cifar10", "mnist")
+
+
+class Dataset(BaseModel):
+    """One data set on this machine. Its directory is in the plan alone: records hold what identifies it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    directory: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Of its listing: a line ``SIZE PATH`` of every file, sorted by path. Cheap: a target takes it again."""
+    images: Annotated[int, Field(gt=0)]
+    size_bytes: Annotated[int, Field(gt=0)]
+
+
+def parse_data(text: str) -> tuple[str, str | None]:
+    """``"imagefolder:/data/pets"`` to (kind, directory); ``"synthetic"`` and ``"generated"`` need no directory.
+
+    Raises RequestError on anything else.
+    """
+    kind, colon, directory = text.partition(":")
+    if kind == SYNTHETIC and not colon:
+        return kind, None
+    if kind == GENERATED and (directory or not colon):
+        return kind, directory or None
+    if kind in KINDS and directory:
+        return kind, directory
+    raise RequestError(
+        f"--data {re.sub(r'[^ -~]', '?', text)[:100]} is no data set",
+        remedy=f"write generated, or one of {', '.join(f'{each}:DIR' for each in KINDS)}",
+    )

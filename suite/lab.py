@@ -1,0 +1,111 @@
+"""The lab network as a plan knows it: how many nodes, how fast the link of each, how far apart. Making it is
+``provisioning.lab``'s.
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from suite.errors import RequestError
+
+MOST_NODES = 64
+SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**6, 400 * 10**9
+LONGEST_DELAY_S = 1.0
+_UNITS = {
+    "": 1,
+    **{f"{letter}bit": 1000**power for power, letter in enumerate(("", "k", "m", "g", "t"))},
+    **{f"{letter}ibit": 1024**power for power, letter in enumerate(("k", "m", "g", "t"), start=1)},
+}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_REMEDIES = {
+    "nodes": f"write a whole number from 2 to {MOST_NODES}, such as nodes=3",
+    "rate": "write it in tc's notation, such as rate=1gbit or rate=100mbit, from 1mbit to 400gbit",
+    "delay": "write it as delay=5ms or delay=200us, at most 1s",
+}
+
+
+def bits_per_s(rate: str) -> int:
+    """``"1gbit"`` to 1000000000, in the notation of tc(8). Raises ValueError on anything else.
+
+    Not its ``mbps``: tc reads megabytes there, and who writes it mostly means megabits.
+    """
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([a-z]*)", rate)
+    if found and found[2].endswith("bps"):
+        raise ValueError("tc counts bytes in bps")
+    if not found or found[2] not in _UNITS:
+        raise ValueError("not a rate")
+    value = float(found[1]) * _UNITS[found[2]]
+    if not SLOWEST_BITS_PER_S <= value <= FASTEST_BITS_PER_S:
+        raise ValueError("not a rate that a link here can be limited to")
+    return int(value)
+
+
+def seconds(delay: str) -> float:
+    """``"5ms"`` to 0.005. Raises ValueError on anything else."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|ms|us)", delay)
+    if not found:
+        raise ValueError("not a delay")
+    value = float(found[1]) * _SECONDS[found[2]]
+    if not 1e-6 <= value <= LONGEST_DELAY_S:
+        raise ValueError("not a delay that a link here can be given")
+    return value
+
+
+def _a_rate(text: str) -> str:
+    bits_per_s(text)
+    return text
+
+
+def _a_delay(text: str) -> str:
+    seconds(text)
+    return text
+
+
+class LabSpec(BaseModel):
+    """A lab: virtual nodes on one switch, each on a link of its own that is limited alike in both directions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: Annotated[int, Field(ge=2, le=MOST_NODES)]
+    rate: Annotated[str, AfterValidator(_a_rate)] | None = None
+    """Of a link, Ethernet headers included, in tc's notation; None leaves it as fast as the host is."""
+    delay: Annotated[str, AfterValidator(_a_delay)] | None = None
+    """From any node to any other, one way."""
+
+    @property
+    def rate_bits_per_s(self) -> int | None:
+        return bits_per_s(self.rate) if self.rate else None
+
+    @property
+    def delay_s(self) -> float | None:
+        return seconds(self.delay) if self.delay else None
+
+    def __str__(self) -> str:
+        """As it is written after ``--lab``."""
+        return ",".join(f"{key}={value}" for key, value in self.model_dump(exclude_none=True).items())
+
+
+def parse_lab(text: str) -> LabSpec:
+    """``"nodes=3,rate=1gbit,delay=1ms"`` to a lab. Raises RequestError that names the key and what to write there."""
+    values: dict[str, str] = {}
+    for part in text.strip().lower().split(","):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if key not in _REMEDIES or not equals or not value:
+            raise _refusal(part, "is not KEY=VALUE with a key of a lab", "write nodes=3,rate=1gbit[,delay=5ms]")
+        if key in values:
+            raise _refusal(part, f"gives {key} a second time", f"give {key} once")
+        values[key] = value
+    if not values.get("nodes", "").isdigit():
+        raise _refusal(f"nodes={values.get('nodes', '')}", "is no number of nodes", _REMEDIES["nodes"])
+    try:
+        return LabSpec.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        reason = first["msg"].removeprefix("Value error, ")
+        raise _refusal(f"{key}={values[key]}", f"is refused: {reason}", _REMEDIES[key]) from None
+
+
+def _refusal(part: str, why: str, remedy: str) -> RequestError:
+    return RequestError(f"--lab: {re.sub(r'[^ -~]', '?', part)[:100] or 'nothing'} {why}", remedy=remedy)

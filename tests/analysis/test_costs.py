@@ -1,0 +1,152 @@
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from analysis import tables
+from analysis.compare import compare
+from analysis.conditions import DamagedImages, NotRead
+from analysis.load import load
+from analysis.results import Comparison
+from analysis.warnings import Incomparable
+from suite.profiles import Workload
+from suite.records import DataUse, Resources, Usage
+
+MIB = 1 << 20
+WORK = Workload(batch=10, image_px=32, warmup_steps=1, steps=4)
+
+
+def used(inside_s: float, all_in_s: float | None, energy: dict[str, float] | None = None) -> Resources:
+    serving = Usage(cpu_s=all_in_s, peak_memory_bytes=700 * MIB, disk_read_bytes=0)
+    worker = Usage(cpu_s=inside_s, peak_memory_bytes=500 * MIB, disk_read_bytes=3 * MIB, disk_written_bytes=0)
+    return Resources(serving=serving, worker=worker, energy_j=energy)
+
+
+def printed(comparison: Comparison, width: int) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(tables.Terminal(comparison))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_cpu_seconds_are_those_of_1000_images_on_all_devices_with_the_warm_up_steps(
+    tmp_path: Path, save: Any, devices: int
+) -> None:
+    details = {"devices": devices}
+    for block in range(3):
+        save(block=block, workload=WORK, details=details, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5}))
+        save(block=block, workload=WORK, details=details, target="vm", resources=used(1.2, 2.2))
+    comparison = compare(load([tmp_path / "run"]))
+    base, vm = comparison.costs
+    assert base.cpu_inside_s == pytest.approx(1.0 / (50 * devices / 1000))
+    assert base.energy_j == pytest.approx(25 / (50 * devices / 1000))
+    assert vm.cpu_all_in_s == pytest.approx(2.2 / (50 * devices / 1000))
+    assert vm.all_in_to_inside == pytest.approx(2.2 / 1.2)
+    assert vm.normalised
+    assert vm.normalised.ratio == pytest.approx(2.0)
+    assert vm.normalised.interval
+    assert (base.normalised, vm.energy_j, vm.disk_written_all_in_bytes) == (None, None, None)
+    assert (vm.disk_read_inside_bytes, vm.disk_read_all_in_bytes) == (3 * MIB, 0)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
+    tmp_path: Path, save: Any, width: int
+) -> None:
+    save(workload=WORK, resources=used(1.0, 1.1))
+    # An emulated CPU can count more seconds inside than the emulator took: shown as it is, with the substitute.
+    save(workload=WORK, target="vm", resources=used(4.0, 2.2), substitutes=["accelerator:tcg"])
+    save(workload=WORK, target="container", resources=used(1.0, None))
+    comparison = compare(load([tmp_path / "run"]))
+    text = printed(comparison, width)
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("0.550", "2.000x", "accelerator:tcg", "500 MiB / 700 MiB", "per 1,000"):
+        assert word in " ".join(text.split())
+    assert "| container | 20.0 | - | - | - | 500 MiB / 700 MiB | 3.00 MiB / 0 B | 0 B / - | - |" in tables.as_markdown(
+        comparison
+    )
+    rows = json.loads(tables.as_json(comparison))["costs"]
+    assert [row["target"] for row in rows] == ["bare-metal", "container", "vm"]
+    assert rows[2]["normalised"].pop("ratio") == pytest.approx(2)
+    assert rows[2]["normalised"] == {"blocks": 1, "ratio_low": None, "ratio_high": None}
+    assert (rows[1]["cpu_all_in_s"], rows[1]["normalised"], rows[2]["notes"]) == (None, None, ["accelerator:tcg"])
+
+
+def test_records_that_counted_nothing_have_no_table_of_costs(tmp_path: Path, save: Any) -> None:
+    save()
+    save(target="vm")
+    comparison = compare(load([tmp_path / "run"]))
+    assert comparison.costs == ()
+    assert "CPU s inside" not in tables.as_markdown(comparison)
+
+
+def data(sha256: str = "d" * 64, **changes: Any) -> DataUse:
+    values = {"images": 100, "size_bytes": 100 * MIB, "images_read": 50, "bytes_read": 50 * MIB, "loader_workers": 1}
+    return DataUse(kind="imagefolder", sha256=sha256, decoder="pillow", **(values | changes))
+
+
+def real(read: int | None, state: str = "cold", **changes: Any) -> dict[str, Any]:
+    return {
+        "scenario": "real",
+        "data": "generated",
+        "page_cache": state,
+        "data_use": data(**changes),
+        "resources": Resources(worker=Usage(disk_read_bytes=read), serving=Usage(disk_read_bytes=0)),
+    }
+
+
+def test_a_cold_trial_that_did_not_read_its_images_from_the_disk_is_named(tmp_path: Path, save: Any) -> None:
+    save(**real(50 * MIB))
+    save(target="vm", **real(20 * MIB))
+    (found,) = compare(load([tmp_path / "run"])).warnings
+    assert isinstance(found, NotRead)
+    assert found.target == "vm"
+    assert "60 % of the bytes" in found.message
+
+
+def test_a_warm_trial_more_than_an_epoch_and_an_unknown_counter_are_no_cause_to_warn(tmp_path: Path, save: Any) -> None:
+    save("warm", **real(0, "warm"))
+    save("epochs", **real(100 * MIB, bytes_read=900 * MIB))
+    save("unknown", **(real(None) | {"resources": None}))
+    for run in ("warm", "epochs", "unknown"):
+        assert compare(load([tmp_path / run])).warnings == ()
+
+
+def test_damaged_images_are_a_warning_with_their_number(tmp_path: Path, save: Any) -> None:
+    save(**real(50 * MIB, damaged=3))
+    (found,) = compare(load([tmp_path / "run"])).warnings
+    assert isinstance(found, DamagedImages)
+    assert "up to 3 in a trial" in found.message
+
+
+def test_cold_and_warm_runs_and_other_data_sets_are_groups_of_their_own(tmp_path: Path, save: Any) -> None:
+    for run, state, sha256 in (("a", "cold", "d"), ("b", "warm", "d"), ("c", "warm", "e")):
+        for target in ("bare-metal", "vm"):
+            save(run, target=target, **real(60 * MIB, state, sha256=sha256 * 64))
+        save(run, block=1, **(real(60 * MIB, state) | {"failed": "no", "data_use": None}))
+    comparison = compare(load([tmp_path / run for run in "abc"]))
+    assert [group.job.variant for group in comparison.groups] == [
+        f"page_cache=cold, data_sha256={'d' * 12}",
+        f"page_cache=warm, data_sha256={'d' * 12}",
+        f"page_cache=warm, data_sha256={'e' * 12}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"state": "warm"}, "page cache warm against cold"),
+        ({"sha256": "e" * 64}, f"data set {'e' * 12} against {'d' * 12}"),
+    ],
+)
+def test_another_data_set_or_page_cache_in_a_block_is_refused_and_named(
+    tmp_path: Path, save: Any, changes: dict[str, str], difference: str
+) -> None:
+    save(**real(60 * MIB))
+    save(target="vm", **real(60 * MIB, **changes))
+    (found,) = [each for each in compare(load([tmp_path / "run"])).warnings if isinstance(each, Incomparable)]
+    assert found.difference == difference

@@ -1,0 +1,157 @@
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from analysis.attribution import explain
+from analysis.explanation import Explanation, Predicted, Prediction
+from analysis.load import load
+from analysis.report import write_report
+from analysis.waterfall import Waterfall, as_rows, prediction_lines
+from suite.envelope import GIB, Envelope
+from suite.records import Steps, Timeline
+from tests.analysis.conftest import probe
+
+OPTIONS = {"engine": "runc", "isa": "shared"}
+
+
+def training(rng: np.random.Generator, **seconds: float) -> dict[str, Any]:
+    """A trial of 1 s of imports, 4 s of data and 10 s of computing on bare metal, unless told otherwise."""
+    parts = {name: value * math.exp(rng.normal(0, 0.003)) for name, value in seconds.items()}
+    data, compute = parts.get("data", 4.0), parts.get("compute", 10.0)
+    timeline = Timeline(launch_s=0.1, imports_s=parts.get("imports", 1.0), build_s=0.2, warmup_s=0.0, teardown_s=0.01)
+    steps = Steps(elapsed_s=[data + compute], data_s=[data], compute_s=[compute])
+    elapsed = data + compute + parts.get("imports", 1.0) + 0.31
+    return {"timeline": timeline, "steps": steps, "elapsed_s": elapsed, "options": OPTIONS | {"parallel": "none"}}
+
+
+def probes(save: Any, block: int, target: str, rng: np.random.Generator, factor: float, **changes: Any) -> None:
+    """The VM's CPU gives ``factor`` of bare metal's, its disk a half, and importing torch takes it 3 times as long."""
+    here = 1.0 if target == "bare-metal" else factor
+    there = {"block": block, "target": target, "options": OPTIONS, **changes}
+    rate = 100 * here * math.exp(rng.normal(0, 0.003))
+    save("probes", **probe("cpu", matrix_product_all_threads=(rate, "GFLOP/s", "more")), **there)
+    disk = 500 * (1 if here == 1 else 0.5) * math.exp(rng.normal(0, 0.003))
+    save("probes", **probe("disk", sequential_read_throughput=(disk, "MiB/s", "more")), **there)
+    imports = (1 if here == 1 else 3) * math.exp(rng.normal(0, 0.003))
+    save("probes", **probe("startup", import_torch=(imports, "s", "less")), **there)
+
+
+def made(path: Path, save: Any, *, state: str | None = None, compute: float = 12.5, **changes: Any) -> Explanation:
+    rng = np.random.default_rng(0)
+    for block in range(8):
+        save(block=block, page_cache=state, **training(rng, imports=1.0, data=4.0, compute=10.0))
+        own = training(rng, imports=3.0, data=8.0, compute=compute)
+        save(block=block, page_cache=state, target="vm", **own)
+        for target in ("bare-metal", "vm"):
+            probes(save, block, target, rng, 0.8, **changes)
+    (one,) = explain(load([path / "run", path / "probes"])).explanations
+    return one
+
+
+def parts(one: Explanation) -> dict[str, Predicted]:
+    assert one.prediction
+    return {found.part: found for found in one.prediction.predicted}
+
+
+def test_each_part_is_predicted_by_its_own_probe_and_their_sum_stands_beside_the_measured_whole(
+    tmp_path: Path, save: Any
+) -> None:
+    one = made(tmp_path, save, state="cold")
+    found = parts(one)
+    assert {name: each.by for name, each in found.items()} == {
+        "opening": None,
+        "imports": "startup/import-torch",
+        "warm-up": "cpu/matrix-product-all-threads",
+        "data": "disk/sequential-read-throughput",
+        "compute": "cpu/matrix-product-all-threads",
+    }
+    assert found["imports"].difference_s == pytest.approx(2.0, rel=0.02)
+    assert found["data"].difference_s == pytest.approx(4.0, rel=0.02)
+    assert found["compute"].difference_s == pytest.approx(2.5, rel=0.03)
+    assert one.prediction
+    assert one.prediction.difference_s == pytest.approx(8.5, rel=0.02)
+    assert one.prediction.interval
+    assert one.prediction.interval[0] < 8.5 < one.prediction.interval[1]
+    assert not one.prediction.parts
+    assert not any(each.parts for each in found.values())
+    assert one.prediction.silent == ("launch", "build", "teardown")
+
+
+def test_data_that_come_from_the_page_cache_have_no_probe(tmp_path: Path, save: Any) -> None:
+    one = made(tmp_path, save, state="warm")
+    assert "data" not in parts(one)
+    assert one.prediction
+    assert "data" in one.prediction.silent
+
+
+def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path, save: Any) -> None:
+    one = made(tmp_path, save, state="cold", compute=20.0)
+    assert [name for name, each in parts(one).items() if each.parts] == ["compute"]
+    lines = list(prediction_lines(one))
+    assert any(line.startswith("measurement and prediction part: the cost of compute is +") for line in lines)
+    assert "more than the +2.5" in " ".join(lines)
+    assert lines[-1].startswith("measurement and prediction part: the cost of the whole is")
+    records = load([tmp_path / "run", tmp_path / "probes"])
+    console = Console(width=60, file=io.StringIO())
+    console.print(Waterfall(explain(records)))
+    assert isinstance(console.file, io.StringIO)
+    assert "predicted by the probes" in console.file.getvalue()
+    (row,) = json.loads(json.dumps(as_rows(explain(records))))
+    assert row["prediction"]["parts"] is True
+    assert "measurement and prediction part" in write_report(records, tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1)},
+        {"options": OPTIONS | {"engine": "docker"}},
+        {"options": OPTIONS | {"accelerator": "kvm"}},
+    ],
+)
+def test_probes_of_another_envelope_or_of_other_layers_predict_nothing(
+    tmp_path: Path, save: Any, changes: dict[str, Any]
+) -> None:
+    assert made(tmp_path, save, **changes).prediction is None
+
+
+def test_without_probes_there_is_no_prediction_and_no_line(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(0)
+    for target in ("bare-metal", "vm"):
+        save(target=target, **training(rng))
+    (one,) = explain(load([tmp_path / "run"])).explanations
+    assert one.prediction is None
+    assert list(prediction_lines(one)) == []
+
+
+def test_one_block_predicts_without_an_interval_and_parts_from_nothing(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(0)
+    for target, compute in (("bare-metal", 10.0), ("vm", 99.0)):
+        save(target=target, **training(rng, compute=compute))
+        probes(save, 0, target, rng, 0.8)
+    (one,) = explain(load([tmp_path / "run", tmp_path / "probes"])).explanations
+    assert isinstance(one.prediction, Prediction)
+    assert (one.prediction.interval, one.prediction.parts) == (None, False)
+
+
+def test_what_was_switched_stands_beside_the_waterfall_of_its_target(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(0)
+    for block in range(3):
+        save(block=block, **training(rng))
+        save(block=block, ablation="huge-pages", **training(rng))
+        for target in ("container", "vm"):
+            save(block=block, target=target, **training(rng))
+        save(block=block, target="container", ablation="seccomp", **training(rng))
+    container, vm = explain(load([tmp_path / "run"])).explanations
+    assert [(one.target, one.ablation) for one in container.ablations] == [
+        ("bare-metal", "huge-pages"),
+        ("container", "seccomp"),
+    ]
+    assert [one.target for one in vm.ablations] == ["bare-metal"]
+    assert container.blocks == 3

@@ -1,0 +1,215 @@
+"""Distributed jobs over a real lab network: what is recorded, and what happens when a rank or a link is lost."""
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from provisioning.accounting import open_account
+from provisioning.nodes import WrappedNode
+from provisioning.targets import Choices, open_target
+from scenarios.distributed import Distributed
+from scenarios.worker.environment import collect
+from suite.cluster import Cluster
+from suite.envelope import GIB, Envelope
+from suite.interfaces import Instance, Node
+from suite.lab import LabSpec
+from suite.loop import Loop
+from suite.plan import Plan, Trial
+from suite.profiles import Workload
+from suite.records import Environment, TrialRecord
+from suite.store import Run
+from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.test_injuries import Silent
+from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
+
+pytestmark = pytest.mark.integration
+
+Disturb = Callable[[Sequence[Instance]], None]
+CPUS = ENVELOPE.cpus
+
+
+def namespaces() -> list[str]:
+    listed = json.loads(subprocess.run(["ip", "-json", "netns"], capture_output=True, check=True).stdout or "[]")
+    return [each["name"] for each in listed if each["name"].startswith("vb-")]
+
+
+def run_cluster(place: Path, target: str, disturb: Disturb, *, steps: int = 100) -> TrialRecord:
+    """One trial of a server and two workers; ``disturb`` is called with the opened instances, in another thread."""
+    require_root()
+    require("engine", "runc")
+    choices = Choices(require_image(), "runc", "tcg")
+    cluster = Cluster(
+        strategy="parameter-server",
+        workers=2,
+        servers=1,
+        network="overlay",
+        lab=LabSpec(nodes=3, rate="1gbit"),
+        comm_timeout_s=15,
+    )
+    plan = Plan(
+        scenario="distributed",
+        targets=(target,),
+        models=("resnet50",),
+        profile="smoke",
+        workloads={"resnet50": Workload(batch=2, image_px=32, warmup_steps=1, steps=steps)},
+        envelope=Envelope(cpus=CPUS, memory_bytes=3 * GIB, threads=len(CPUS)),
+        trial_timeout_s=180,
+        cluster=cluster,
+        options=choices.options(),
+    )
+
+    @contextmanager
+    def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
+        with open_target(trial, choices) as instances:
+            thread = threading.Thread(target=disturb, args=(instances,))
+            thread.start()
+            yield instances
+            thread.join()
+
+    loop = Loop(
+        Distributed(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account
+    )
+    (record,) = loop.run(plan)
+    assert ours() == NOTHING
+    assert namespaces() == []
+    return record
+
+
+def lab_node(instance: Instance) -> Node:
+    """Where the instance's namespace is entered: right above this machine."""
+    node = instance.node
+    while isinstance(node, WrappedNode) and isinstance(node.parent, WrappedNode):
+        node = node.parent
+    return node
+
+
+def workers() -> list[psutil.Process]:
+    """The innermost processes of the job: engines carry its words on their own command lines."""
+    found = [p for p in psutil.process_iter(["cmdline"]) if "scenarios.worker" in (p.info["cmdline"] or [])]
+    return [
+        p for p in found if (p.info["cmdline"] or [""])[0].endswith("python3") and "--attest" not in p.info["cmdline"]
+    ]
+
+
+def when_all_train(act: Callable[[], None]) -> Disturb:
+    """Do it some seconds after the three ranks are there and have found each other."""
+
+    def disturb(_instances: Sequence[Instance]) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if sum(_connections(process) >= 2 for process in _alive(workers())) >= 3:
+                act()
+                return
+            time.sleep(0.2)
+
+    return disturb
+
+
+def _connections(process: psutil.Process) -> int:
+    """Established ones in the process's own namespace."""
+    try:
+        lines = Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return 0
+    return sum(line.split()[3] == "01" for line in lines)
+
+
+def _alive(found: list[psutil.Process]) -> Iterator[psutil.Process]:
+    for process in found:
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            yield process
+
+
+def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_path: Path) -> None:
+    seen: dict[int, int] = {}
+
+    def watch(instances: Sequence[Instance]) -> None:
+        """What VXLAN has carried, as the kernel counts it, from the first worker's start to the last one's end."""
+        node = lab_node(instances[1])
+        deadline = time.monotonic() + 180
+        started = False
+        while time.monotonic() < deadline and not (started and not workers()):
+            started = started or bool(workers())
+            told = node.run(["ip", "-json", "-statistics", "link", "show", "dev", "flannel.1"])
+            seen[0] = json.loads(told.stdout)[0]["stats64"]["tx"]["bytes"]
+            time.sleep(0.2)
+
+    record = run_cluster(tmp_path, "container", watch, steps=4)
+    assert record.outcome.status == "ok", record.outcome
+    assert [(rank.rank, rank.role) for rank in record.ranks] == [(0, "server"), (1, "worker"), (2, "worker")]
+    assert [rank.address for rank in record.ranks] == ["10.244.1.2", "10.244.2.2", "10.244.3.2"]
+    worker = record.ranks[1]
+    assert worker.sent_bytes is not None
+    assert worker.sent_bytes > 4 * 25_000_000 * 4, "ResNet-50's gradients, every step"
+    assert seen[0] > 0.8 * worker.sent_bytes
+    rates = [rank.throughput_images_per_s for rank in record.ranks[1:]]
+    assert record.throughput_images_per_s == pytest.approx(sum(rate or 0.0 for rate in rates))
+    assert {rank.environment.userland_sha256 for rank in record.ranks} == {require_image().digest}
+
+
+def test_a_killed_worker_is_a_failed_record_that_names_it_within_a_minute(tmp_path: Path) -> None:
+    killed: list[float] = []
+
+    def kill() -> None:
+        victim = max(workers(), key=lambda process: process.create_time())
+        victim.send_signal(signal.SIGKILL)
+        killed.append(time.monotonic())
+
+    record = run_cluster(tmp_path, "bare-metal", when_all_train(kill))
+    assert killed
+    assert time.monotonic() - killed[0] < 60
+    assert record.outcome.status == "failed"
+    assert record.outcome.kind == "killed"
+    assert "rank " in str(record.outcome.message)
+
+
+def test_a_link_that_is_cut_is_a_failed_record_of_the_network_within_a_minute(tmp_path: Path) -> None:
+    cut: list[float] = []
+
+    def disturb(instances: Sequence[Instance]) -> None:
+        def pull() -> None:
+            lab_node(instances[2]).run(["ip", "link", "set", "dev", "eth0", "down"])
+            cut.append(time.monotonic())
+
+        when_all_train(pull)(instances)
+
+    record = run_cluster(tmp_path, "bare-metal", disturb)
+    assert cut
+    assert time.monotonic() - cut[0] < 60
+    assert record.outcome.status == "failed"
+    assert record.outcome.kind == "network"
+
+
+def test_bench_runs_all_reduce_on_bare_metal(tmp_path: Path) -> None:
+    words = ("run", "--scenario", "distributed", "--strategy", "all-reduce", "--target", "bare-metal", *SMALL)
+    ended = bench(*words, "--out", str(tmp_path / "run"))
+    assert ended.returncode == 0, ended.stderr
+    (record,) = records(tmp_path / "run").values()
+    assert [rank.role for rank in record.ranks] == ["worker", "worker"]
+    assert ours() == NOTHING
+    assert namespaces() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--lab", "nodes=2,rate=1gbit"), "need a node each"),
+        (("--lab", "nodes=3,rate=fast"), "rate=fast"),
+        (("--strategy", "all-reduce", "--ps", "1"), "has no server"),
+        (("--memory", "1G"), "each needs"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused_before_anything_is_made(words: Sequence[str], said: str) -> None:
+    ended = bench("run", "--scenario", "distributed", "--target", "bare-metal", *SMALL, *words)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "what to do" in ended.stderr
+    assert namespaces() == []

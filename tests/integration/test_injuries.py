@@ -1,0 +1,212 @@
+"""Injuries of a known size, made to real targets: the records show them, and ``explain`` puts them where they are."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from analysis.attribution import explain
+from analysis.compare import compare
+from analysis.explanation import Explanation
+from analysis.load import load
+from analysis.warnings import FailedTrials
+from provisioning import cgroups
+from provisioning.accounting import open_account
+from provisioning.nodes import WrappedNode, write_file
+from provisioning.targets import Choices, open_target
+from scenarios.synthetic import Synthetic
+from scenarios.worker.environment import collect
+from suite.envelope import Envelope
+from suite.interfaces import Instance
+from suite.loop import Loop
+from suite.plan import Plan, Trial
+from suite.profiles import Workload
+from suite.records import Environment, TrialRecord
+from suite.store import Run
+from tests.integration.machine import ENVELOPE, require, require_image, require_root
+
+pytestmark = pytest.mark.integration
+
+Injure = Callable[[WrappedNode], None]
+STEPS = 20
+
+
+class Silent:
+    """An observer who says nothing."""
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
+    def phase(self, name: str, detail: str = "") -> None: ...
+    def trial_finished(self, record: TrialRecord) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+def measured(
+    place: Path, injure: Injure, *, blocks: int, envelope: Envelope = ENVELOPE, px: int = 63
+) -> list[TrialRecord]:
+    """Blocks of bare metal and a container of runc's, which is injured as soon as it is open."""
+    require_root()
+    require("engine", "runc")
+    image = require_image()
+    choices = Choices(image, "runc", "tcg")
+    plan = Plan(
+        scenario="synthetic",
+        targets=("bare-metal", "container"),
+        models=("alexnet",),
+        profile="smoke",
+        blocks=blocks,
+        workloads={"alexnet": Workload(batch=4, image_px=px, warmup_steps=0, steps=STEPS)},
+        envelope=envelope,
+        trial_timeout_s=120,
+        options=choices.options(),
+    )
+
+    @contextmanager
+    def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
+        with open_target(trial, choices) as instances:
+            node = instances[0].node
+            if trial.target == "container":
+                assert isinstance(node, WrappedNode)
+                injure(node)
+            yield instances
+
+    loop = Loop(Synthetic(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account)
+    return loop.run(plan)
+
+
+def injected(place: Path) -> Explanation:
+    (explanation,) = explain(load([place])).explanations
+    return explanation
+
+
+def difference_s(explanation: Explanation, part: str) -> float:
+    (found,) = [found for found in explanation.parts if found.name == part]
+    return found.difference_s
+
+
+def patch(node: WrappedNode, text: str) -> None:
+    """Python code that the worker's interpreter runs first; the tree itself is read-only and stays as it is."""
+    write_file(node, "/tmp/injury/sitecustomize.py", text.encode())
+    interpreter, path = node.python
+    node.python = (interpreter, f"/tmp/injury:{path}")
+
+
+def set_of_group(node: WrappedNode, controller: str, name: str, value: str) -> None:
+    """Change a limit of the container's control group behind the back of its engine."""
+    assert node.served is not None
+    assert node.served.group is not None
+    group = node.served.group
+    version = 2 if (cgroups.ROOT / "cgroup.controllers").exists() else 1
+    place = (
+        cgroups.ROOT
+        / (controller if version == 1 else "")
+        / group.paths[controller if version == 1 else ""].lstrip("/")
+    )
+    (place / name).write_text(value)
+
+
+SLOW_STEPS = """
+import sys, time
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "scenarios.worker.samples":
+            sys.meta_path.remove(self)
+            import scenarios.worker.samples
+            import scenarios.worker.training as training
+            plain = training.Single.step
+            def slow(self, samples, index):
+                next_batch = self._batches.next
+                def late():
+                    time.sleep(0.1)
+                    return next_batch()
+                self._batches.next = late
+                try:
+                    return plain(self, samples, index)
+                finally:
+                    del self._batches.next
+            training.Single.step = slow
+sys.meta_path.insert(0, Hook())
+"""
+
+SLOW_IMPORT = """
+import sys, time
+class ImportHook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            time.sleep(3.0)
+sys.meta_path.insert(0, ImportHook())
+"""
+
+
+def test_a_sleep_before_every_batch_and_a_slow_import_are_found_each_in_its_phase(tmp_path: Path) -> None:
+    records = measured(tmp_path, lambda node: patch(node, SLOW_STEPS + SLOW_IMPORT), blocks=2)
+    assert [record.outcome.status for record in records] == ["ok"] * 4
+    explanation = injected(tmp_path)
+    assert 0.9 * 0.1 * STEPS <= difference_s(explanation, "data") <= 1.1 * 0.1 * STEPS + 0.2
+    assert difference_s(explanation, "imports") >= 0.9 * 3.0
+
+
+def test_a_quota_of_80_percent_is_found_in_computing_and_warned_of(tmp_path: Path) -> None:
+    """One CPU, so that all that computes is held back; what is held back is known from the kernel's own counter."""
+    envelope = Envelope(cpus=ENVELOPE.cpus[:1], memory_bytes=ENVELOPE.memory_bytes, threads=1)
+
+    def throttle(node: WrappedNode) -> None:
+        if (cgroups.ROOT / "cgroup.controllers").exists():
+            set_of_group(node, "cpu", "cpu.max", "80000 100000")
+        else:
+            set_of_group(node, "cpu", "cpu.cfs_period_us", "100000")
+            set_of_group(node, "cpu", "cpu.cfs_quota_us", "80000")
+
+    records = measured(tmp_path, throttle, blocks=3, envelope=envelope, px=96)
+    held = [r.conditions.throttled_s for r in records if r.target == "container" and r.conditions]
+    assert all(seconds and seconds > 0.5 for seconds in held)
+    explanation = injected(tmp_path)
+    computing = sum(difference_s(explanation, part) for part in ("imports", "build", "compute", "launch"))
+    assert computing >= 0.9 * explanation.whole.difference_s - 0.1
+    assert difference_s(explanation, "compute") > 0.5 * explanation.whole.difference_s
+    kinds = [type(warning).__name__ for warning in compare(load([tmp_path])).warnings]
+    assert "Throttled" in kinds
+
+
+def test_too_little_memory_is_a_failed_trial_that_says_so_and_no_number(tmp_path: Path) -> None:
+    def starve(node: WrappedNode) -> None:
+        if (cgroups.ROOT / "cgroup.controllers").exists():
+            set_of_group(node, "memory", "memory.max", str(120 << 20))
+        else:
+            # Version 1 holds the limit of memory below that of memory and swap.
+            set_of_group(node, "memory", "memory.limit_in_bytes", str(120 << 20))
+            set_of_group(node, "memory", "memory.memsw.limit_in_bytes", str(120 << 20))
+
+    records = {record.target: record for record in measured(tmp_path, starve, blocks=1)}
+    assert records["bare-metal"].outcome.status == "ok"
+    outcome = records["container"].outcome
+    assert outcome.status == "failed"
+    assert outcome.kind in ("killed", "out-of-memory")
+    assert outcome.remedy is not None
+    assert "--memory" in outcome.remedy
+    assert records["container"].throughput_images_per_s is None
+    warnings = compare(load([tmp_path])).warnings
+    assert [warning.target for warning in warnings if isinstance(warning, FailedTrials)] == ["container"]
+
+
+def test_an_edited_record_is_refused_with_the_difference_named(tmp_path: Path) -> None:
+    measured(tmp_path, lambda _: None, blocks=1)
+    (path,) = (tmp_path / "trials").glob("*-container-b000.json")
+    plain = TrialRecord.model_validate_json(path.read_bytes())
+    seen = plain.environment.target
+    assert seen is not None
+    for change, named in (
+        ({"userland_sha256": "0" * 64}, "userland 000000000000"),
+        ({"threads": (seen.threads or 0) + 1}, "threads seen inside"),
+        ({"torch_cpu_capability": "AVX1024"}, "CPU capability AVX1024"),
+    ):
+        edited = plain.environment.model_copy(update={"target": seen.model_copy(update=change)})
+        path.write_text(plain.model_copy(update={"environment": edited}).model_dump_json(indent=1))
+        comparison = compare(load([tmp_path]))
+        told = [warning.message for warning in comparison.warnings if type(warning).__name__ == "Incomparable"]
+        assert len(told) == 1
+        assert named in told[0]
+        (group,) = comparison.groups
+        ratios = {summary.target: summary.estimates["throughput"].ratio for summary in group.targets}
+        assert ratios == {"bare-metal": 1.0, "container": None}

@@ -1,0 +1,199 @@
+"""Training on real files, cold and warm, and from a disk that was made slow."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from PIL import Image as Picture
+
+from provisioning import cgroups
+from provisioning.accounting import open_account
+from provisioning.home import home
+from provisioning.nodes import LocalNode, WrappedNode
+from provisioning.targets import Choices, open_target, prepare
+from scenarios.datasets.resolve import resolve
+from scenarios.real import Real
+from scenarios.worker.environment import collect
+from suite.datasets import Dataset
+from suite.interfaces import Instance, Node
+from suite.loop import Loop, OpenTarget
+from suite.plan import Plan, Trial
+from suite.profiles import Workload
+from suite.records import Environment, TrialRecord
+from suite.store import Run
+from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.test_injuries import Silent
+from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
+
+pytestmark = pytest.mark.integration
+
+SLOW_BYTES_PER_S = 5_000_000
+STEPS = {"bare-metal": 3}
+COMMENT = b"\xff\xfe\xff\xff" + bytes(65533)
+"""A segment of a JPEG file that decoders skip: files become large without becoming slow to decode."""
+
+
+@pytest.fixture(scope="module")
+def large_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+    """24 small pictures in files of 16 MiB: one takes 3.4 s from the slow disk, and next to nothing to decode."""
+    require_root()
+    place = Path(os.path.realpath(tmp_path_factory.mktemp("large")))
+    for number in range(24):
+        directory = place / f"class{number % 2}"
+        directory.mkdir(exist_ok=True)
+        path = directory / f"{number:02}.jpg"
+        Picture.effect_noise((64, 48), 50 + number).convert("RGB").save(path, quality=90)
+        plain = path.read_bytes()
+        path.write_bytes(plain[:2] + COMMENT * 256 + plain[2:])
+    _, dataset = resolve(f"imagefolder:{place}", home())
+    yield dataset
+    disk = home() / "data-disks" / f"{dataset.sha256[:16]}.img"
+    disk.unlink(missing_ok=True)
+
+
+def plan_for(dataset: Dataset, target: str, choices: Choices) -> Plan:
+    return Plan(
+        scenario="real",
+        targets=(target,),
+        models=("alexnet",),
+        data="imagefolder",
+        profile="smoke",
+        workloads={"alexnet": Workload(batch=4, image_px=63, warmup_steps=0, steps=STEPS[target])},
+        envelope=ENVELOPE,
+        trial_timeout_s=300,
+        dataset=dataset,
+        page_cache="cold",
+        options=choices.options(),
+    )
+
+
+@contextmanager
+def slow_disk(node: Node, device: int) -> Iterator[None]:
+    """The block I/O controller holds back what serves the node: the group of bare metal, or QEMU."""
+    if not (cgroups.ROOT / "blkio").is_dir():
+        pytest.skip("the block I/O controller of control groups version 1 is not here")
+    group = cgroups.ROOT / "blkio" / f"virtbench-slow-{os.getpid()}"
+    group.mkdir()
+    try:
+        limit = f"{os.major(device)}:{os.minor(device)} {SLOW_BYTES_PER_S}"
+        (group / "blkio.throttle.read_bps_device").write_text(limit)
+        (group / "cgroup.procs").write_text("0" if isinstance(node, LocalNode) else str(_qemu(node)))
+        yield
+    finally:
+        (cgroups.ROOT / "blkio/cgroup.procs").write_text("0")
+        cgroups.remove(group.name)
+
+
+def _qemu(node: Node) -> int:
+    while isinstance(node, WrappedNode):
+        node = node.parent
+    assert isinstance(node, LocalNode)
+    return node._started[0].popen.pid
+
+
+def run_slowly(place: Path, dataset: Dataset, target: str) -> TrialRecord:
+    choices = Choices(require_image(), "runc", "tcg")
+    prepare(choices, (target,), lambda _: None, dataset)
+    device = Path(dataset.directory).stat().st_dev
+
+    @contextmanager
+    def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
+        with open_target(trial, choices) as instances:
+            node = instances[0].node
+            # What bare metal starts is a child of this process and in its groups; a guest's reads are QEMU's.
+            serving = node if target == "vm" else LocalNode("", (), None)
+            with slow_disk(serving, device):
+                yield instances
+
+    def loop(open_it: OpenTarget, name: str) -> Loop:
+        environment = Environment.model_validate(collect())
+        return Loop(Real(), open_it, Run(place / name), Silent(), lambda: environment, open_account)
+
+    plan = plan_for(dataset, target, choices)
+    # Once at full speed: the programs lie on the same disk, and a slow start of theirs would hide what is read ahead.
+    loop(lambda trial: open_target(trial, choices), "before").run(plan)
+    (record,) = loop(opened, "slow").run(plan)
+    return record
+
+
+@pytest.mark.parametrize("target", ["bare-metal"])
+def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Path, large_files: Dataset) -> None:
+    require("target", target)
+    record = run_slowly(tmp_path, large_files, target)
+    assert record.outcome.status == "ok", record.outcome
+    assert record.steps is not None
+    assert record.data_use is not None
+    assert record.timeline is not None
+    # What is read ahead while the model is built and computes is not waited for; the rest is.
+    reading_s = 4 * STEPS[target] * (16 << 20) / SLOW_BYTES_PER_S
+    beside_s = (record.timeline.build_s or 0.0) + sum(record.steps.compute_s)
+    assert sum(record.steps.data_s) > 0.8 * (reading_s - beside_s) > 5
+    check_reads(record)
+    # QEMU reads past the page cache of this host: what the guest read, the device has given.
+    assert record.resources is not None
+    assert record.resources.serving is not None
+    assert (record.resources.serving.disk_read_bytes or 0) >= record.data_use.bytes_read
+    assert ours() == NOTHING
+
+
+def test_cold_trials_read_from_the_device_and_warm_ones_do_not(tmp_path: Path) -> None:
+    require("engine", "podman")
+    made = bench("data", "make", "--images", "200", "--out", str(tmp_path / "set"), "--json")
+    assert made.returncode == 0, made.stderr
+    found: dict[tuple[str, str], TrialRecord] = {}
+    for cache in ("cold", "warm"):
+        out = tmp_path / cache
+        words = ("run", "--scenario", "real", "--data", f"generated:{tmp_path / 'set'}", "--cache", cache, *SMALL)
+        ended = bench(
+            *words, "--engine", "podman", "--target", "bare-metal", "--target", "container", "--out", str(out)
+        )
+        assert ended.returncode == 0, ended.stderr
+        found |= {(target, cache): record for target, record in records(out).items()}
+    sha256 = {record.data_use.sha256 for record in found.values() if record.data_use}
+    assert sha256 == {json.loads(made.stdout)["sha256"]}
+    for (_, cache), record in found.items():
+        assert record.page_cache == cache
+        check_reads(record)
+    assert ours() == NOTHING
+
+
+def check_reads(record: TrialRecord) -> None:
+    use, resources = record.data_use, record.resources
+    assert use is not None
+    assert resources is not None
+    assert resources.worker is not None
+    assert resources.worker.disk_read_bytes is not None
+    assert use.images_read >= 2 * 2
+    assert use.damaged == 0
+    if record.page_cache == "cold":
+        assert use.page_cache_share == pytest.approx(0, abs=0.01)
+        assert resources.worker.disk_read_bytes >= use.bytes_read
+    else:
+        assert use.page_cache_share is not None
+        assert use.page_cache_share > 0.95
+        # The job reads its programs too; what is left of the device's share is below the data set's.
+        assert resources.worker.disk_read_bytes < use.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({}, "empty"),
+        ({"a.jpg": b"x"}, "class"),
+        ({"class/readme.txt": b"x"}, "image"),
+    ],
+)
+def test_a_directory_that_is_no_data_set_is_refused(made: Mapping[str, bytes], said: str, tmp_path: Path) -> None:
+    place = tmp_path / "set"
+    place.mkdir()
+    for name, content in made.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_bytes(content)
+    ended = bench("run", "--scenario", "real", "--data", f"imagefolder:{place}", "--target", "bare-metal", *SMALL)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "what to do" in ended.stderr
+    assert ours() == NOTHING

@@ -1,0 +1,721 @@
+"""The lab's command lines and refusals, without a namespace: what they do is in ``tests/integration/test_lab.py``."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from provisioning import ledger
+from provisioning.lab import connectivity, iperf3, knock, nat, netns, overlay, tap
+from provisioning.lab.containers import (
+    ContainerBridge,
+    attach_argvs,
+    bridge_argvs,
+    forwarding,
+    host_network,
+    made,
+    mtu_of,
+    undone,
+)
+from provisioning.lab.lab import LabNode, limit_argvs, mac_of, neighbours_batch, node_argvs, switch_argvs
+from provisioning.lab.shaping import Shape, choose_limiter, shape_argvs
+from provisioning.lab.subnet import free_subnet, routes_of
+from provisioning.nodes import LocalNode
+from suite.errors import CommandError, MeasurementError, RequestError
+from suite.interfaces import Completed, Process
+from suite.lab import LabSpec, bits_per_s, parse_lab, seconds
+
+GBIT = 10**9
+NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
+BRIDGE = ContainerBridge("cni0", IPv4Network("10.244.2.0/24"), 1450)
+UNKNOWN = Completed(2, "", "Error: Specified qdisc kind is unknown.\n")
+IN_A_NAMESPACE = ("unshare", "--net", "--")
+
+
+def words(command: str) -> list[str]:
+    return command.split()
+
+
+class TestSpec:
+    @pytest.mark.parametrize(
+        ("text", "nodes", "rate", "delay_s"),
+        [
+            ("nodes=3", 3, None, None),
+            ("nodes=3,rate=1gbit", 3, GBIT, None),
+            (" rate=100Mbit , nodes=64 ", 64, 10**8, None),
+            ("nodes=2,delay=5ms,rate=2.5gbit", 2, 2_500_000_000, 0.005),
+        ],
+    )
+    def test_what_people_write_is_understood(
+        self, text: str, nodes: int, rate: int | None, delay_s: float | None
+    ) -> None:
+        spec = parse_lab(text)
+        assert (spec.nodes, spec.rate_bits_per_s, spec.delay_s) == (nodes, rate, delay_s)
+        assert parse_lab(str(spec)) == spec
+        assert LabSpec.model_validate_json(spec.model_dump_json()) == spec
+
+    @pytest.mark.parametrize(
+        ("text", "named", "fix"),
+        [
+            ("", "nothing", "nodes=3"),
+            ("nodes", "nodes", "nodes=3"),
+            ("nodes=3,", "nothing", "nodes=3"),
+            ("nodes=3,color=red", "color=red", "rate=1gbit"),
+            ("nodes=3,nodes=4", "a second time", "once"),
+            ("rate=1gbit", "nodes=", "from 2 to 64"),
+            ("nodes=1", "nodes=1", "from 2 to 64"),
+            ("nodes=65", "nodes=65", "from 2 to 64"),
+            ("nodes=3.0", "nodes=3.0", "from 2 to 64"),
+            ("nodes=three", "nodes=three", "from 2 to 64"),
+            ("nodes=3,rate=fast", "rate=fast", "rate=1gbit"),
+            ("nodes=3,rate=", "rate=", "rate=1gbit"),
+            ("nodes=3,rate=-1gbit", "rate=-1gbit", "rate=1gbit"),
+            ("nodes=3,rate=1", "rate=1", "from 1mbit"),
+            ("nodes=3,rate=9999tbit", "rate=9999tbit", "400gbit"),
+            ("nodes=3,rate=100mbps", "tc counts bytes in bps", "rate=100mbit"),
+            ("nodes=3,delay=5", "delay=5", "delay=5ms"),
+            ("nodes=3,delay=0ms", "delay=0ms", "delay=5ms"),
+            ("nodes=3,delay=2s", "delay=2s", "at most 1s"),
+            ("nodes=3,rate=1gbit\n;reboot", "rate=1gbit?;reboot", "rate=1gbit"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_with_the_key_and_the_fix(self, text: str, named: str, fix: str) -> None:
+        with pytest.raises(RequestError) as caught:
+            parse_lab(text)
+        assert named in caught.value.message
+        assert caught.value.message.startswith("--lab: ")
+        assert caught.value.message.isprintable()
+        assert fix in str(caught.value.remedy)
+
+    @pytest.mark.parametrize("values", [{"nodes": 3, "rate": "x"}, {"nodes": 3, "delay": "1"}, {"nodes": 3, "more": 1}])
+    def test_a_stored_plan_is_held_to_the_same_rules(self, values: dict[str, object]) -> None:
+        with pytest.raises(ValidationError):
+            LabSpec.model_validate(values)
+
+    @pytest.mark.parametrize(
+        ("rate", "bits"),
+        [("1000000", 10**6), ("1000000bit", 10**6), ("1500kbit", 1_500_000), ("1gibit", 1 << 30), ("1mibit", 1 << 20)],
+    )
+    def test_rates_are_read_as_tc_reads_them(self, rate: str, bits: int) -> None:
+        assert bits_per_s(rate) == bits
+
+    @pytest.mark.parametrize("rate", ["1gbits", "1 gbit", "1e9", "٣gbit", "1GBIT", "1..5gbit", "bit", "9" * 400])
+    def test_what_tc_would_read_otherwise_is_no_rate(self, rate: str) -> None:
+        with pytest.raises(ValueError, match="not a rate"):
+            bits_per_s(rate)
+
+    def test_delays_are_spans_of_time(self) -> None:
+        assert [seconds(text) for text in ("1s", "5ms", "200us", "0.5ms")] == pytest.approx(
+            [1.0, 0.005, 0.0002, 0.0005]
+        )
+        for text in ("1", "1m", "-1ms", "ms", "1e-3s"):
+            with pytest.raises(ValueError, match="not a delay"):
+                seconds(text)
+
+
+class TestShaping:
+    def test_a_limit_is_one_token_bucket(self) -> None:
+        assert shape_argvs("eth0", Shape(GBIT), "tbf") == [
+            words("tc qdisc add dev eth0 root handle 2: tbf rate 1000000000bit burst 131072 limit 1250000")
+        ]
+
+    def test_htb_stands_in_for_it_with_a_queue_of_the_same_size(self) -> None:
+        root, leaf, queue = shape_argvs("eth0", Shape(GBIT), "htb")
+        assert root == words("tc qdisc add dev eth0 root handle 2: htb default 1")
+        assert leaf[:10] == words("tc class add dev eth0 parent 2: classid 2:1 htb")
+        assert leaf[leaf.index("ceil") + 1] == leaf[leaf.index("rate") + 1] == "1000000000bit"
+        assert queue == words("tc qdisc add dev eth0 parent 2:1 handle 3: bfifo limit 1250000")
+
+    def test_the_limit_comes_after_the_delay(self) -> None:
+        delay, limit = shape_argvs("eth0", Shape(GBIT, 0.005), "tbf")
+        assert delay == words("tc qdisc add dev eth0 root handle 1: netem delay 5000us limit 1000")
+        assert limit[:9] == words("tc qdisc add dev eth0 parent 1:1 handle 2:")
+
+    def test_a_delay_holds_twice_what_is_on_its_way(self) -> None:
+        assert Shape(GBIT, 0.1).delayed_packets == int(2 * GBIT / 8 * 0.1 / 1514)
+        assert Shape(None, 0.1).delayed_packets > Shape(GBIT, 0.1).delayed_packets
+
+    def test_a_link_without_limits_gets_none(self) -> None:
+        assert shape_argvs("eth0", Shape(None), "tbf") == []
+        assert shape_argvs("eth0", Shape(None), "htb") == []
+
+    @pytest.mark.parametrize("rate", [10**6, 10**8, GBIT, 10 * GBIT, 400 * GBIT])
+    def test_what_leaves_at_once_is_little_and_holds_the_largest_packet(self, rate: int) -> None:
+        shape = Shape(rate)
+        assert shape.burst_bytes >= 2 << 16
+        assert shape.burst_bytes <= max(2 << 16, rate / 8 * 2e-3)
+        assert shape.burst_bytes <= shape.queue_bytes < 1 << 32
+
+    def test_the_queue_holds_what_a_delay_keeps_on_its_way(self) -> None:
+        assert Shape(GBIT, 0.05).queue_bytes == GBIT // 8 // 10
+
+    def test_both_ends_are_limited_and_the_delay_is_on_one(self) -> None:
+        sends, limit, gets = limit_argvs(
+            "/run/netns/vb-abcdef-sw", NODE, parse_lab("nodes=2,rate=1gbit,delay=1ms"), "tbf"
+        )
+        assert sends[:3] == limit[:3] == ["nsenter", "--net=/run/netns/vb-abcdef-n2", "--"]
+        assert gets[:3] == ["nsenter", "--net=/run/netns/vb-abcdef-sw", "--"]
+        assert [("netem" in argv, "tbf" in argv) for argv in (sends, limit, gets)] == [
+            (True, False),
+            (False, True),
+            (False, True),
+        ]
+        assert gets[gets.index("dev") + 1] == "n2"
+
+    def test_htb_is_taken_where_tbf_is_missing(self, fake_node: Callable[..., Any]) -> None:
+        node = fake_node({(*IN_A_NAMESPACE, *shape_argvs("lo", Shape(GBIT), "tbf")[0]): UNKNOWN})
+        assert choose_limiter(node, parse_lab("nodes=2,rate=1gbit")) == "htb"
+        assert choose_limiter(fake_node(), parse_lab("nodes=2,rate=1gbit")) == "tbf"
+
+    def test_a_kernel_without_either_is_refused_and_an_unlimited_lab_needs_none(
+        self, fake_node: Callable[..., Any]
+    ) -> None:
+        node = fake_node({(*IN_A_NAMESPACE, "tc"): UNKNOWN})
+        with pytest.raises(RequestError, match=r"can limit no link: tbf: .* htb: .*unknown") as caught:
+            choose_limiter(node, parse_lab("nodes=2,rate=1gbit"))
+        assert "CONFIG_NET_SCH_TBF" in str(caught.value.remedy)
+        assert choose_limiter(node, parse_lab("nodes=2")) == "tbf"
+
+    def test_a_delay_without_netem_is_refused(self, fake_node: Callable[..., Any]) -> None:
+        netem = (*IN_A_NAMESPACE, *words("tc qdisc add dev lo root handle 1: netem"))
+        with pytest.raises(RequestError, match=r"delay=5ms: no netem on fake: .*unknown") as caught:
+            choose_limiter(fake_node({netem: UNKNOWN}), parse_lab("nodes=2,delay=5ms"))
+        assert "leave delay out" in str(caught.value.remedy)
+
+    def test_without_root_there_is_no_lab(self, fake_node: Callable[..., Any]) -> None:
+        refused = Completed(1, "", "unshare: unshare failed: Operation not permitted\n")
+        with pytest.raises(RequestError, match=r"no lab network on fake: .*not permitted") as caught:
+            choose_limiter(fake_node({("unshare",): refused}), parse_lab("nodes=2"))
+        assert "root" in str(caught.value.remedy)
+
+
+class TestSubnet:
+    def test_the_first_that_is_routed_nowhere_is_taken(self) -> None:
+        assert str(free_subnet([])) == "10.99.0.0/24"
+        assert str(free_subnet(["192.0.2.0/24", "default", "10.98.0.0/16"])) == "10.99.0.0/24"
+        assert str(free_subnet(["10.99.0.7", "10.99.1.0/25"])) == "10.99.2.0/24"
+
+    def test_a_default_route_takes_nothing_and_a_wide_one_all(self) -> None:
+        assert str(free_subnet(["0.0.0.0/0"])) == "10.99.0.0/24"
+        with pytest.raises(RequestError, match=r"routes all of 10\.99\.0\.0/16") as caught:
+            free_subnet(["10.0.0.0/8"])
+        assert caught.value.remedy
+
+    def test_routes_are_read_without_the_default_ones(self, fake_node: Callable[..., Any]) -> None:
+        said = [{"dst": "default"}, {"dst": "172.17.0.0/16"}, {"type": "local", "dst": "127.0.0.1"}, {"dev": "x"}]
+        node = fake_node({("ip", "-json", "-4", "route"): Completed(0, json.dumps(said), "")})
+        assert routes_of(node) == ["172.17.0.0/16", "127.0.0.1"]
+        assert routes_of(fake_node()) == []
+
+
+class TestNodes:
+    def test_a_cable_is_made_with_its_far_end_in_the_node(self) -> None:
+        cable = next(argv for argv in node_argvs("/run/netns/vb-abcdef-sw", NODE) if "veth" in argv)
+        assert " ".join(cable) == (
+            "nsenter --net=/run/netns/vb-abcdef-sw -- ip link add dev n2 type veth"
+            " peer name eth0 address 02:ab:cd:ef:00:02 netns vb-abcdef-n2"
+        )
+
+    def test_every_command_is_entered_into_a_namespace_of_the_lab(self) -> None:
+        for argv in (*switch_argvs("/run/netns/vb-abcdef-sw"), *node_argvs("/run/netns/vb-abcdef-sw", NODE)):
+            assert argv[0] == "nsenter"
+            assert argv[1].startswith("--net=/run/netns/vb-abcdef-")
+
+    def test_a_node_is_told_of_all_others_and_not_of_itself(self) -> None:
+        other = LabNode("n1", 1, "10.99.0.1", "02:ab:cd:ef:00:01", "/run/netns/vb-abcdef-n1")
+        said = neighbours_batch(NODE, [other, NODE])
+        assert said == b"neighbour add 10.99.0.1 lladdr 02:ab:cd:ef:00:01 dev eth0 nud permanent\n"
+
+    def test_hardware_addresses_are_local_unicast_and_no_two_alike(self) -> None:
+        macs = {mac_of("vb-abcdef", number) for number in range(1, 65)}
+        assert len(macs) == 64
+        assert all(int(mac[:2], 16) & 3 == 2 for mac in macs)
+        assert mac_of("vb-abcdef", 10) == "02:ab:cd:ef:00:0a"
+
+    def test_a_node_is_its_parent_with_another_network(self) -> None:
+        parent = LocalNode(
+            "token", (0, 1), "/tree", data="/data", python=("python3", "/x"), facts={"accelerator": "none"}
+        )
+        node = NODE.node(parent)
+        assert (node.local, node.served, node.userland, node.data, node.cpus) == (True, None, "/tree", "/data", (0, 1))
+        assert (node.python, node.facts) == (("python3", "/x"), {"accelerator": "none"})
+        assert node.wrap(["true", "a b"]) == ["nsenter", "--net=/run/netns/vb-abcdef-n2", "--", "true", "a b"]
+        assert NODE.argv(["true"]) == node.wrap(["true"])
+
+
+class TestNamespaces:
+    def test_a_new_token_is_nobody_elses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(netns, "NETNS", tmp_path)
+        (tmp_path / "vb-aaaaaa-n1").touch()
+        tokens = iter(["aaaaaa", "bbbbbb"])
+        monkeypatch.setattr("provisioning.lab.netns.secrets.token_hex", lambda _: next(tokens))
+        assert netns.new_token() == "vb-bbbbbb"
+
+    @pytest.mark.parametrize(
+        "name", ["", "cni-1", "vb-abcdef", "vb-abcdef-n1/../../x", "vb-abcdef-n100", "../vb-abcdef-sw"]
+    )
+    def test_a_namespace_that_is_not_the_suites_is_left_alone(self, name: str) -> None:
+        with pytest.raises(CommandError, match="left alone"):
+            netns.remove(name)
+
+    def test_one_that_is_gone_is_no_error(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(netns, "NETNS", tmp_path / "never-made")
+        netns.remove("vb-abcdef-n1")
+        ledger.REMOVERS["netns"]("vb-abcdef-sw")
+
+    def test_one_that_stays_is_an_error(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "vb-abcdef-n1").touch()
+        monkeypatch.setattr(netns, "NETNS", tmp_path)
+        with pytest.raises(CommandError, match="ip ended with"):
+            netns.remove("vb-abcdef-n1")
+
+
+class TestContainers:
+    def test_a_cable_leads_from_the_bridge_into_the_containers_namespace(self) -> None:
+        argvs = [" ".join(argv) for argv in attach_argvs(BRIDGE, 4711, "10.244.2.2")]
+        assert "ip link add dev veth4711 mtu 1450 type veth peer name eth0 mtu 1450 netns 4711" in argvs
+        inside = [
+            argv.removeprefix("nsenter --net=/proc/4711/ns/net -- ") for argv in argvs if argv.startswith("nsenter")
+        ]
+        assert inside[0].startswith("sysctl -e ")
+        assert inside[0].endswith("net.ipv6.conf.all.disable_ipv6=1")
+        assert inside[2:] == [
+            "ip address add 10.244.2.2/24 dev eth0",
+            "ip link set dev eth0 up",
+            "ip route add default via 10.244.2.1 dev eth0",
+        ]
+
+    def test_the_name_of_a_cable_fits_the_largest_process_number(self) -> None:
+        argv = next(argv for argv in attach_argvs(BRIDGE, 1 << 22, "10.244.2.2") if "veth" in argv)
+        assert len(argv[argv.index("dev") + 1]) <= 15
+
+    def test_the_bridge_has_the_first_address_and_containers_those_after_it(self) -> None:
+        assert words("ip address add 10.244.2.1/24 dev cni0") in bridge_argvs(BRIDGE)
+        assert (BRIDGE.gateway, BRIDGE.address(), BRIDGE.address(253)) == ("10.244.2.1", "10.244.2.2", "10.244.2.254")
+        for place in (0, 254):
+            with pytest.raises(RequestError):
+                BRIDGE.address(place)
+
+    def test_an_engine_is_told_how_to_share_its_nodes_network(self) -> None:
+        assert host_network("podman", NODE.namespace) == "ns:/run/netns/vb-abcdef-n2"
+        assert host_network("runc", NODE.namespace) == "/run/netns/vb-abcdef-n2"
+        assert [host_network(name, None) for name in ("docker", "podman", "runc")] == ["host", "host", "/proc/1/ns/net"]
+        with pytest.raises(RequestError, match="docker cannot") as caught:
+            host_network("docker", NODE.namespace)
+        assert "podman" in str(caught.value.remedy)
+
+    def test_what_was_made_goes_and_what_was_not_made_stays(self, fake_node: Callable[..., Any]) -> None:
+        delete = words("ip link delete dev cni0")
+        node = fake_node()
+        with made(node, "cni0", bridge_argvs(BRIDGE)):
+            assert delete not in node.ran
+        assert node.ran[-1] == delete
+        there = fake_node({("ip", "link", "add"): Completed(2, "", "RTNETLINK answers: File exists")})
+        with pytest.raises(CommandError, match="File exists"), made(there, "cni0", bridge_argvs(BRIDGE)):
+            pytest.fail("never made")
+        assert delete not in there.ran, "it is somebody else's"
+        half = fake_node({("ip", "address"): Completed(2, "", "no")})
+        with pytest.raises(CommandError, match="no"), made(half, "cni0", bridge_argvs(BRIDGE)):
+            pytest.fail("half made")
+        assert half.ran[-1] == delete
+
+    def test_the_first_failure_is_the_one_that_is_raised(self, fake_node: Callable[..., Any]) -> None:
+        node = fake_node({("undo",): Completed(1, "", "gone")})
+        with pytest.raises(KeyError), undone(node, ["undo"]):
+            raise KeyError
+        with pytest.raises(CommandError, match="gone"), undone(node, ["undo"]):
+            pass
+
+    @pytest.mark.parametrize(("before", "after"), [("0\n", ["0"]), ("1\n", [])])
+    def test_forwarding_is_given_back_as_it_was(
+        self, before: str, after: list[str], fake_node: Callable[..., Any]
+    ) -> None:
+        node = fake_node({("sysctl", "-n"): Completed(0, before, "")})
+        with forwarding(node):
+            begun = len(node.ran)
+        assert [argv[-1] for argv in node.ran[begun:]] == [f"net.ipv4.ip_forward={value}" for value in after]
+
+    @pytest.mark.parametrize("said", ["", "[]", "[{}]", "not json"])
+    def test_an_interface_that_tells_no_mtu_is_an_error(self, said: str, fake_node: Callable[..., Any]) -> None:
+        with pytest.raises(MeasurementError, match="MTU of eth0") as caught:
+            mtu_of(fake_node({("ip",): Completed(0, said, "")}), "eth0")
+        assert caught.value.kind == "network"
+
+
+def linked(mtu: int) -> dict[tuple[str, ...], Completed]:
+    return {
+        ("ip", "-json", "link"): Completed(0, json.dumps([{"mtu": mtu}]), ""),
+        ("sysctl", "-n"): Completed(0, "0\n", ""),
+    }
+
+
+class TestOverlay:
+    def test_it_is_made_as_flannel_makes_it(self, fake_node: Callable[..., Any]) -> None:
+        member = overlay.Member(2, fake_node(), "10.99.0.2", "enp0s3")
+        assert [" ".join(argv) for argv in overlay.vxlan_argvs(member, 1450)] == [
+            "ip link add dev flannel.1 address 02:42:0a:f4:02:00 mtu 1450"
+            " type vxlan id 1 dstport 8472 local 10.99.0.2 dev enp0s3 nolearning",
+            "ip address add 10.244.2.0/32 dev flannel.1",
+            "ip link set dev flannel.1 up",
+        ]
+        assert [" ".join(argv) for argv in overlay.peer_argvs(member)] == [
+            "bridge fdb append 02:42:0a:f4:02:00 dev flannel.1 dst 10.99.0.2",
+            "ip neighbour add 10.244.2.0 lladdr 02:42:0a:f4:02:00 dev flannel.1 nud permanent",
+            "ip route add 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink",
+        ]
+
+    def test_every_node_is_told_of_every_other_and_loses_all_of_it(self, fake_node: Callable[..., Any]) -> None:
+        nodes = [fake_node(linked(mtu)) for mtu in (1500, 9000, 1500)]
+        members = [overlay.Member(n, node, f"10.99.0.{n}") for n, node in enumerate(nodes, start=1)]
+        with overlay.overlay(members) as bridges:
+            assert [(bridge.gateway, bridge.mtu) for bridge in bridges] == [(f"10.244.{n}.1", 1450) for n in (1, 2, 3)]
+            for me, node in zip(members, nodes, strict=True):
+                told = {argv[-1] for argv in node.ran if argv[:3] == ["bridge", "fdb", "append"]}
+                assert told == {other.address for other in members} - {me.address}
+        for node in nodes:
+            assert [argv[-1] for argv in node.ran[-3:]] == ["cni0", "flannel.1", "net.ipv4.ip_forward=0"]
+
+    @pytest.mark.parametrize("numbers", [[], [1, 1], [0, 1], [1, 255]])
+    def test_members_that_would_share_a_subnet_are_refused(
+        self, numbers: list[int], fake_node: Callable[..., Any]
+    ) -> None:
+        node = fake_node()
+        with (
+            pytest.raises(RequestError, match="an overlay of the nodes"),
+            overlay.overlay([overlay.Member(n, node, "10.99.0.1") for n in numbers]),
+        ):
+            pytest.fail("made")
+        assert node.ran == []
+
+
+class TestNat:
+    def test_ports_become_runs(self) -> None:
+        assert nat.port_runs([5, 3, 4, 4, 9]) == [(3, 5), (9, 9)]
+        assert nat.port_runs([]) == []
+        for port in (0, 65536, -1):
+            with pytest.raises(RequestError, match="is no port"):
+                nat.port_runs([80, port])
+
+    def test_iptables_undoes_each_rule_that_it_adds(self) -> None:
+        begin, end = nat.iptables_argvs(BRIDGE, "10.99.0.2", [(80, 80), (29500, 29502)])
+        assert [" ".join(argv).replace(" -A ", " -D ") for argv in begin] == [" ".join(argv) for argv in end]
+        assert " ".join(begin[2]) == (
+            "iptables --wait -t nat -A PREROUTING -d 10.99.0.2 -p tcp --dport 29500:29502"
+            " -j DNAT --to-destination 10.244.2.2"
+        )
+        assert any("! -o cni0 -j MASQUERADE" in " ".join(argv) for argv in begin)
+
+    def test_nftables_has_one_table_that_goes_as_a_whole(self) -> None:
+        begin, end = nat.nft_argvs(BRIDGE, "10.99.0.2", [(80, 80), (29500, 29502)])
+        assert end == [words("nft -- delete table ip virtbench"), *([] for _ in begin[1:])]
+        rules = [" ".join(argv) for argv in begin]
+        assert rules[0] == "nft -- add table ip virtbench"
+        for chain in ("prerouting", "output"):
+            assert (
+                f"nft -- add rule ip virtbench {chain} ip daddr 10.99.0.2 tcp dport 29500-29502 dnat to 10.244.2.2"
+                in rules
+            )
+        assert "nft -- add rule ip virtbench postrouting ip saddr 10.244.2.0/24 oifname != cni0 masquerade" in rules
+
+    @pytest.mark.parametrize(
+        ("answer", "tool"), [(Completed(0, "v1", ""), "nft"), (Completed(127, "", ""), "iptables")]
+    )
+    def test_the_node_has_the_rules_while_it_lasts(
+        self, answer: Completed, tool: str, fake_node: Callable[..., Any]
+    ) -> None:
+        node = fake_node({**linked(1500), ("nft", "--version"): answer})
+        with nat.nat(node, 7, "10.99.0.7", [29500]) as bridge:
+            assert (bridge.address(), bridge.mtu, bridge.hairpin) == ("172.30.7.2", 1500, True)
+            made_by = {argv[0] for argv in node.ran if "10.99.0.7" in argv}
+            assert made_by == {tool}
+        undone_by = [argv for argv in node.ran if {"-D", "delete"} & set(argv)]
+        assert undone_by[-1] == words("ip link delete dev br0")
+        assert node.ran[-1][-1] == "net.ipv4.ip_forward=0"
+
+
+class TestTap:
+    def test_a_guest_takes_the_nodes_address_and_gives_it_back(self) -> None:
+        begin, end = tap.takeover_argvs(NODE)
+        assert [" ".join(argv) for argv in begin] == [
+            "ip address delete 10.99.0.2/24 dev eth0",
+            "ip link set dev eth0 address 06:ab:cd:ef:00:02",
+        ]
+        assert [" ".join(argv) for argv in end] == [
+            "ip address add 10.99.0.2/24 dev eth0",
+            "ip link set dev eth0 address 02:ab:cd:ef:00:02",
+        ]
+
+    def test_it_is_made_in_the_node_and_taken_apart_in_the_opposite_order(self, fake_node: Callable[..., Any]) -> None:
+        machine = fake_node(local=True)
+        with tap.tap(NODE, machine) as plugged:
+            assert (plugged.ifname, plugged.mac, plugged.cidr) == ("tap0", NODE.mac, "10.99.0.2/24")
+            begun = len(machine.ran)
+        assert all(argv[:3] == ["nsenter", f"--net={NODE.namespace}", "--"] for argv in machine.ran)
+        assert [" ".join(argv[3:]) for argv in machine.ran[begun:]] == [
+            "ip link delete dev tap0",
+            "ip link delete dev vmbr0",
+            "ip link set dev eth0 address 02:ab:cd:ef:00:02",
+            "ip address add 10.99.0.2/24 dev eth0",
+        ]
+
+    @pytest.mark.parametrize(("vhost", "more"), [(False, ""), (True, ",vhost=on")])
+    def test_qemu_is_told_of_it(self, vhost: bool, more: str) -> None:
+        words = tap.qemu_words(tap.Tap("tap0", NODE.mac, NODE.address, NODE.cidr), vhost=vhost)
+        assert words == [
+            "-netdev",
+            f"tap,id=lab,ifname=tap0,script=no,downscript=no{more}",
+            "-device",
+            "virtio-net-pci,netdev=lab,mac=02:ab:cd:ef:00:02,romfile=",
+        ]
+
+    def test_the_guest_finds_the_interface_by_its_hardware_address(self, fake_node: Callable[..., Any]) -> None:
+        links = [
+            {"ifname": "lo", "address": "00:00:00:00:00:00"},
+            {"ifname": "ens4", "address": NODE.mac},
+            {"ifname": "x"},
+        ]
+        guest = fake_node({("ip", "-json", "link"): Completed(0, json.dumps(links), "")})
+        plugged = tap.Tap("tap0", NODE.mac, NODE.address, NODE.cidr)
+        assert tap.join(guest, plugged) == "ens4"
+        assert guest.ran[-2:] == tap.join_argvs("ens4", "10.99.0.2/24")[1:]
+        with pytest.raises(MeasurementError, match="fake has no interface") as caught:
+            tap.join(fake_node(), plugged)
+        assert caught.value.kind == "network"
+
+
+@dataclass
+class Script:
+    """A process that says what it was given."""
+
+    said: Sequence[str]
+    tail: str = ""
+    killed: bool = False
+
+    def lines(self, timeout_s: float) -> Iterator[str]:
+        assert timeout_s > 0
+        yield from self.said
+
+    def wait(self, timeout_s: float) -> int:
+        raise NotImplementedError(timeout_s)
+
+    def running(self) -> bool:
+        return not self.killed
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def output_tail(self) -> str:
+        return self.tail
+
+
+@dataclass
+class Player:
+    """A node whose programs play what the test gives them."""
+
+    plays: Callable[[Sequence[str]], Script]
+    answer: Completed = field(default_factory=lambda: Completed(0, "", ""))
+    started: list[tuple[list[str], bytes, Script]] = field(default_factory=list)
+    name: str = "player"
+    userland: str | None = None
+    python: tuple[str, str] = ("/usr/bin/python3", "/opt/virtbench")
+    cpus: tuple[int, ...] = ()
+    local: bool = False
+    data: str | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        del argv, stdin, timeout_s, check
+        return self.answer
+
+    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+        script = self.plays(argv)
+        self.started.append((list(argv), stdin, script))
+        return script
+
+
+def answering(*errors: str | None) -> Callable[[Sequence[str]], Script]:
+    """Listens, and reaches its peers one by one: None, or what hinders it."""
+
+    def plays(argv: Sequence[str]) -> Script:
+        if "knock" not in argv:
+            return Script(["40001"])
+        said = [{"error": error} if error else {"connect_s": 0.001, "from": "10.0.0.9"} for error in errors]
+        return Script([json.dumps(line) for line in said])
+
+    return plays
+
+
+def pair(**changes: object) -> connectivity.Pair:
+    values = {"source": "n1", "target": "n2", "address": "10.99.0.2", "source_address": "10.99.0.1", "connect_s": 0.001}
+    return connectivity.Pair.model_validate({**values, **changes})
+
+
+class TestConnectivity:
+    def test_every_pair_is_asked_for_in_both_directions(self) -> None:
+        nodes = [Player(answering(None, None)) for _ in range(3)]
+        ends = [connectivity.End(f"n{n}", node, f"10.99.0.{n}") for n, node in enumerate(nodes, start=1)]
+        pairs = connectivity.connectivity(ends)
+        assert [(each.source, each.target) for each in pairs] == [
+            (a.name, b.name) for a in ends for b in ends if a is not b
+        ]
+        assert {each.source_address for each in pairs} == {"10.0.0.9"}
+        for node in nodes:
+            (listen, source, _), (knocks, again, _) = node.started
+            assert listen[:3] == ["/usr/bin/python3", "-I", "-"]
+            assert source == again == Path(knock.__file__).read_bytes()
+            assert len([word for word in knocks if word.endswith(":40001")]) == 2
+            assert all(script.killed for *_, script in node.started)
+
+    def test_what_listens_elsewhere_is_told_so_and_reached_at_its_published_port(self) -> None:
+        node = Player(lambda argv: Script(["29500"]) if "listen" in argv else answering(None)(argv))
+        other = Player(answering(None))
+        connectivity.reach(
+            [
+                connectivity.End("c1", node, "10.99.0.1", bind="172.30.1.2", port=29500),
+                connectivity.End("c2", other, "10.99.0.2"),
+            ]
+        )
+        assert node.started[0][0][4:6] == ["172.30.1.2", "29500"]
+        assert "10.99.0.1:29500" in other.started[1][0]
+
+    def test_an_unreachable_pair_is_named(self) -> None:
+        ends = [
+            connectivity.End("n1", Player(answering(None, None)), "10.99.0.1"),
+            connectivity.End("n2", Player(answering(None, "No route to host")), "10.99.0.2"),
+            connectivity.End("n3", Player(answering(None, None)), "10.99.0.3"),
+        ]
+        with pytest.raises(
+            MeasurementError, match=r"n2 does not reach n3 \(10\.99\.0\.3\): No route to host"
+        ) as caught:
+            connectivity.connectivity(ends)
+        assert caught.value.kind == "network"
+        assert "interface" in str(caught.value.remedy)
+
+    def test_a_program_that_says_nothing_is_no_connection(self) -> None:
+        ends = [
+            connectivity.End("n1", Player(answering()), "10.99.0.1"),
+            connectivity.End("n2", Player(answering(None)), "10.99.0.2"),
+        ]
+        with pytest.raises(MeasurementError, match=r"n1 does not reach n2 .*: it says nothing"):
+            connectivity.connectivity(ends)
+
+    def test_one_that_cannot_listen_is_named_and_what_runs_is_ended(self) -> None:
+        fine = Player(answering(None))
+        mute = Player(lambda _: Script([], tail="OSError: Address already in use"))
+        ends = [connectivity.End("n1", fine, "10.99.0.1"), connectivity.End("n2", mute, "10.99.0.2")]
+        with pytest.raises(MeasurementError, match=r"n2 cannot listen on 10\.99\.0\.2") as caught:
+            connectivity.connectivity(ends)
+        assert "already in use" in caught.value.output_tail
+        assert fine.started[0][2].killed
+
+    def test_nobody_and_one_alone_have_no_pairs(self) -> None:
+        assert connectivity.connectivity([]) == ()
+        alone = Player(answering())
+        assert connectivity.connectivity([connectivity.End("n1", alone, "10.99.0.1")]) == ()
+
+    def test_rates_are_recorded_and_a_failure_of_iperf3_names_the_pair(self) -> None:
+        report = {"end": {"sum_received": {"bits_per_second": 9.4e8}}}
+
+        def plays(argv: Sequence[str]) -> Script:
+            return Script(["Server listening on 5201"]) if "iperf3" in argv else answering(None)(argv)
+
+        ends = [
+            connectivity.End(f"n{n}", Player(plays, Completed(0, json.dumps(report), "")), f"10.99.0.{n}")
+            for n in (1, 2)
+        ]
+        rates = [each.rate_bits_per_s for each in connectivity.connectivity(ends, measure_s=1, rate_bits_per_s=GBIT)]
+        assert rates == [9.4e8, 9.4e8]
+        ends[0] = connectivity.End("n1", Player(plays, Completed(1, '{"error": "no route"}', "")), "10.99.0.1")
+        with pytest.raises(MeasurementError, match=r"n1 to n2 \(10\.99\.0\.2\): iperf3: no route") as caught:
+            connectivity.connectivity(ends, measure_s=1)
+        assert caught.value.kind == "network"
+
+    @pytest.mark.parametrize(
+        ("rate", "why"), [(1.01e9, "more than it can carry"), (7.9e8, "less than 80% of it"), (1e3, "less than 80%")]
+    )
+    def test_a_wrong_rate_names_the_pair(self, rate: float, why: str) -> None:
+        with pytest.raises(MeasurementError, match=f"n1 to n2 .*on a link of 1000, {why}") as caught:
+            connectivity.check_rate(pair(), rate, GBIT, 0.8)
+        assert caught.value.kind == "network"
+
+    def test_a_right_rate_passes_and_so_does_one_that_nobody_limits(self) -> None:
+        connectivity.check_rate(pair(), 9.5e8, GBIT, 0.8)
+        connectivity.check_rate(pair(), 1e3, GBIT)
+        connectivity.check_rate(pair(), 9e10, None, 0.8)
+
+    def test_an_overlay_that_is_faster_than_its_frames_allow_is_refused(self) -> None:
+        connectivity.check_rate(pair(), 1398 / 1514 * GBIT, GBIT, None, overlay.MOST_SHARE)
+        with pytest.raises(MeasurementError, match="more than it can carry"):
+            connectivity.check_rate(pair(), 0.955 * GBIT, GBIT, None, overlay.MOST_SHARE)
+
+    @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+    def test_a_rate_that_is_none_is_not_recorded(self, rate: float) -> None:
+        with pytest.raises(ValidationError):
+            pair(rate_bits_per_s=rate)
+
+
+class TestIperf3:
+    @pytest.mark.parametrize("written", ["", "not json", "[]", "{}", '{"end": {}}', '{"end": {"sum_received": null}}'])
+    def test_a_client_without_a_result_is_an_error_with_what_it_said(self, written: str) -> None:
+        with pytest.raises(MeasurementError, match="no result") as caught:
+            iperf3.parse(written, "what it said")
+        assert caught.value.output_tail == "what it said"
+
+    def test_nothing_received_is_no_rate(self) -> None:
+        with pytest.raises(MeasurementError, match="received nothing"):
+            iperf3.parse(json.dumps({"end": {"sum_received": {"bits_per_second": 0}}}))
+
+    def test_a_server_that_does_not_listen_is_an_error(self) -> None:
+        server = Player(lambda _: Script(["iperf3: error - unable to start listener"]))
+        with pytest.raises(MeasurementError, match="does not serve"):
+            iperf3.rate_bits_per_s(server, server, iperf3.Where("a", "a"), 1)
+        assert server.started[0][2].killed
+
+    def test_a_server_ends_by_itself(self) -> None:
+        assert iperf3.server_argv(iperf3.Where("10.99.0.2", "0.0.0.0", 5000), 2)[:2] == ["timeout", "122"]  # noqa: S104
+
+
+class TestKnock:
+    """On this machine's loopback, as on a node: from standard input."""
+
+    source = Path(knock.__file__).read_bytes()
+
+    def listening(self, node: LocalNode, visitors: int, within_s: float) -> tuple[Process, int]:
+        process = node.start(
+            [sys.executable, "-I", "-", "listen", "127.0.0.1", "0", str(visitors), str(within_s)], stdin=self.source
+        )
+        return process, int(next(process.lines(20)))
+
+    def knocked(self, node: LocalNode, *ports: int) -> list[dict[str, Any]]:
+        peers = [f"127.0.0.1:{port}" for port in ports]
+        said = node.run([sys.executable, "-I", "-", "knock", "5", *peers], stdin=self.source).stdout
+        return [json.loads(line) for line in said.splitlines()]
+
+    def test_a_listener_lets_its_visitors_in_and_ends(self, node: LocalNode) -> None:
+        listener, port = self.listening(node, 2, 30)
+        said = self.knocked(node, port, port)
+        assert listener.wait(10) == 0
+        assert [line["from"] for line in said] == ["127.0.0.1", "127.0.0.1"]
+        assert all(0 < line["connect_s"] < 5 for line in said)
+
+    def test_a_listener_whom_nobody_visits_ends_too(self, node: LocalNode) -> None:
+        listener, _ = self.listening(node, 1, 0.2)
+        assert listener.wait(10) == 0
+
+    def test_knocking_stops_at_the_first_who_does_not_answer(self, node: LocalNode) -> None:
+        listener, port = self.listening(node, 0, 1)
+        assert listener.wait(10) == 0
+        assert self.knocked(node, port, port) == [{"error": "Connection refused"}]
+
+    def test_a_port_that_is_taken_is_said(self, node: LocalNode) -> None:
+        _, port = self.listening(node, 1, 30)
+        other = [sys.executable, "-I", "-", "listen", "127.0.0.1", str(port), "1", "1"]
+        with pytest.raises(CommandError, match="in use"):
+            node.run(other, stdin=self.source)

@@ -1,0 +1,137 @@
+"""A distributed job as the host sees it: what the ranks say becomes one measurement, or the first failure is named."""
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from scenarios import distributed
+from scenarios.distributed import Distributed
+from suite.cluster import Cluster, check_memory, divided, instances_of
+from suite.envelope import GIB, Envelope
+from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Instance
+from suite.lab import LabSpec
+from suite.plan import Trial
+from tests.scenarios.test_job import STEPS, event
+
+Scripted = Callable[..., Any]
+CLUSTER = Cluster(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=LabSpec(nodes=3))
+ENVELOPE = Envelope(cpus=(0, 1, 2), memory_bytes=3 * GIB, threads=3)
+EXCHANGED = {"bytes_sent": 40, "bytes_received": 30}
+BEGIN = [
+    event("started", 100.0),
+    event("imported", 102.0),
+    event("environment", 102.5, environment={"kernel": "6.1", "threads": 1}),
+    event("built", 103.0),
+]
+SERVER = [*BEGIN, event("done", 110.0, exchanged=EXCHANGED)]
+
+
+def worker(span_s: float) -> list[str]:
+    return [
+        *BEGIN,
+        event("warmup", 104.0, step=1, of=2),
+        event("warmup", 105.0, step=2, of=2),
+        event("measuring", 105.5, steps=3),
+        event("measured", 105.5 + span_s),
+        event("steps", 116.0, steps=STEPS, usage={}),
+        event("done", 116.5, exchanged=EXCHANGED),
+    ]
+
+
+@pytest.fixture
+def planned(trial: Trial) -> Trial:
+    changes = {"cluster": CLUSTER, "envelope": ENVELOPE, "instances": instances_of(CLUSTER, ENVELOPE)}
+    return trial.model_copy(update={"scenario": "distributed", **changes})
+
+
+def instances(nodes: Sequence[Any]) -> list[Instance]:
+    return [Instance(node, f"10.0.0.{number}", "eth0") for number, node in enumerate(nodes, start=1)]
+
+
+def failure(planned: Trial, nodes: Sequence[Any], observer: Any) -> MeasurementError:
+    with pytest.raises(MeasurementError) as raised:
+        Distributed().measure(planned, instances(nodes), observer, nullcontext())
+    assert all(node.process.killed for node in nodes)
+    return raised.value
+
+
+def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
+    planned: Trial, observer: Any, scripted: Scripted
+) -> None:
+    nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
+    measured = Distributed().measure(planned, instances(nodes), observer, nullcontext())
+    assert measured.throughput_images_per_s == 2 * 3 / 4.0 + 2 * 3 / 8.0
+    assert [(rank.role, rank.address) for rank in measured.ranks] == [
+        ("server", "10.0.0.1"),
+        ("worker", "10.0.0.2"),
+        ("worker", "10.0.0.3"),
+    ]
+    assert [rank.throughput_images_per_s for rank in measured.ranks] == [None, 1.5, 0.75]
+    assert [rank.sent_bytes for rank in measured.ranks] == [40, 40, 40]
+    assert measured.ranks[1].compute_s == 4.0
+
+
+def test_each_rank_is_told_its_place_and_where_the_first_one_is(
+    planned: Trial, observer: Any, scripted: Scripted
+) -> None:
+    nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(4.0))]
+    Distributed().measure(planned, instances(nodes), observer, nullcontext())
+    told = [json.loads(node.started[0][1])["cluster"] for node in nodes]
+    assert [each["rank"] for each in told] == [0, 1, 2]
+    assert {each["master"] for each in told} == {"10.0.0.1"}
+    assert {each["timeout_s"] for each in told} == {60}
+    assert all("OMP_WAIT_POLICY=passive" in node.started[0][0] for node in nodes)
+
+
+def test_who_lost_a_peer_is_not_blamed_for_it(planned: Trial, observer: Any, scripted: Scripted) -> None:
+    lost = event("error", 106.0, kind="network", message="lost worker 1 (rank 2)")
+    nodes = [
+        scripted(*BEGIN, lost, status=1),
+        scripted(*worker(4.0)[:7], 0.1, lost, status=1),
+        scripted(*worker(4.0)[:7], 0.2, status=-9),
+    ]
+    error = failure(planned, nodes, observer)
+    assert error.kind == "killed"
+    assert error.message.startswith("worker (rank 2) on ")
+    assert "lost worker 1 (rank 2)" in error.output_tail
+
+
+def test_a_rank_that_stays_silent_is_ended_and_not_blamed(
+    planned: Trial, observer: Any, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "LAST_WORDS_S", 0.1)
+    lost = event("error", 106.0, kind="network", message="no beat of worker 0 (rank 1)")
+    nodes = [scripted(*BEGIN, lost, status=1), scripted(*BEGIN, 1.0, status=-9), scripted(*BEGIN, 1.0, status=-9)]
+    error = failure(planned, nodes, observer)
+    assert error.kind == "network"
+    assert "no beat of worker 0" in error.message
+
+
+def test_a_job_without_a_cluster_is_refused(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    with pytest.raises(MeasurementError, match="without a cluster"):
+        Distributed().measure(trial, instances([scripted()]), observer, nullcontext())
+
+
+# ------------------------------------------------------------------------------------------------ dividing the envelope
+
+
+def test_cpus_and_memory_are_parted_equally() -> None:
+    shares = divided(Envelope(cpus=(0, 1, 4, 5, 6), memory_bytes=4 * GIB, threads=5), 2)
+    assert [share.cpus for share in shares] == [(0, 1), (4, 5)]
+    assert [share.threads for share in shares] == [2, 2]
+    assert {share.memory_bytes for share in shares} == {2 * GIB}
+
+
+def test_with_fewer_cpus_than_instances_each_has_one_and_some_share() -> None:
+    shares = divided(Envelope(cpus=(2, 3), memory_bytes=3 * GIB, threads=2), 3)
+    assert [share.cpus for share in shares] == [(2,), (3,), (2,)]
+    assert {share.threads for share in shares} == {1}
+
+
+def test_too_little_memory_for_an_instance_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(RequestError, match=r"3 instances share 1.0 GiB: 0.33 GiB each, and each needs 0.62 GiB"):
+        check_memory(Envelope(cpus=(0,), memory_bytes=GIB, threads=1), 3, 640 << 20)

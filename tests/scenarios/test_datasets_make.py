@@ -1,0 +1,405 @@
+"""Generated sets: the same bytes on every way to them, whole or not finished, and nothing of others is touched."""
+
+import errno
+import io
+import json
+import multiprocessing
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from scenarios.datasets import generate, images, pictures
+from scenarios.datasets.generate import make
+from scenarios.datasets.journal import JOURNAL, read_journal
+from scenarios.datasets.manifest import MANIFEST, PLAN, read_manifest, write_readable
+from scenarios.datasets.parallel import spread
+from scenarios.datasets.pictures import picture
+from scenarios.datasets.verify import verify
+from scenarios.worker.listing import listing
+from suite.errors import BenchError, RequestError
+
+
+def small(directory: Path, number: int = 20, **options: Any) -> Any:
+    return make(directory, number, **{"size": "small", "classes": 4, "workers": 1, **options})
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def refused(directory: Path, *words: str, **options: Any) -> None:
+    with pytest.raises(RequestError) as raised:
+        small(directory, **options)
+    assert all(word in f"{raised.value.message} {raised.value.remedy}" for word in words), raised.value
+
+
+def full_after(monkeypatch: pytest.MonkeyPatch, count: int, error: BaseException) -> None:
+    """The image after so many cannot be written."""
+    write, left = images.write_whole, iter(range(count))
+
+    def limited(path: Path, content: bytes) -> None:
+        if next(left, None) is None:
+            raise error
+        write(path, content)
+
+    monkeypatch.setattr(images, "write_whole", limited)
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the pictures that are drawn from here on."""
+    seen: list[int] = []
+
+    def noting(seed: int, index: int, size: pictures.Size) -> bytes:
+        seen.append(index)
+        return picture(seed, index, size)
+
+    monkeypatch.setattr(images, "picture", noting)
+    return seen
+
+
+def test_every_image_is_a_jpeg_in_the_folder_of_its_class(tmp_path: Path) -> None:
+    made = small(tmp_path / "set")
+    files = sorted((tmp_path / "set").glob("class-*/*.jpg"))
+    assert len(files) == len(made.files) == 20
+    assert {path.parent.name for path in files} == {"class-0000", "class-0001", "class-0002", "class-0003"}
+    for path in files:
+        with Image.open(path) as image:
+            image.load()
+            assert (image.format, image.mode) == ("JPEG", "RGB")
+
+
+def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
+    made = small(tmp_path)
+    found = listing(tmp_path)
+    assert (made.sha256, made.size_bytes, made.images) == (found.sha256, found.size_bytes, 20)
+    stored = json.loads((tmp_path / MANIFEST).read_text())
+    assert stored["schema_version"] == 1
+    assert {p for p in contents(tmp_path) if p.endswith(".jpg")} == set(stored["files"])
+    assert not list(tmp_path.rglob(".*"))
+    assert verify(tmp_path, workers=1) == []
+
+
+def test_all_may_read_it_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        small(tmp_path / "set")
+    finally:
+        os.umask(before)
+    for path in [tmp_path / "set", *(tmp_path / "set").rglob("*")]:
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
+
+
+def test_processes_change_nothing_in_the_bytes(tmp_path: Path) -> None:
+    small(tmp_path / "one", 50)
+    small(tmp_path / "two", 50, workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_another_seed_gives_other_images(tmp_path: Path) -> None:
+    assert not set(small(tmp_path / "a").files.values()) & set(small(tmp_path / "b", seed=1).files.values())
+
+
+def test_an_image_depends_on_its_seed_and_number_alone() -> None:
+    assert picture(3, 5, "small") == picture(3, 5, "small")
+    assert len({picture(seed, index, "small") for seed in (0, 1) for index in range(5)}) == 10
+
+
+def test_sizes_are_as_those_of_imagenet() -> None:
+    files = [picture(0, index, "imagenet") for index in range(150)]
+    shapes = [Image.open(io.BytesIO(file)).size for file in files]
+    assert 85_000 < statistics.mean(map(len, files)) < 130_000
+    assert statistics.mean(map(len, files)) < pictures.MAKES["imagenet"].room_bytes
+    assert statistics.median(map(len, files)) < statistics.mean(map(len, files)), "skewed, as a log-normal is"
+    assert 420 < statistics.mean(max(shape) for shape in shapes) < 580
+    assert len(set(shapes)) > 30
+    assert 0.1 < sum(height > width for width, height in shapes) / 150 < 0.4
+    assert shapes.count((500, 375)) > 20
+
+
+def test_small_ones_are_a_few_kilobytes() -> None:
+    files = [picture(0, index, "small") for index in range(100)]
+    assert 1_000 < statistics.mean(map(len, files)) < 5_000
+
+
+def test_fewer_images_than_classes_leave_no_class_empty(tmp_path: Path) -> None:
+    small(tmp_path, 3, classes=1000)
+    assert sorted(path.name for path in tmp_path.glob("class-*")) == ["class-0000", "class-0001", "class-0002"]
+
+
+def test_made_twice_nothing_is_drawn_nor_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = small(tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    numbers = drawn(monkeypatch)
+    assert small(tmp_path) == first
+    assert numbers == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+
+
+def test_more_images_extend_a_set_to_what_it_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(tmp_path / "long", 30, classes=25)
+    small(tmp_path / "grown", 10, classes=25)
+    numbers = drawn(monkeypatch)
+    small(tmp_path / "grown", 30, classes=25)
+    assert numbers == list(range(10, 30))
+    assert contents(tmp_path / "grown") == contents(tmp_path / "long")
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device", "x")])
+def test_what_was_stopped_is_not_finished_and_continues_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    small(tmp_path / "whole", 40)
+    with monkeypatch.context() as patch:
+        full_after(patch, 21, end)
+        with pytest.raises((KeyboardInterrupt, BenchError)):
+            small(tmp_path / "set", 40)
+    assert read_manifest(tmp_path / "set") is None
+    assert len(list((tmp_path / "set").rglob("*.jpg"))) == 21
+    numbers = drawn(monkeypatch)
+    small(tmp_path / "set", 40)
+    # Those of a task that was not finished are not in the journal, and are drawn again.
+    assert numbers == list(range(16, 40))
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+def test_a_full_disk_says_what_is_there_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_after(monkeypatch, 7, OSError(errno.ENOSPC, "No space left on device", "x"))
+    with pytest.raises(BenchError, match="the disk is full; 7 of 20 images are in") as raised:
+        small(tmp_path)
+    assert raised.value.exit_code == 1
+    assert "the same command continues" in str(raised.value.remedy)
+
+
+def test_a_disk_that_fails_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_after(monkeypatch, 7, OSError(errno.EIO, "Input/output error", "/x/y.jpg"))
+    with pytest.raises(BenchError, match=r"Input/output error: /x/y\.jpg; 7 of 20"):
+        small(tmp_path)
+
+
+def test_stopped_in_the_middle_of_a_file_no_half_one_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_descriptor: int, _mode: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fchmod", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        small(tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in (PLAN, JOURNAL)] == []
+
+
+def test_an_extension_that_was_stopped_is_not_taken_for_the_shorter_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(tmp_path, 10)
+    full_after(monkeypatch, 3, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        small(tmp_path, 30)
+    assert read_manifest(tmp_path) is None
+    assert sorted(read_journal(tmp_path)) == list(range(10))
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", None])
+def test_making_it_again_mends_what_was_damaged(tmp_path: Path, damage: bytes | None) -> None:
+    small(tmp_path)
+    whole = contents(tmp_path)
+    victim = tmp_path / "class-0001" / "00000005.jpg"
+    victim.write_bytes(damage) if damage is not None else victim.unlink()
+    small(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+def test_half_a_line_of_the_journal_and_a_file_cut_short_are_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        full_after(patch, 19, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            small(tmp_path / "set")
+    with (tmp_path / "set" / JOURNAL).open("a") as journal:
+        journal.write("16 12ab")
+    (tmp_path / "set" / "class-0000" / "00000000.jpg").write_bytes(b"cut")
+    small(tmp_path / "set")
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+def test_what_a_killed_process_left_is_no_part_of_the_set(tmp_path: Path) -> None:
+    small(tmp_path / "whole")
+    (tmp_path / "set" / "class-0000").mkdir(parents=True)
+    (tmp_path / "set" / PLAN).write_bytes((tmp_path / "whole" / PLAN).read_bytes())
+    (tmp_path / "set" / "class-0000" / ".00000004.jpg.tmp").write_bytes(b"half")
+    small(tmp_path / "set")
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"number": 0}, ("--images 0", "from 1 up")),
+        ({"number": -5}, ("--images -5", "from 1 up")),
+        ({"classes": 0}, ("--classes 0",)),
+        ({"classes": 1001}, ("--classes 1001", "1000 apart")),
+        ({"seed": -1}, ("--seed -1", "from 0 up")),
+        ({"workers": 0}, ("--workers 0",)),
+        ({"size": "huge"}, ("--size 'huge'", "imagenet, small")),
+    ],
+)
+def test_what_no_set_can_be_is_refused_before_anything_is_made(
+    tmp_path: Path, options: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    refused(tmp_path / "set", *words, **options)
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"seed": 9}, "seed"), ({"classes": 5}, "classes"), ({"size": "imagenet"}, "size"), ({"number": 19}, "images")],
+)
+def test_a_set_of_another_plan_is_refused_and_left_alone(tmp_path: Path, options: dict[str, Any], word: str) -> None:
+    small(tmp_path)
+    whole = contents(tmp_path)
+    refused(tmp_path, "another plan", word, "--images 20 --size small --seed 0 --classes 4", **options)
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "class-0000/00000000.jpg", MANIFEST])
+def test_a_directory_with_files_of_others_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"mine")
+    refused(tmp_path, "holds something else", name.partition("/")[0])
+    assert contents(tmp_path) == {name: b"mine"}
+
+
+def test_an_empty_disk_of_its_own_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    small(tmp_path)
+    assert verify(tmp_path, workers=1) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"seed": 1}', '{"schema_version": 99}', "\x00"])
+def test_a_plan_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / PLAN).write_text(text)
+    refused(tmp_path, PLAN, "give another directory")
+    assert (tmp_path / PLAN).read_text() == text
+
+
+def test_a_file_of_others_in_the_middle_of_a_set_stops_it_from_being_finished(tmp_path: Path) -> None:
+    small(tmp_path, 10)
+    (tmp_path / "class-0000" / "mine.jpg").write_bytes(b"mine")
+    with pytest.raises(BenchError, match=r"1 files that are no part of the set: class-0000/mine\.jpg"):
+        small(tmp_path, 20)
+    assert (tmp_path / "class-0000" / "mine.jpg").read_bytes() == b"mine"
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    refused(tmp_path / "file", "is a file", "--out")
+    refused(tmp_path / "file" / "below", "--out")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "x")
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    refused(tmp_path / "set", "Permission denied", "--out")
+
+
+def test_a_read_only_directory_is_an_error_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "x")
+
+    monkeypatch.setattr(Path, "chmod", denied)
+    with pytest.raises(BenchError, match="Read-only file system"):
+        small(tmp_path)
+
+
+class Disk:
+    """A disk with so much room."""
+
+    f_frsize = 1000
+
+    def __init__(self, blocks: int, files: int = 0, free_files: int = 0) -> None:
+        self.f_bavail, self.f_files, self.f_favail = blocks, files, free_files
+
+
+@pytest.mark.parametrize(
+    ("disk", "words"),
+    [
+        (Disk(114_000), ("1,000 images of about 115 kB are 115.0 MB", "114.0 MB free", "991 images fit")),
+        (Disk(10**6, 10**6, 999), ("1,000 files", "room for 999 more")),
+    ],
+)
+def test_too_little_room_is_said_before_the_first_file_with_the_arithmetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Disk, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("os.statvfs", lambda _: disk)
+    refused(tmp_path / "new" / "set", *words, number=1000, size="imagenet")
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_already_there_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(tmp_path, 20)
+    monkeypatch.setattr("os.statvfs", lambda _: Disk(6 * 5))
+    assert small(tmp_path, 25).images == 25
+    refused(tmp_path, "6 images", number=31)
+
+
+def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
+    def second(_done: int, _of: int) -> None:
+        refused(tmp_path, "another bench is making")
+
+    small(tmp_path, progress=second)
+
+
+def test_progress_comes_to_its_end(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    small(tmp_path, 40, progress=lambda done, of: told.append((done, of)))
+    assert told == [(16, 40), (32, 40), (40, 40)]
+
+
+def die(_task: int) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def fail(task: int) -> int:
+    if task == 3:
+        raise OSError(errno.ENOSPC, "No space left on device", f"/{task}")
+    return task
+
+
+def test_a_worker_that_is_killed_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(BenchError, match="was killed") as raised:
+        list(spread(die, range(2), 2))
+    assert "--workers" in str(raised.value.remedy)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_a_task_arrives_whole_and_no_process_stays(workers: int) -> None:
+    with pytest.raises(OSError, match="No space") as raised:
+        list(spread(fail, range(40), workers))
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, "/3")
+    assert multiprocessing.active_children() == []
+
+
+def test_every_task_is_done_once() -> None:
+    assert sorted(spread(abs, range(100), 2)) == list(range(100))
+    assert list(spread(abs, [], 2)) == []
+
+
+def test_nothing_is_said_to_be_there_before_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    write = write_readable
+
+    def noting(path: Path, text: str) -> None:
+        order.append(path.name)
+        write(path, text)
+
+    monkeypatch.setattr(generate, "write_readable", noting)
+    monkeypatch.setattr("os.sync", lambda: order.append("sync"))
+    small(tmp_path)
+    assert order == [PLAN, "sync", MANIFEST]

@@ -1,0 +1,240 @@
+"""From --data to a data set: every layout torchvision reads, and a refusal with a remedy for all that is none."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scenarios.datasets.generate import make
+from scenarios.datasets.layouts import MOST_CLASSES
+from scenarios.datasets.manifest import MANIFEST
+from scenarios.datasets.resolve import resolve
+from scenarios.worker.listing import listing
+from scenarios.worker.models import CLASSES
+from suite.errors import RequestError
+
+CIFAR10 = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"]
+MNIST = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+
+
+def fill(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"image")
+    return root
+
+
+def refused(text: str, home: Path, *words: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        resolve(text, home)
+    told = f"{raised.value.message} {raised.value.remedy}"
+    assert raised.value.remedy
+    assert all(word in told for word in words), told
+
+
+def test_a_folder_of_classes_with_images_of_many_kinds(tmp_path: Path) -> None:
+    fill(tmp_path, "cat/1.jpg", "cat/deep/2.JPEG", "dog/3.png", "dog/4.Webp", "dog/notes.txt", "readme.md")
+    name, found = resolve(f"imagefolder:{tmp_path}", tmp_path)
+    assert (name, found.kind, found.images, found.size_bytes) == ("imagefolder", "imagefolder", 4, 30)
+    assert (found.directory, found.sha256) == (str(tmp_path), listing(tmp_path).sha256)
+
+
+def test_of_ilsvrc2012_the_training_images_alone_are_taken(tmp_path: Path) -> None:
+    fill(tmp_path, "train/n01440764/a.JPEG", "train/n01443537/b.JPEG", "val/n01440764/c.JPEG", "devkit/data.mat")
+    name, found = resolve(f"imagenet:{tmp_path}", tmp_path)
+    assert (name, found.kind, found.images, found.directory) == ("imagenet", "imagenet", 2, str(tmp_path / "train"))
+    assert resolve(f"imagenet:{tmp_path}/train", tmp_path)[1] == found
+
+
+def test_imagenet_whose_train_is_a_link_is_taken_from_where_it_is(tmp_path: Path) -> None:
+    fill(tmp_path / "disk", "n01440764/a.JPEG")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train").symlink_to(tmp_path / "disk")
+    assert resolve(f"imagenet:{tmp_path}/mine", tmp_path)[1].directory == str(tmp_path / "disk")
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder", "names", "images"),
+    [("cifar10", "cifar-10-batches-py", CIFAR10, 50_000), ("mnist", "MNIST/raw", MNIST, 60_000)],
+)
+def test_sets_of_fixed_files(tmp_path: Path, kind: str, folder: str, names: list[str], images: int) -> None:
+    fill(tmp_path, *(f"{folder}/{name}" for name in names))
+    name, found = resolve(f"{kind}:{tmp_path}", tmp_path)
+    assert (name, found.kind, found.images, found.directory) == (kind, kind, images, str(tmp_path))
+    (tmp_path / folder / names[2]).write_bytes(b"")
+    refused(f"{kind}:{tmp_path}", tmp_path, names[2], "unpack")
+    refused(f"{kind}:{tmp_path / folder}", tmp_path, names[0], "directory that you name")
+
+
+def test_the_directory_may_be_relative_a_link_or_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "pets", "cat/1.jpg")
+    (tmp_path / "link").symlink_to("pets")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for written in ("pets", "link", "~/pets", "./pets/"):
+        assert resolve(f"imagefolder:{written}", tmp_path)[1].directory == str(tmp_path / "pets")
+
+
+def test_what_a_file_system_and_the_user_hide_is_no_class(tmp_path: Path) -> None:
+    fill(tmp_path, "cat/1.jpg", ".thumbs/1.jpg")
+    (tmp_path / "lost+found").mkdir()
+    assert resolve(f"imagefolder:{tmp_path}", tmp_path)[1].images == 1
+
+
+def empty(root: Path) -> None:
+    root.mkdir()
+
+
+def classless(root: Path) -> None:
+    fill(root, "1.jpg")
+
+
+def without_images(root: Path) -> None:
+    fill(root, "cat/notes.txt", "cat/1.jpg")
+    fill(root, "dog/notes.txt")
+
+
+def empty_files(root: Path) -> None:
+    fill(root, "cat/1.jpg")
+    (root / "cat" / "1.jpg").write_bytes(b"")
+
+
+def empty_class(root: Path) -> None:
+    fill(root, "cat/1.jpg")
+    (root / "dog").mkdir()
+
+
+def in_a_circle(root: Path) -> None:
+    fill(root, "cat/1.jpg")
+    (root / "cat" / "again").symlink_to("..")
+
+
+def linked_to_nothing(root: Path) -> None:
+    fill(root, "cat/1.jpg")
+    (root / "cat" / "2.jpg").symlink_to("nowhere.jpg")
+
+
+def linked_away(root: Path) -> None:
+    fill(root, "cat/1.jpg")
+    (root / "dog").symlink_to("../elsewhere")
+
+
+def linked_by_an_absolute_path(root: Path) -> None:
+    fill(root, "cat/1.jpg")
+    (root / "cat" / "2.jpg").symlink_to(root / "cat" / "1.jpg")
+
+
+def a_file(root: Path) -> None:
+    root.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda _: None, ("there is no",)),
+        (a_file, ("is not a directory",)),
+        (empty, ("is empty",)),
+        (classless, ("no class folders", "DIR/CLASS/*.jpg")),
+        (without_images, ("1 of 2 class folders", "hold no images: dog", ".jpeg")),
+        (empty_files, ("1 of 1 class folders",)),
+        (empty_class, ("hold no images: dog",)),
+        (in_a_circle, ("cannot read", "again", "links")),
+        (linked_to_nothing, ("cannot read", "2.jpg")),
+        (linked_away, ("1 links that lead nowhere in a container", "dog", "cp -rlL")),
+        (linked_by_an_absolute_path, ("1 links", "cat/2.jpg", "cp -rL")),
+    ],
+)
+def test_what_is_no_folder_of_images_is_refused(
+    tmp_path: Path, prepare: Callable[[Path], None], words: tuple[str, ...]
+) -> None:
+    prepare(tmp_path / "data")
+    refused(f"imagefolder:{tmp_path / 'data'}", tmp_path, *words)
+
+
+def test_more_classes_than_the_models_have_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path, *(f"{number}/1.jpg" for number in range(MOST_CLASSES + 1)))
+    refused(f"imagefolder:{tmp_path}", tmp_path, "1001 class folders", "1000 apart")
+    assert MOST_CLASSES == CLASSES
+
+
+def test_links_inside_the_directory_are_fine(tmp_path: Path) -> None:
+    fill(tmp_path, "cat/1.jpg")
+    (tmp_path / "cat" / "2.jpg").symlink_to("1.jpg")
+    (tmp_path / "dog").symlink_to("./dog/../cat")
+    (tmp_path / "dog").unlink()
+    (tmp_path / "dog").symlink_to("cat")
+    assert resolve(f"imagefolder:{tmp_path}", tmp_path)[1].images == 4
+
+
+@pytest.mark.parametrize("names", [["cats/1.jpg"], ["train/cats/1.jpg"], ["train/n01440764.tar"], ["n1/1.JPEG"]])
+def test_imagenet_without_its_classes_is_refused(tmp_path: Path, names: list[str]) -> None:
+    refused(f"imagenet:{fill(tmp_path, *names)}", tmp_path, "n01440764", "train/")
+
+
+def test_imagenet_with_folders_that_are_no_classes_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, "n01440764/a.JPEG", "val/b.JPEG")
+    refused(f"imagenet:{tmp_path}", tmp_path, "no classes: val", "imagefolder:DIR")
+
+
+def test_a_directory_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "cat/1.jpg")
+
+    def denied(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", denied)
+    refused(f"imagefolder:{tmp_path}", tmp_path, "Permission denied", "who may read it")
+
+
+@pytest.mark.parametrize("text", ["", "photos:/x", "imagenet", "imagenet:", "generated:"])
+def test_words_that_name_no_data_set_are_refused(tmp_path: Path, text: str) -> None:
+    refused(text, tmp_path, "is no data set")
+
+
+def test_synthetic_data_are_no_files(tmp_path: Path) -> None:
+    refused("synthetic", tmp_path, "--scenario synthetic")
+
+
+def generated(directory: Path, images: int = 6) -> Path:
+    make(directory, images, "small", classes=3, workers=1)
+    return directory
+
+
+def test_a_generated_set_is_an_image_folder_of_that_name(tmp_path: Path) -> None:
+    manifest = make(tmp_path / "set", 6, "small", classes=3, workers=1)
+    name, found = resolve(f"generated:{tmp_path}/set", tmp_path)
+    assert (name, found.kind, found.images) == ("generated", "imagefolder", 6)
+    assert (found.sha256, found.size_bytes) == (manifest.sha256, manifest.size_bytes)
+
+
+def test_without_a_directory_the_newest_finished_set_is_taken(tmp_path: Path) -> None:
+    first, second = generated(tmp_path / "data" / "z"), generated(tmp_path / "data" / "a")
+    os.utime(first / MANIFEST, ns=(1, 1))
+    (generated(tmp_path / "data" / "later") / MANIFEST).unlink()
+    (tmp_path / "data" / "broken").mkdir()
+    (tmp_path / "data" / "broken" / "plan.json").write_text("{")
+    assert resolve("generated", tmp_path)[1].directory == str(second)
+
+
+def test_without_any_generated_set_it_is_told_how_to_make_one(tmp_path: Path) -> None:
+    refused("generated", tmp_path, "no data set has been generated", "bench data make")
+
+
+def test_an_interrupted_set_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    directory = generated(tmp_path / "data" / "set")
+    (directory / MANIFEST).unlink()
+    again = f"bench data make --images 6 --size small --classes 3 --out {directory}"
+    refused("generated", tmp_path, "was interrupted", again)
+    refused(f"generated:{directory}", tmp_path, "was interrupted", again)
+
+
+def test_a_generated_set_that_changed_is_refused(tmp_path: Path) -> None:
+    directory = generated(tmp_path / "set")
+    (directory / "class-0000" / "00000000.jpg").write_bytes(b"cut")
+    refused(f"generated:{directory}", tmp_path, "has changed", "bench data verify")
+
+
+def test_a_folder_of_ones_own_is_no_generated_set(tmp_path: Path) -> None:
+    fill(tmp_path, "cat/1.jpg")
+    refused(f"generated:{tmp_path}", tmp_path, "no generated data set", f"imagefolder:{tmp_path}")

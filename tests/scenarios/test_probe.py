@@ -1,0 +1,238 @@
+"""A probe as the host sees it: what the worker says becomes metrics, and every bad end one clear failure."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.probe import PROBES, Probe, scratch_bytes
+from scenarios.probe_startup import Stopwatch
+from scenarios.registry import get_scenario
+from scenarios.worker.probes.request import PROBES as OF_THE_WORKER
+from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Instance
+from suite.plan import Trial
+from suite.profiles import PROFILES
+
+Scripted = Callable[..., Any]
+MIB = 1 << 20
+
+
+def event(name: str, t: float, **fields: object) -> str:
+    return json.dumps({"event": name, "t": t, **fields})
+
+
+RATE = {"value": 12.5, "unit": "GB/s", "better": "more", "samples": [12.0, 12.5, 13.0]}
+STORY = [
+    event("started", 100.0),
+    event("environment", 100.5, environment={"kernel": "6.1", "threads": 1}),
+    event("metrics", 104.5, metrics={"triad-one-thread": RATE}, details={"array_bytes": 64}),
+    event("done", 104.75, usage={"cpu_s": 3.5}),
+]
+
+
+@pytest.fixture
+def probe(trial: Trial) -> Trial:
+    return trial.model_copy(update={"scenario": "probe", "model": "memory", "workload": None})
+
+
+def failure(trial: Trial, node: Any, observer: Any) -> MeasurementError:
+    with pytest.raises(MeasurementError) as raised:
+        Probe().measure(trial, [Instance(node)], observer, nullcontext())
+    return raised.value
+
+
+def test_what_the_worker_says_becomes_metrics(probe: Trial, observer: Any, scripted: Scripted) -> None:
+    node = scripted(*STORY, node={"facts": {"accelerator": "kvm"}, "attestation": '{"userland_sha256": "ab"}'})
+    measured = Probe().measure(probe, [Instance(node)], observer, nullcontext())
+    assert measured.metrics["triad-one-thread"].model_dump() == RATE
+    assert (measured.throughput_images_per_s, measured.steps) == (None, None)
+    assert measured.environment.accelerator == "kvm"
+    assert measured.environment.userland_sha256 == "ab"
+    assert measured.environment.kernel == "6.1"
+    assert measured.usage is not None
+    assert measured.usage.cpu_s == 3.5
+    assert measured.details["array_bytes"] == 64
+    assert measured.timeline is None, "the worker's clock ran longer than the host's"
+    assert observer.phases == [(name, "") for name in ("attesting", "launching", "preparing", "measuring", "finishing")]
+
+
+def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, scripted: Scripted) -> None:
+    node = scripted(*STORY, node={"data": "/mnt/data"})
+    Probe(device="cuda", fio_job="[a]\nsize=1m", devices=1, parallel="none").measure(
+        probe, [Instance(node)], observer, nullcontext()
+    )
+    argv, given = node.started[0]
+    assert argv[-2:] == ["scenarios.worker", "--probe"]
+    assert json.loads(given) == {
+        "probe": "memory",
+        "threads": 1,
+        "directory": "/mnt/data",
+        "size": "smoke",
+        "job": None,
+        "device": "cuda",
+    }
+
+
+def test_the_host_counts_from_the_launch_to_the_end(probe: Trial, observer: Any, scripted: Scripted) -> None:
+    node = scripted(*STORY)
+    seen: list[int] = []
+
+    @contextmanager
+    def account() -> Iterator[None]:
+        seen.append(len(node.started))
+        yield
+        seen.append(len(node.started))
+
+    Probe().measure(probe, [Instance(node)], observer, account())
+    assert seen == [0, 1]
+
+
+def test_a_metric_that_was_refused_is_told_and_absent(
+    probe: Trial, observer: Any, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(observer, "note", notes.append)
+    told = event("metrics", 104.0, metrics={"page-fault": RATE}, details={"refused": {"getppid": "no perf"}})
+    measured = Probe().measure(probe, [Instance(scripted(*STORY[:2], told, STORY[3]))], observer, nullcontext())
+    assert list(measured.metrics) == ["page-fault"]
+    assert notes == ["getppid cannot be measured on bare-metal: no perf"]
+
+
+def test_the_workers_reason_and_remedy_are_kept(probe: Trial, observer: Any, scripted: Scripted) -> None:
+    said = event("error", 101.0, kind="probe", message="fio is not installed here", remedy="bench image build")
+    error = failure(probe, scripted(STORY[0], said, status=1), observer)
+    assert (error.kind, error.message, error.remedy) == ("probe", "fio is not installed here", "bench image build")
+    assert error.output_tail == "the last words"
+    assert error.command[-1] == "--probe"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        ({}, "measured nothing"),
+        ({"x": {**RATE, "value": 0.0}}, "greater than 0"),
+        ({"x": {**RATE, "better": "most"}}, "better"),
+        ({"x": 7}, "cannot be recorded"),
+        (None, "measured nothing"),
+    ],
+)
+def test_what_is_no_metric_is_not_recorded(
+    metrics: object, says: str, probe: Trial, observer: Any, scripted: Scripted
+) -> None:
+    error = failure(probe, scripted(*STORY[:2], event("metrics", 104.5, metrics=metrics), STORY[3]), observer)
+    assert error.kind == "protocol"
+    assert says in error.message
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        STORY[1:],
+        [STORY[0], *STORY],
+        [*STORY[:2], STORY[3]],
+        [*STORY, STORY[3]],
+        ["Segmentation fault"],
+        ["[]"],
+        ["{}"],
+        [event("measured", 1.0)],
+        ['{"event": "started", "t": NaN}'],
+        ['{"event": "started", "t": "now"}'],
+        ['{"event": [], "t": 1}'],
+    ],
+)
+def test_what_does_not_belong_there_is_quoted(
+    story: list[str], probe: Trial, observer: Any, scripted: Scripted
+) -> None:
+    node = scripted(*story)
+    error = failure(probe, node, observer)
+    assert error.kind == "protocol"
+    assert "the worker said in the phase" in error.message
+    assert error.remedy
+    assert node.process.killed
+
+
+def test_a_worker_that_ends_early_has_failed(probe: Trial, observer: Any, scripted: Scripted) -> None:
+    assert failure(probe, scripted(*STORY[:3]), observer).kind == "protocol"
+    assert failure(probe, scripted(*STORY[:2], status=137), observer).kind == "killed"
+    timeout = failure(probe, scripted(*STORY[:2], None), observer)
+    assert (timeout.kind, "'measuring'" in timeout.message) == ("timeout", True)
+
+
+def test_a_probe_that_nobody_knows_is_refused(probe: Trial, observer: Any, scripted: Scripted) -> None:
+    error = failure(probe.model_copy(update={"model": "gpu"}), scripted(), observer)
+    assert error.kind == "probe"
+    assert "startup" in str(error.remedy)
+
+
+@pytest.mark.parametrize(
+    ("data", "scratch", "says"), [(None, 1 << 40, "no data volume"), ("/mnt/data", 127 * MIB, "133 MB are planned")]
+)
+def test_the_disk_probe_needs_the_room_that_was_planned(
+    data: str | None, scratch: int, says: str, probe: Trial, observer: Any, scripted: Scripted
+) -> None:
+    disk = probe.model_copy(update={"model": "disk", "scratch_bytes": scratch})
+    node = scripted(*STORY, node={"data": data})
+    error = failure(disk, node, observer)
+    assert error.kind == "probe"
+    assert "the disk probe writes 134 MB" in error.message
+    assert says in error.message
+    assert error.remedy
+    assert node.started == []
+
+
+def test_the_room_is_planned_for_the_disk_probe_alone() -> None:
+    assert scratch_bytes(["memory", "startup"], "smoke") is None
+    assert scratch_bytes(["memory", "disk"], "smoke") == 192 * MIB
+    assert scratch_bytes(PROBES, "paper") == 6144 * MIB
+    assert scratch_bytes(["disk"], "smoke", "[a]\nsize=10m\nnumjobs=2") == 30 * MIB
+    for profile in PROFILES:
+        assert scratch_bytes(["disk"], profile)
+
+
+def test_a_bad_job_file_is_refused_before_anything_is_started() -> None:
+    for job in ("", "[a]\nsize=1m\nexec_prerun=reboot", "[a]\nrw=read"):
+        with pytest.raises(RequestError, match="--fio-job"):
+            Probe(fio_job=job)
+    with pytest.raises(RequestError):
+        scratch_bytes(["disk"], "smoke", "[a]")
+
+
+def test_every_probe_but_the_start_up_is_the_workers() -> None:
+    assert set(PROBES) == {*OF_THE_WORKER, "startup"}
+    assert get_scenario("probe") is Probe
+
+
+def test_the_start_up_is_the_training_workers_own(trial: Trial, here: Any, observer: Any) -> None:
+    startup = trial.model_copy(update={"scenario": "probe", "model": "startup", "workload": None})
+    measured = Probe().measure(startup, [Instance(here)], observer, nullcontext())
+    assert list(measured.metrics) == ["first-instruction", "import-torch", "first-step"]
+    seconds = [metric.value for metric in measured.metrics.values()]
+    assert 0 < seconds[0] < seconds[1] < seconds[2] < measured.elapsed_s
+    assert {(metric.unit, metric.better) for metric in measured.metrics.values()} == {("s", "less")}
+    assert (measured.throughput_images_per_s, measured.steps) == (None, None)
+    assert (measured.details["model"], measured.details["steps"]) == ("alexnet", 1)
+
+
+def test_a_start_up_that_ended_before_its_first_step_is_a_failure(observer: Any) -> None:
+    stopwatch = Stopwatch(observer)
+    for phase in ("launching", "importing"):
+        stopwatch.phase(phase)
+    with pytest.raises(MeasurementError, match="never came to 'building'"):
+        stopwatch.metrics()
+    assert observer.phases == [("launching", ""), ("importing", "")]
+
+
+def test_a_probe_measures_through_a_node(probe: Trial, here: Any, observer: Any, tmp_path: Path) -> None:
+    here.data = str(tmp_path)
+    job = "[seq]\nrw=write\nsize=4m\nbs=256k"
+    disk = probe.model_copy(update={"model": "disk", "scratch_bytes": 8 * MIB})
+    measured = Probe(fio_job=job).measure(disk, [Instance(here)], observer, nullcontext())
+    assert measured.metrics["seq-throughput"].unit == "MiB/s"
+    assert measured.details["job"] == "[seq]\nrw=write\nsize=4m\nbs=256k"
+    assert measured.timeline is not None
+    assert measured.timeline.launch_s is not None
+    assert 0 < measured.timeline.launch_s < measured.elapsed_s

@@ -1,0 +1,278 @@
+"""Training on a data set, as the host sees it: the set is the planned one, in the planned state, and on the record."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.job import Devices, run_job, specification, worker_argv
+from scenarios.reading import Loading, data_of
+from scenarios.real import Real
+from scenarios.registry import get_scenario
+from scenarios.synthetic import Synthetic
+from scenarios.worker.listing import listing
+from suite.datasets import Dataset
+from suite.envelope import GIB, Envelope
+from suite.errors import CommandError, MeasurementError
+from suite.interfaces import Completed, Instance
+from suite.plan import Trial
+from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
+from tests.scenarios.pictures import damage, folder
+from tests.scenarios.test_job import STORY, event
+
+SHA256 = "ab" * 32
+USE = {
+    "decoder": "simplejpeg",
+    "loader_workers": 2,
+    "images_read": 20,
+    "bytes_read": 4000,
+    "damaged": 1,
+    "damaged_files": ["a/1.jpg"],
+}
+
+
+@dataclass
+class ReadingNode(ScriptedNode):
+    """Says of its page cache what it was given."""
+
+    says: dict[str, Any] = field(default_factory=dict)
+    asked: list[tuple[list[str], float]] = field(default_factory=list)
+    fails: CommandError | None = None
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        if "--page-cache" not in argv:
+            return super().run(argv, stdin=stdin, timeout_s=timeout_s, check=check)
+        if self.fails:
+            raise self.fails
+        self.asked.append((list(argv), timeout_s))
+        seen = {"sha256": SHA256, "files": 20, "size_bytes": 4000, "page_cache_share": 0.0}
+        return Completed(0, json.dumps({**seen, **self.says}), "")
+
+
+@pytest.fixture
+def planned(trial: Trial) -> Trial:
+    dataset = Dataset(kind="imagefolder", directory="/data/pets", sha256=SHA256, images=20, size_bytes=4000)
+    return trial.model_copy(update={"scenario": "real", "dataset": dataset, "page_cache": "cold"})
+
+
+@pytest.fixture
+def reading() -> Callable[..., ReadingNode]:
+    def make(
+        *, data: str | None = "/mnt/data", use: object = USE, fails: CommandError | None = None, **says: Any
+    ) -> Any:
+        done = event("done", 109.75, **({"data_use": use} if use else {}))
+        return ReadingNode(process=ScriptedProcess([*STORY[:-1], done]), data=data, says=says, fails=fails)
+
+    return make
+
+
+def failure(trial: Trial, node: ScriptedNode, observer: Any) -> MeasurementError:
+    with pytest.raises(MeasurementError) as raised:
+        Real().measure(trial, [Instance(node)], observer, nullcontext())
+    assert node.started == [] or raised.value.kind == "protocol", "nothing is launched that cannot count"
+    return raised.value
+
+
+def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, observer: Any, reading: Any) -> None:
+    node = reading(page_cache_share=0.002)
+    use = Real(loader_workers=2).measure(planned, [Instance(node)], observer, nullcontext()).data_use
+    assert use is not None
+    assert use.model_dump() == {
+        **USE,
+        "kind": "imagefolder",
+        "sha256": SHA256,
+        "images": 20,
+        "size_bytes": 4000,
+        "page_cache_share": 0.002,
+    }
+    argv, timeout_s = node.asked[0]
+    assert argv[-5:] == ["-m", "scenarios.worker", "--page-cache", "cold", "/mnt/data"]
+    assert timeout_s == planned.trial_timeout_s
+
+
+def test_the_page_cache_is_arranged_before_the_host_counts(planned: Trial, observer: Any, reading: Any) -> None:
+    node, entered = reading(), []
+
+    @contextmanager
+    def account() -> Iterator[None]:
+        entered.append((len(node.asked), len(node.started)))
+        yield
+
+    run_job(planned, node, observer, account(), Devices(), Loading())
+    assert entered == [(1, 0)]
+    assert observer.phases[:3] == [("attesting", ""), ("page cache", "cold"), ("launching", "")]
+
+
+def test_the_job_is_told_where_the_data_are_in_the_target(planned: Trial, observer: Any, reading: Any) -> None:
+    node = reading()
+    Real(loader_workers=3, decoder="pillow").measure(planned, [Instance(node)], observer, nullcontext())
+    assert json.loads(node.started[0][1])["data"] == {
+        "kind": "imagefolder",
+        "directory": "/mnt/data",
+        "loader_workers": 3,
+        "decoder": "pillow",
+    }
+
+
+@pytest.mark.parametrize(("asked", "wanted"), [(None, 2), (0, 0), (5, 5)])
+def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
+    asked: int | None, wanted: int, planned: Trial, reading: Any
+) -> None:
+    trial = planned.model_copy(update={"envelope": Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1)})
+    data = data_of(trial, reading(), Loading(asked))
+    assert data is not None
+    assert data["loader_workers"] == wanted
+
+
+def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripted: Any) -> None:
+    assert "data" not in json.loads(specification(trial, Devices(), data_of(trial, scripted(), Loading())))
+    measured = Synthetic().measure(trial, [Instance(scripted(*STORY))], observer, nullcontext())
+    assert measured.data_use is None
+    assert "page cache" not in [phase for phase, _ in observer.phases]
+
+
+def test_another_data_set_in_the_target_is_refused(planned: Trial, observer: Any, reading: Any) -> None:
+    error = failure(planned, reading(sha256="cd" * 32, files=19, size_bytes=3000), observer)
+    assert error.kind == "dataset"
+    assert "the target sees another data set: 19 files of 3000 bytes" in error.message
+    assert error.remedy
+
+
+@pytest.mark.parametrize(("state", "share"), [("cold", 0.0101), ("cold", 1.0), ("warm", 0.949), ("warm", 0.0)])
+def test_a_page_cache_in_another_state_is_refused(
+    state: str, share: float, planned: Trial, observer: Any, reading: Any
+) -> None:
+    trial = planned.model_copy(update={"page_cache": state})
+    error = failure(trial, reading(page_cache_share=share), observer)
+    assert error.kind == "page-cache"
+    assert f"{share:.1%}" in error.message
+    assert error.remedy
+
+
+@pytest.mark.parametrize(("state", "share"), [("cold", 0.01), ("warm", 0.95), ("warm", 1)])
+def test_the_state_need_not_be_perfect(state: str, share: float, planned: Trial, observer: Any, reading: Any) -> None:
+    trial = planned.model_copy(update={"page_cache": state})
+    use = Real().measure(trial, [Instance(reading(page_cache_share=share))], observer, nullcontext()).data_use
+    assert use is not None
+    assert use.page_cache_share == share
+
+
+def test_a_state_that_the_target_hides_is_absent_from_the_record(planned: Trial, observer: Any, reading: Any) -> None:
+    use = Real().measure(planned, [Instance(reading(page_cache_share=None))], observer, nullcontext()).data_use
+    assert use is not None
+    assert use.page_cache_share is None
+
+
+def test_a_set_that_memory_cannot_hold_is_not_read_for_nothing(planned: Trial, observer: Any, reading: Any) -> None:
+    assert planned.dataset is not None
+    large = planned.dataset.model_copy(update={"size_bytes": GIB + 1})
+    node = reading()
+    error = failure(planned.model_copy(update={"page_cache": "warm", "dataset": large}), node, observer)
+    assert error.kind == "page-cache"
+    assert "1.00 GiB cannot be kept" in error.message
+    assert "2.00 GiB of memory 1.00 GiB are left" in error.message
+    assert node.asked == []
+    assert "--cache cold" in str(error.remedy)
+
+
+@pytest.mark.parametrize("share", [1.5, -0.1, "all", True])
+def test_a_share_that_is_none_is_refused(share: object, planned: Trial, observer: Any, reading: Any) -> None:
+    assert failure(planned, reading(page_cache_share=share), observer).kind in ("protocol", "page-cache")
+
+
+def test_a_target_without_a_data_volume_is_refused(planned: Trial, observer: Any, reading: Any) -> None:
+    assert failure(planned, reading(data=None), observer).kind == "dataset"
+
+
+def test_a_data_set_that_the_target_cannot_read_keeps_its_words(planned: Trial, observer: Any, reading: Any) -> None:
+    fails = CommandError(["env"], 1, "the data set cannot be read: [Errno 13] Permission denied: '/mnt/data/a'")
+    error = failure(planned, reading(fails=fails), observer)
+    assert error.kind == "dataset"
+    assert "Permission denied" in error.message
+
+
+def test_a_data_set_that_takes_too_long_is_a_timeout(planned: Trial, observer: Any, reading: Any) -> None:
+    error = failure(planned, reading(fails=CommandError(["env"], None, "")), observer)
+    assert error.kind == "timeout"
+    assert "120 s" in error.message
+
+
+@pytest.mark.parametrize("use", [None, {}, {**USE, "images_read": -1}, {**USE, "colour": 1}, [1]])
+def test_a_worker_that_does_not_say_what_it_has_read_has_failed(
+    use: object, planned: Trial, observer: Any, reading: Any
+) -> None:
+    assert failure(planned, reading(use=use), observer).kind == "protocol"
+
+
+def test_a_trial_without_a_data_set_is_refused(trial: Trial, observer: Any, reading: Any) -> None:
+    assert failure(trial, reading(), observer).kind == "dataset"
+
+
+def test_every_scenario_takes_the_options_of_all() -> None:
+    options = {"device": "cpu", "devices": 1, "parallel": "none", "loader_workers": None, "decoder": "auto"}
+    for name in ("synthetic", "real"):
+        assert get_scenario(name)(**options, fio_job=None).name == name
+
+
+def test_the_huge_pages_of_an_ablation_are_the_only_change_of_the_allocator(trial: Trial, scripted: Any) -> None:
+    plain = worker_argv(scripted(), trial)
+    switched = worker_argv(scripted(), trial.model_copy(update={"ablation": "huge-pages"}))
+    assert set(switched) - set(plain) == {"GLIBC_TUNABLES=glibc.malloc.hugetlb=1"}
+    assert set(plain) <= set(switched)
+
+
+@pytest.fixture
+def small(trial: Trial, tmp_path: Path) -> tuple[Trial, HereNode]:
+    """A real trial on a real, small set."""
+    folder(tmp_path, 24)
+    damage(tmp_path, 5)
+    seen = listing(tmp_path)
+    dataset = Dataset(
+        kind="imagefolder", directory=str(tmp_path), sha256=seen.sha256, images=24, size_bytes=seen.size_bytes
+    )
+    return trial.model_copy(update={"dataset": dataset, "page_cache": "warm"}), HereNode(data=str(tmp_path))
+
+
+def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], observer: Any) -> None:
+    trial, node = small
+    measured = Real(loader_workers=1).measure(trial, [Instance(node)], observer, nullcontext())
+    node.processes[0].close()
+    assert measured.throughput_images_per_s is not None
+    assert measured.steps is not None
+    assert min(measured.steps.data_s) > 0, "waiting for data and making floats of them takes time"
+    use = measured.data_use
+    assert use is not None
+    assert (use.decoder, use.loader_workers, use.page_cache_share) == ("simplejpeg", 1, 1.0)
+    assert use.images_read >= 2 * 5
+    assert use.bytes_read > 0
+    assert use.damaged <= 3
+
+
+def test_devices_in_processes_of_their_own_read_together(small: tuple[Trial, HereNode], observer: Any) -> None:
+    trial, node = small
+    trial = trial.model_copy(update={"envelope": Envelope(cpus=(0,), memory_bytes=GIB, threads=2)})
+    use = (
+        Real(devices=2, parallel="ddp", loader_workers=0)
+        .measure(trial, [Instance(node)], observer, nullcontext())
+        .data_use
+    )
+    node.processes[0].close()
+    assert use is not None
+    assert use.images_read - use.damaged == 2 * 2 * 5
+
+
+def test_too_much_damage_fails_the_trial_with_names(small: tuple[Trial, HereNode], observer: Any) -> None:
+    trial, node = small
+    names = [damage(Path(str(node.data)), number) for number in range(20)]
+    seen = listing(str(node.data))
+    assert trial.dataset is not None
+    trial = trial.model_copy(update={"dataset": trial.dataset.model_copy(update={"sha256": seen.sha256})})
+    with pytest.raises(MeasurementError, match="could not be decoded") as raised:
+        Real(loader_workers=0).measure(trial, [Instance(node)], observer, nullcontext())
+    node.processes[0].close()
+    assert raised.value.kind == "data"
+    assert any(name in raised.value.message for name in names)

@@ -1,0 +1,31 @@
+import pytest
+
+from suite.datasets import KINDS, parse_data
+from suite.errors import RequestError
+
+
+def test_what_is_drawn_or_made_here_needs_no_directory() -> None:
+    assert parse_data("synthetic") == ("synthetic", None)
+    assert parse_data("generated") == ("generated", None)
+    assert parse_data("generated:/d") == ("generated", "/d")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_and_its_directory_are_told_apart_at_the_first_colon(kind: str) -> None:
+    assert parse_data(f"{kind}:/a:b") == (kind, "/a:b")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "imagenet", "imagenet:", "generated:", "synthetic:", "synthetic:/d", "coco:/d", "/d"]
+)
+def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
+    with pytest.raises(RequestError, match="is no data set") as caught:
+        parse_data(text)
+    assert caught.value.remedy
+    assert "imagefolder:DIR" in caught.value.remedy
+
+
+def test_what_is_refused_cannot_play_with_the_terminal() -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_data("\x1b[31mred")
+    assert "\x1b" not in caught.value.message
