@@ -10,6 +10,8 @@ PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsp
 TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables $(if $(shell command -v dockerd),,docker.io) \
                  $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
 TESTS ?= tests
+# How pytest ends when a part (TESTS=...) holds none of a kind.
+NO_TESTS := 5
 
 .PHONY: quickstart setup setup-test test lint format schema help
 
@@ -57,8 +59,10 @@ test: setup-test
 	$(BENCH) image build
 	@echo "== removing what a crashed run may have left"
 	$(BENCH) clean
-	@echo "== running the tests"
-	$(VENV)/bin/python -m pytest $(TESTS)
+	@echo "== running the tests that need no machine to themselves, on two processes"
+	$(VENV)/bin/python -m pytest -n 2 -m "not integration" $(TESTS) || test $$? -eq $(NO_TESTS)
+	@echo "== running the tests on real targets, one after the other"
+	$(VENV)/bin/python -m pytest -m integration --durations=15 $(TESTS) || test $$? -eq $(NO_TESTS)
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
