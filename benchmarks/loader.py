@@ -1,7 +1,7 @@
 """How fast is the input pipeline, beside what torchvision's documentation has users write?
 
 Both read the same images in the same order, crop them alike, and use as many processes; in pairs whose order is drawn.
-Prints images per second of both, and the geometric mean of the pairs' ratios (ours over theirs) with its 95 % t
+Prints images per second of both, and the trimmed geometric mean of the pairs' ratios (ours over theirs) with its 95 %
 interval; then how far the pixels of the decoders are apart, of 255. The data set (DIR/CLASS/*.jpg) should be in the
 page cache, since no disk is to be measured here.
 
@@ -10,7 +10,6 @@ page cache, since no disk is to be measured here.
 
 import argparse
 import itertools
-import math
 import random
 import statistics
 import sys
@@ -21,19 +20,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch.utils.data import DataLoader, Dataset
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file is not part of the installed suite
+# As a script, this file is not part of the installed suite.
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
-from scenarios.worker.decode import Decoder, divisor, draw_crop
-from scenarios.worker.filler import Order, crop_seed
-from scenarios.worker.images import FileSet, open_images
-from scenarios.worker.loader import Loader
-from scenarios.worker.models import import_torchvision
-from scenarios.worker.normalise import DEVIATION, MEAN
-from scenarios.worker.numerics import Numerics
-from scenarios.worker.spec import Data, Spec
+from intrusion import interval  # noqa: E402
+
+from scenarios.worker.decode import Decoder, divisor, draw_crop  # noqa: E402
+from scenarios.worker.filler import Order, crop_seed  # noqa: E402
+from scenarios.worker.images import FileSet, open_images  # noqa: E402
+from scenarios.worker.loader import Loader  # noqa: E402
+from scenarios.worker.models import import_torchvision  # noqa: E402
+from scenarios.worker.normalise import DEVIATION, MEAN  # noqa: E402
+from scenarios.worker.numerics import Numerics  # noqa: E402
+from scenarios.worker.spec import Data, Spec  # noqa: E402
 
 Take = Callable[[], object]
 
@@ -141,14 +142,11 @@ def data_of(options: argparse.Namespace, decoder: str) -> Data:
 
 
 def report(options: argparse.Namespace, ours: list[float], theirs: list[float], ratios: list[float]) -> None:
-    logs = [math.log(ratio) for ratio in ratios]
-    middle = statistics.fmean(logs)
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    centre, low, high = interval(ratios)
     print(f"{options.workers} processes, {options.image_px} px, {options.pairs} pairs, images/s (median):")
     print(f"  torchvision, Pillow  {statistics.median(theirs):8.0f}")
     print(f"  this suite's loader  {statistics.median(ours):8.0f}")
-    low, high = math.exp(middle - half), math.exp(middle + half)
-    print(f"  ours / theirs        {math.exp(middle):8.3f}   95 % interval {low:.3f} to {high:.3f}")
+    print(f"  ours / theirs        {centre:8.3f}   95 % interval {low:.3f} to {high:.3f}")
 
 
 def differences(options: argparse.Namespace, image_px: int) -> None:

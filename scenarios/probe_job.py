@@ -48,20 +48,25 @@ def _measurement(environment: Environment, story: Story, elapsed_s: float) -> Me
     metrics = {name: Metric.model_validate(said) for name, said in story.said("metrics", "metrics").items()}
     if not metrics:
         raise MeasurementError("the worker has measured nothing", kind="protocol", remedy="see bench image verify")
-    worker_s, _ = story.between("started", "done")
     span_s, host_s = story.between("environment", "metrics")
     usage = story.said("done", "usage")
     return Measurement(
         elapsed_s=elapsed_s,
         throughput_images_per_s=None,
         steps=None,
-        timeline=Timeline(launch_s=elapsed_s - worker_s) if elapsed_s >= worker_s else None,
+        timeline=_timeline(story, elapsed_s),
         environment=environment,
         metrics=metrics,
         clock_ratio=span_s / host_s if min(span_s, host_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None,
         usage=Usage.model_validate(usage) if usage else None,
         details=story.said("metrics", "details"),
     )
+
+
+def _timeline(story: Story, elapsed_s: float) -> Timeline:
+    """Of a probe the two ends alone; what lies between has its own numbers."""
+    ended_s = story.events["done"].arrived_s - story.begun_s
+    return Timeline(launch_s=story.events["started"].arrived_s - story.begun_s, exit_s=max(0.0, elapsed_s - ended_s))
 
 
 def _mapping(value: object) -> dict[str, object]:
