@@ -25,6 +25,11 @@ from suite.interfaces import Node, Process
 READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0
 READY = "virtbench-ready"
+LOCKED_UP = "soft lockup"
+"""What a kernel says of a CPU that has done nothing else for twenty seconds."""
+LOCKED_UP_REMEDY = (
+    "run it again with the same --out; emulated CPUs can lock each other up while others want the host's CPUs"
+)
 CONSOLE_TAIL_BYTES = 6000
 ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
 
@@ -180,17 +185,19 @@ def _end(guest: Node, process: Process, spec: qemu.VmSpec) -> None:
 
 
 def _with_console(error: BenchError, process: Process, spec: qemu.VmSpec) -> MeasurementError:
-    """The error with what the guest and QEMU said last."""
-    parts = [getattr(error, "output_tail", "")]
+    """The error with what the guest and QEMU said last; a kernel that locked up explains every other failure."""
     console = Path(spec.console)
-    if console.exists():
-        parts.append("--- the guest's console ---\n" + console.read_text(errors="replace")[-CONSOLE_TAIL_BYTES:])
-    if said := process.output_tail():
-        parts.append("--- QEMU ---\n" + said)
+    said = console.read_text(errors="replace") if console.exists() else ""
+    parts = [getattr(error, "output_tail", "")]
+    if said:
+        parts.append("--- the guest's console ---\n" + said[-CONSOLE_TAIL_BYTES:])
+    if tail := process.output_tail():
+        parts.append("--- QEMU ---\n" + tail)
+    locked_up = LOCKED_UP in said
     return MeasurementError(
-        error.message,
-        kind=error.kind,
+        f"the guest's kernel locked up: {error.message}" if locked_up else error.message,
+        kind="guest-locked-up" if locked_up else error.kind,
         command=getattr(error, "command", ()),
         output_tail="\n".join(part for part in parts if part),
-        remedy=error.remedy,
+        remedy=LOCKED_UP_REMEDY if locked_up else error.remedy,
     )

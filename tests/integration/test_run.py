@@ -94,7 +94,11 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for target in ("bare-metal", "container", "vm", "container-vm"):
         require("target", target)
     directory = tmp_path_factory.mktemp("runs") / "all"
-    ended = bench("run", "--scenario", "synthetic", "--target", "all", *SMALL, "--out", str(directory), timeout_s=1100)
+    words = ("run", "--scenario", "synthetic", "--target", "all", *SMALL, "--out", str(directory))
+    ended = bench(*words, timeout_s=1100)
+    if {record.outcome.kind for record in records(directory).values()} == {None, "guest-locked-up"}:
+        # Emulated CPUs do that once in many runs; what to do then is what its record says.
+        ended = bench(*words, timeout_s=1100)
     assert ended.returncode == 0, ended.stderr
     return directory
 
