@@ -55,6 +55,18 @@ def run_here(request: SweepRequest, blocks: Sequence[int], *, take_over: bool = 
 
 
 ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local}
+SAID: dict[str, Callable[[Sweep, Path], list[str]]] = {}
+"""What an engine adds to ``bench sweep status``, in lines: its queue."""
+CANCELLED: dict[str, Callable[[Sweep, Path], list[str]]] = {}
+"""What an engine does at ``bench sweep cancel``, told in lines."""
+
+
+def said_of(sweep: Sweep, directory: Path) -> list[str]:
+    return SAID[sweep.engine.kind](sweep, directory) if sweep.engine.kind in SAID else []
+
+
+def cancel_of(sweep: Sweep, directory: Path) -> list[str]:
+    return CANCELLED[sweep.engine.kind](sweep, directory) if sweep.engine.kind in CANCELLED else []
 
 
 def engine_of(sweep: Sweep) -> Callable[[SweepRequest], SweepEnd]:

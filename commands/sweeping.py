@@ -151,6 +151,12 @@ def _enough(sweep: Sweep) -> "Callable[[CellRun], str | None]":
     return enough
 
 
+def is_enough(sweep: Sweep) -> "Callable[[CellRun], bool]":
+    """The same as a yes or no."""
+    enough = _enough(sweep)
+    return lambda run: enough(run) is not None
+
+
 @contextmanager
 def ledger_of(directory: Path) -> Iterator[None]:
     """What a killed sweep leaves half written is found by ``bench clean``."""
