@@ -38,9 +38,6 @@ class SweepEnd:
 
 def local(request: SweepRequest) -> SweepEnd:
     """On this machine, one trial at a time."""
-    if request.sweep.engine.table:
-        key = next(iter(request.sweep.engine.table))
-        raise RequestError(f"unknown key engine.{key}", remedy=nearest(key, ["kind"]) + " (the engine is local)")
     if request.dry_run:
         return SweepEnd()
     return run_here(request, range(request.sweep.element_count))
@@ -54,7 +51,15 @@ def run_here(request: SweepRequest, blocks: Sequence[int], *, take_over: bool = 
     return SweepEnd(runner.made, reason)
 
 
+def check_local(sweep: Sweep) -> None:
+    """It has no keys of its own. Raises RequestError."""
+    if key := next(iter(sweep.engine.table), None):
+        raise RequestError(f"unknown key engine.{key}", remedy=nearest(key, ["kind"]) + ": the engine is local")
+
+
 ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local}
+CHECKS: dict[str, Callable[[Sweep], None]] = {"local": check_local}
+"""What refuses an engine's own keys, before anything is begun."""
 SAID: dict[str, Callable[[Sweep, Path], list[str]]] = {}
 """What an engine adds to ``bench sweep status``, in lines: its queue."""
 CANCELLED: dict[str, Callable[[Sweep, Path], list[str]]] = {}
@@ -70,9 +75,11 @@ def cancel_of(sweep: Sweep, directory: Path) -> list[str]:
 
 
 def engine_of(sweep: Sweep) -> Callable[[SweepRequest], SweepEnd]:
-    """Raises RequestError for an engine that is not there."""
+    """Raises RequestError for an engine that is not there, and for keys that it does not know."""
     if sweep.engine.kind not in ENGINES:
         raise RequestError(
             f"engine.kind = {sweep.engine.kind!r} is not built yet", remedy=f"choose among {', '.join(ENGINES)}"
         )
+    if sweep.engine.kind in CHECKS:
+        CHECKS[sweep.engine.kind](sweep)
     return ENGINES[sweep.engine.kind]

@@ -1,8 +1,7 @@
 """How a sweep is shown: a matrix of cells and targets, what is run now, and how much is left."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
@@ -12,9 +11,6 @@ from suite.plan import Trial
 from suite.progress import Display
 from suite.sweep.claims import Holder
 from suite.sweep.status import CellStatus, Counts, SweepStatus, status_of
-
-if TYPE_CHECKING:
-    from commands.sweeping import Planned
 
 Widths = Mapping[str, float | None]
 """Half widths of the intervals of one cell, as shares, by the name of the ratio."""
@@ -86,21 +82,6 @@ def span(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def planned_table(planned: "Iterable[Planned]", seconds: Mapping[str, float | None]) -> Table:
-    """What will run: a line for each cell, with the time of one block of it."""
-    table = Table(Column("cell", no_wrap=True), "targets", "trials a block", "time a block", box=None)
-    for each in planned:
-        if each.ready is None:
-            table.add_row(each.cell.cell_id, Text("refused, see below", "red"))
-            continue
-        plan = each.ready.plan
-        time = seconds.get(each.cell.cell_id)
-        trials = str(sum(not trial.warm_up for trial in plan.trials_of(0)))
-        known = "unknown" if time is None else span(time)
-        table.add_row(each.cell.cell_id, ", ".join(plan.targets), trials, known)
-    return table
 
 
 class SweepDisplay(Display):
