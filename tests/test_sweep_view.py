@@ -71,6 +71,6 @@ def test_the_live_view_writes_nothing_while_it_measures(tmp_path: Path) -> None:
     # Neither a thread nor a timer: only what is said makes it write.
     assert display._live.auto_refresh is False
     assert stream.getvalue() == before
-    display.trial_finished(make_record())
+    display.trial_finished(make_record(open_s=1.0))
     display.close()
     assert "10 images/s" in stream.getvalue()
