@@ -1,0 +1,106 @@
+"""Elements of a sweep handed to places as these become free. A place is what can run a command: a machine, or srun."""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from suite.errors import BenchError
+
+LOSSES_ALLOWED = 3
+"""An element that was lost so often, on whatever place, is given up."""
+FAILURES_ALLOWED = 2
+"""A place that has failed so often in a row gets nothing more."""
+
+
+class Place(Protocol):
+    """Where one element at a time can run."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, block: int) -> None:
+        """Run the element to its end, its records taken in on the way. Raises BenchError when that did not come."""
+
+    def stop(self) -> None:
+        """End what runs there now, in order; ``run`` then raises. Called from another thread."""
+
+
+class Pool:
+    """The elements that are left, and one thread for each place that takes them."""
+
+    def __init__(self, places: Sequence[Place], blocks: Iterable[int], note: Callable[[str], None]) -> None:
+        self._places = places
+        self._left = deque(blocks)
+        self._note = note
+        self._running: set[int] = set()
+        self._losses: Counter[int] = Counter()
+        self._stopped = False
+        self._changed = threading.Condition()
+
+    def run(self) -> list[int]:
+        """Until every element has ended or is given up; returns those given up, in order.
+
+        An exception in here (Ctrl-C) stops the places in order, waits for them, and goes on.
+        """
+        threads = [threading.Thread(target=self._serve, args=(place,), name=place.name) for place in self._places]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._stop()
+            for thread in threads:
+                thread.join()
+            raise
+        given_up = [block for block, losses in self._losses.items() if losses >= LOSSES_ALLOWED]
+        return sorted({*self._left, *given_up})
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        for place in self._places:
+            place.stop()
+
+    def _serve(self, place: Place) -> None:
+        failures = 0
+        while failures < FAILURES_ALLOWED and (block := self._take()) is not None:
+            self._note(f"element {block}: to {place.name}")
+            try:
+                place.run(block)
+            except BenchError as error:
+                failures += 1
+                self._lose(block, place, error, last=failures == FAILURES_ALLOWED)
+            else:
+                failures = 0
+                self._note(f"element {block}: ended on {place.name}")
+                self._return(block)
+
+    def _take(self) -> int | None:
+        """The next element; waits while one that runs elsewhere could still be lost. None when there is no more."""
+        with self._changed:
+            while not self._left and self._running and not self._stopped:
+                self._changed.wait()
+            if self._stopped or not self._left:
+                return None
+            block = self._left.popleft()
+            self._running.add(block)
+            return block
+
+    def _return(self, block: int, *, lost: bool = False) -> None:
+        with self._changed:
+            self._running.discard(block)
+            if lost:
+                self._losses[block] += 1
+                if self._losses[block] < LOSSES_ALLOWED:
+                    self._left.append(block)
+            self._changed.notify_all()
+
+    def _lose(self, block: int, place: Place, error: BenchError, *, last: bool) -> None:
+        self._return(block, lost=True)
+        if not self._stopped:
+            what = "and gets no more" if last else "and is tried again"
+            self._note(f"element {block}: lost on {place.name} ({error.message}); it goes to another place")
+            self._note(f"{place.name} has failed {what}" + (f"; {error.remedy}" if error.remedy else ""))

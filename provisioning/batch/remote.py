@@ -1,0 +1,106 @@
+"""One element on a place without a file system in common: files go there and come back as lines."""
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from suite.errors import MeasurementError, RequestError
+from suite.parcels import ENDED, GIVEN, pack, unpack
+
+TAIL_BYTES = 4096
+CLOSES_WITHIN_S = 120.0
+"""A virtual machine under emulation takes half a minute to close."""
+
+
+@dataclass
+class RemotePlace:
+    """Runs ``element`` with the element's number behind it, through ``wrap``: the words of ssh or of srun.
+
+    While it runs its standard input stays open. The far side ends itself, in order, when that closes: by ``stop``, by
+    the death of this process, or by that of the connection.
+    """
+
+    name: str
+    wrap: Callable[[Sequence[str]], list[str]]
+    element: Sequence[str]
+    root: Path
+    """The output directory here."""
+    given: Callable[[int], Iterable[Path]]
+    """The files below ``root`` that the element needs: the sweep, the records that are there already."""
+    log: Path
+    """What the far side says on standard error is put behind what is in there."""
+    _process: "subprocess.Popen[bytes] | None" = None
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, block: int) -> None:
+        """See ``provisioning.batch.pool.Place``."""
+        argv = self.wrap([*self.element, str(block)])
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            begin = log.tell()
+            process = self._start(argv, log)
+            try:
+                ended = self._exchange(process, block)
+            finally:
+                self._close(process)
+        if not ended:
+            raise self._lost(process.returncode, argv, begin)
+
+    def stop(self) -> None:
+        """See ``provisioning.batch.pool.Place``."""
+        with self._guard:
+            process = self._process
+        if process and process.stdin:
+            with suppress(OSError, ValueError):
+                process.stdin.close()
+
+    def _start(self, argv: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        try:
+            # A session of its own: Ctrl-C reaches this process alone, which then ends the far side in order.
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        except FileNotFoundError as error:
+            raise RequestError(f"{argv[0]} is not installed", remedy="see docs/clusters.md") from error
+        with self._guard:
+            self._process = process
+        return process
+
+    def _exchange(self, process: "subprocess.Popen[bytes]", block: int) -> bool:
+        """Give the files, take what comes. Whether the far side came to its end."""
+        assert process.stdin is not None  # noqa: S101 (opened as pipes above)
+        assert process.stdout is not None  # noqa: S101
+        with suppress(BrokenPipeError, ValueError):  # what it has died of is in its log; stopped: closed by stop
+            for path in self.given(block):
+                process.stdin.write(pack(self.root, path).encode() + b"\n")
+            process.stdin.write(GIVEN.encode() + b"\n")
+            process.stdin.flush()
+        for line in process.stdout:
+            text = line.decode(errors="replace").rstrip("\n")
+            if text == ENDED:
+                return True
+            unpack(self.root, text)
+        return False
+
+    def _close(self, process: "subprocess.Popen[bytes]") -> None:
+        self.stop()
+        try:
+            process.wait(CLOSES_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+    def _lost(self, returncode: int, argv: list[str], begin: int) -> MeasurementError:
+        with self.log.open("rb") as log:
+            log.seek(begin)
+            said = log.read()[-TAIL_BYTES:].decode(errors="replace")
+        last = said.strip().splitlines()[-1:] or [f"exit status {returncode}"]
+        return MeasurementError(
+            f"{argv[0]}: {last[0][:300]}", kind="lost", command=argv, output_tail=said, remedy=f"see {self.log}"
+        )
