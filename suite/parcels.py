@@ -29,14 +29,19 @@ class ParcelError(BenchError):
 
 def pack(root: Path, path: Path) -> str:
     """The file ``path`` below ``root`` as one line, without its end."""
-    return json.dumps({"path": path.relative_to(root).as_posix(), "text": path.read_text(encoding="utf-8")})
+    return parcel(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+
+
+def parcel(name: str, text: str) -> str:
+    """``text``, which the far side is to have as the file ``name``, as one line."""
+    return json.dumps({"path": name, "text": text})
 
 
 def unpack(root: Path, line: str) -> Path:
     """Write what the line holds below ``root``, whole or not at all; returns where. Raises ParcelError, StoreError."""
     try:
-        parcel = json.loads(line)
-        name, text = parcel["path"], parcel["text"]
+        found = json.loads(line)
+        name, text = found["path"], found["text"]
     except (ValueError, TypeError, KeyError) as error:
         raise ParcelError(f"not a parcel: {line[:100]!r}") from error
     if not (isinstance(name, str) and isinstance(text, str)) or not _is_ours(name):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from suite.errors import MeasurementError, RequestError
-from suite.parcels import ENDED, GIVEN, pack, unpack
+from suite.parcels import ENDED, GIVEN, unpack
 
 TAIL_BYTES = 4096
 CLOSES_WITHIN_S = 120.0
@@ -29,10 +29,11 @@ class RemotePlace:
     element: Sequence[str]
     root: Path
     """The output directory here."""
-    given: Callable[[int], Iterable[Path]]
-    """The files below ``root`` that the element needs: the sweep, the records that are there already."""
+    given: Callable[[int], Iterable[str]]
+    """The parcels that the element needs: the plan, and the records that are there already."""
     log: Path
     """What the far side says on standard error is put behind what is in there."""
+    _stopped: bool = False
     _process: "subprocess.Popen[bytes] | None" = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -53,10 +54,15 @@ class RemotePlace:
     def stop(self) -> None:
         """See ``provisioning.batch.pool.Place``."""
         with self._guard:
+            self._stopped = True
             process = self._process
-        if process and process.stdin:
-            with suppress(OSError, ValueError):
-                process.stdin.close()
+        if process:
+            self._end_input(process)
+
+    def _end_input(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdin is not None  # noqa: S101 (opened as a pipe)
+        with suppress(OSError, ValueError):
+            process.stdin.close()
 
     def _start(self, argv: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         try:
@@ -68,6 +74,9 @@ class RemotePlace:
             raise RequestError(f"{argv[0]} is not installed", remedy="see docs/clusters.md") from error
         with self._guard:
             self._process = process
+            stopped = self._stopped
+        if stopped:  # while it was being started
+            self._end_input(process)
         return process
 
     def _exchange(self, process: "subprocess.Popen[bytes]", block: int) -> bool:
@@ -75,19 +84,18 @@ class RemotePlace:
         assert process.stdin is not None  # noqa: S101 (opened as pipes above)
         assert process.stdout is not None  # noqa: S101
         with suppress(BrokenPipeError, ValueError):  # what it has died of is in its log; stopped: closed by stop
-            for path in self.given(block):
-                process.stdin.write(pack(self.root, path).encode() + b"\n")
-            process.stdin.write(GIVEN.encode() + b"\n")
+            for line in (*self.given(block), GIVEN):
+                process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
-        for line in process.stdout:
-            text = line.decode(errors="replace").rstrip("\n")
+        for raw in process.stdout:
+            text = raw.decode(errors="replace").rstrip("\n")
             if text == ENDED:
                 return True
             unpack(self.root, text)
         return False
 
     def _close(self, process: "subprocess.Popen[bytes]") -> None:
-        self.stop()
+        self._end_input(process)
         try:
             process.wait(CLOSES_WITHIN_S)
         except subprocess.TimeoutExpired:
