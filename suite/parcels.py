@@ -63,9 +63,9 @@ class Outbox:
         self._root = root
         self._sent: dict[Path, int] = {}
 
-    def known(self) -> None:
-        """Take what is there now as sent."""
-        self._sent = {path: path.stat().st_mtime_ns for path in self._files()}
+    def known(self, path: Path) -> None:
+        """Take the file, as it is now, as sent."""
+        self._sent[path] = path.stat().st_mtime_ns
 
     def fresh(self) -> Iterator[Path]:
         """Each new or changed file once, in the order of their names."""

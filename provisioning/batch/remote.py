@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from suite.errors import MeasurementError, RequestError
-from suite.parcels import ENDED, GIVEN, unpack
+from suite.parcels import ENDED, GIVEN
 
 TAIL_BYTES = 4096
 CLOSES_WITHIN_S = 120.0
@@ -27,8 +27,8 @@ class RemotePlace:
     name: str
     wrap: Callable[[Sequence[str]], list[str]]
     element: Sequence[str]
-    root: Path
-    """The output directory here."""
+    take: Callable[[str], None]
+    """Is handed every parcel that comes back. Called from the thread that runs the element."""
     given: Callable[[int], Iterable[str]]
     """The parcels that the element needs: the plan, and the records that are there already."""
     log: Path
@@ -91,7 +91,7 @@ class RemotePlace:
             text = raw.decode(errors="replace").rstrip("\n")
             if text == ENDED:
                 return True
-            unpack(self.root, text)
+            self.take(text)
         return False
 
     def _close(self, process: "subprocess.Popen[bytes]") -> None:

@@ -113,7 +113,7 @@ def wait_for(what: str, true: Callable[[], bool], said: Callable[[], str], withi
         time.sleep(0.1)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -123,7 +123,7 @@ def _free_ports(count: int) -> list[int]:
 
 def _configuration(place: Path) -> str:
     host = socket.gethostname().partition(".")[0]
-    controller, *ports = _free_ports(1 + len(NODES))
+    controller, *ports = free_ports(1 + len(NODES))
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={host} Port={port} CPUs={os.cpu_count()} RealMemory=500 State=UNKNOWN"
         for name, port in zip(NODES, ports, strict=True)

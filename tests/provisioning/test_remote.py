@@ -11,7 +11,7 @@ import pytest
 from provisioning.batch.reach import srun_wrap, ssh_wrap
 from provisioning.batch.remote import RemotePlace
 from suite.errors import MeasurementError, RequestError
-from suite.parcels import ENDED, GIVEN, ParcelError, parcel
+from suite.parcels import ENDED, GIVEN, ParcelError, parcel, unpack
 
 FAR = """
 import sys
@@ -23,12 +23,16 @@ for line in given:
 """
 
 
+def void(_result: object) -> None:
+    """What a callback that returns nothing does with what it got."""
+
+
 def place(tmp_path: Path, then: str) -> RemotePlace:
     return RemotePlace(
         name="far",
         wrap=lambda argv: [sys.executable, *argv],
         element=["-c", FAR.format(given=GIVEN, then=then)],
-        root=tmp_path / "out",
+        take=lambda line: void(unpack(tmp_path / "out", line)),
         given=lambda block: [parcel("plan.toml", f"plan of {block}")],
         log=tmp_path / "logs/far.log",
     )

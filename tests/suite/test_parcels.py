@@ -38,7 +38,7 @@ def test_the_outbox_tells_new_and_changed_files_once(tmp_path: Path) -> None:
     old, new = tmp_path / "sweep.json", tmp_path / "cell/trials/x.json"
     old.write_text("{}")
     outbox = Outbox(tmp_path)
-    outbox.known()
+    outbox.known(old)
     assert list(outbox.fresh()) == []
     new.parent.mkdir(parents=True)
     new.write_text("1")
