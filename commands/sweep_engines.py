@@ -1,0 +1,66 @@
+"""Who runs the blocks of a sweep. An engine is a function and a line in ``ENGINES``."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commands.sweeping import Planned, prepare, runner_of
+from suite.errors import RequestError
+from suite.nearest import nearest
+from suite.sweep.directory import SweepDirectory
+from suite.sweep.model import Sweep
+
+if TYPE_CHECKING:
+    from suite.interfaces import Observer
+    from suite.records import TrialRecord
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """``bench sweep run``, checked on this machine; nothing is started, nothing is written."""
+
+    file: Path
+    sweep: Sweep
+    directory: SweepDirectory
+    planned: Sequence[Planned]
+    observer: "Observer"
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class SweepEnd:
+    """How a run of a sweep ended. ``reason`` says why before its end; None at the end."""
+
+    made: "Sequence[TrialRecord]" = ()
+    reason: str | None = None
+
+
+def local(request: SweepRequest) -> SweepEnd:
+    """On this machine, one trial at a time."""
+    if request.sweep.engine.table:
+        key = next(iter(request.sweep.engine.table))
+        raise RequestError(f"unknown key engine.{key}", remedy=nearest(key, ["kind"]) + " (the engine is local)")
+    if request.dry_run:
+        return SweepEnd()
+    return run_here(request, range(request.sweep.element_count))
+
+
+def run_here(request: SweepRequest, blocks: Sequence[int], *, take_over: bool = False) -> SweepEnd:
+    """Run blocks of the sweep on this machine. What other engines make happen on theirs by ``--only-block``."""
+    prepare(request.planned, request.observer.note)
+    runner = runner_of(request.sweep, request.directory, request.planned, request.observer, take_over=take_over)
+    reason = runner.run(blocks)
+    return SweepEnd(runner.made, reason)
+
+
+ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local}
+
+
+def engine_of(sweep: Sweep) -> Callable[[SweepRequest], SweepEnd]:
+    """Raises RequestError for an engine that is not there."""
+    if sweep.engine.kind not in ENGINES:
+        raise RequestError(
+            f"engine.kind = {sweep.engine.kind!r} is not built yet", remedy=f"choose among {', '.join(ENGINES)}"
+        )
+    return ENGINES[sweep.engine.kind]
