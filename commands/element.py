@@ -1,4 +1,4 @@
-"""``bench sweep element``: one block of a sweep on a machine that sees none of its files; ``bench sweep run`` starts it."""
+"""``bench sweep element``: one block of a sweep on a machine that sees none of its files."""
 
 import os
 import shutil
@@ -119,3 +119,21 @@ def _say(line: str) -> None:
         print(line, flush=True)
     except OSError as error:
         raise MeasurementError("nobody takes the records any more; they are kept here", kind="connection") from error
+
+
+def _run(directory: Path, block: int, observer: "Observer") -> None:
+    from commands.sweep_engines import SweepRequest, run_here
+    from commands.sweeping import ledger_of, refuse_refused, resolve
+    from suite.equality import join_pool
+    from suite.sweep.claims import WHOLE, claimed
+    from suite.sweep.directory import SweepDirectory
+
+    place = SweepDirectory(directory)
+    accepted = place.accepted()
+    if accepted is None:
+        raise MeasurementError("no sweep.json came", kind="connection")
+    with claimed(directory, WHOLE), ledger_of(directory):
+        join_pool(directory, this_machine())
+        planned = resolve(accepted.sweep, observer.note)
+        refuse_refused(planned)
+        run_here(SweepRequest(directory, accepted.sweep, place, planned, observer), [block], take_over=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from commands.element import element
 from commands.options import positive
 from suite.errors import RequestError
 from suite.sweep.file import load_sweep
@@ -22,7 +23,7 @@ OUT = click.option("--out", type=click.Path(path_type=Path), help="Directory. De
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines.")
 
 
-@click.group()
+@click.group(commands=(element,))
 def sweep() -> None:
     """Measure a matrix of cells, planned in a file, resumed by itself.
 
@@ -71,7 +72,8 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
     directory = SweepDirectory(out or default_directory(planned))
     with observing() as observer:
         if dry_run:
-            engine(SweepRequest(file, planned, directory, resolve(planned, observer.note), observer, dry_run=True))
+            here = resolve(planned, observer.note) if planned.engine.kind == "local" else []
+            engine(SweepRequest(file, planned, directory, here, observer, dry_run=True))
             click.echo(f"{file} can be run into {directory.path}; bench sweep plan tells what it comes to", err=True)
             return
         end = _run(SweepRequest(file, planned, directory, (), observer), only_block, take_over=take_over)
@@ -81,8 +83,11 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
 def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) -> "SweepEnd":
     from dataclasses import replace
 
+    from commands.element import this_machine
     from commands.sweep_engines import engine_of, run_here
     from commands.sweeping import ledger_of, refuse_refused, resolve
+    from suite.equality import join_pool
+    from suite.sweep.cells import cells_of
     from suite.sweep.claims import WHOLE, claimed
 
     directory, note = request.directory, request.observer.note
@@ -91,14 +96,18 @@ def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) ->
     with claim, ledger_of(directory.path):
         if only_block is not None:
             directory.refuse_changed(request.sweep)
-        planned = resolve(request.sweep, note)
+        # A cluster's login node carries no targets: there each element is checked where it runs.
+        here = only_block is not None or request.sweep.engine.kind == "local"
+        planned = resolve(request.sweep, note) if here else []
         refuse_refused(planned)
-        cells = [each.cell for each in planned]
+        cells = cells_of(request.sweep)
         for line in directory.changes(request.sweep, cells).lines():
             note(line)
         directory.accept(request.sweep, cells)
         request = replace(request, planned=planned)
         if only_block is not None:
+            if request.sweep.engine.kind != "local":
+                join_pool(directory.path, this_machine())
             return run_here(request, [only_block], take_over=take_over)
         directory.clear_stop()
         return engine_of(request.sweep)(request)

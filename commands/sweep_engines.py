@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from commands.sweeping import Planned, prepare, runner_of
 from suite.errors import RequestError
 from suite.nearest import nearest
@@ -54,7 +56,32 @@ def run_here(request: SweepRequest, blocks: Sequence[int], *, take_over: bool = 
     return SweepEnd(runner.made, reason)
 
 
-ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local}
+def slurm(request: SweepRequest) -> SweepEnd:
+    """On the nodes of a cluster, one element on each at a time."""
+    from commands.clusters import run_slurm, slurm_script
+
+    if request.dry_run:
+        click.echo(slurm_script(request), nl=False)
+        return SweepEnd()
+    return SweepEnd(run_slurm(request), _asked(request))
+
+
+def ssh(request: SweepRequest) -> SweepEnd:
+    """On the machines of an inventory, one element on each at a time."""
+    from commands.clusters import run_ssh, ssh_places
+
+    if request.dry_run:
+        names = ", ".join(place.name for place in ssh_places(request))
+        request.observer.note(f"elements go to {names} as these become free")
+        return SweepEnd()
+    return SweepEnd(run_ssh(request), _asked(request))
+
+
+def _asked(request: SweepRequest) -> str | None:
+    return "it was asked to stop" if request.directory.stop_requested() else None
+
+
+ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local, "slurm": slurm, "ssh": ssh}
 
 
 def engine_of(sweep: Sweep) -> Callable[[SweepRequest], SweepEnd]:

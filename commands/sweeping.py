@@ -120,7 +120,7 @@ def runner_of(
         for each in planned
         if each.ready
     ]
-    enough = _enough(sweep) if sweep.until else None
+    enough = enough_of(sweep) if sweep.until else None
     host = Host(host_environment, open_account)
     return Runner(sweep, directory, cells, host, observer, enough, take_over)
 
@@ -133,7 +133,7 @@ def prepare(planned: Sequence[Planned], note: Note) -> None:
             each.ready.prepare(say)
 
 
-def _enough(sweep: Sweep) -> "Callable[[CellRun], str | None]":
+def enough_of(sweep: Sweep) -> "Callable[[CellRun], str | None]":
     """Whether the intervals of a cell are narrow enough, as ``bench run --until`` decides it."""
     from analysis.load import load
     from analysis.sequential import LEAST_BLOCKS, should_stop_run

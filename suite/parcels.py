@@ -39,6 +39,13 @@ def parcel(name: str, text: str) -> str:
 
 def unpack(root: Path, line: str) -> Path:
     """Write what the line holds below ``root``, whole or not at all; returns where. Raises ParcelError, StoreError."""
+    name, text = opened(line)
+    write_atomic(root / name, text)
+    return root / name
+
+
+def opened(line: str) -> tuple[str, str]:
+    """The name of the file, which is one that a run's directory can hold, and its text. Raises ParcelError."""
     try:
         found = json.loads(line)
         name, text = found["path"], found["text"]
@@ -46,9 +53,7 @@ def unpack(root: Path, line: str) -> Path:
         raise ParcelError(f"not a parcel: {line[:100]!r}") from error
     if not (isinstance(name, str) and isinstance(text, str)) or not _is_ours(name):
         raise ParcelError(f"a parcel for {str(name)[:200]!r}, which is no file of a run")
-    path = root / name
-    write_atomic(path, text)
-    return path
+    return name, text
 
 
 def _is_ours(name: str) -> bool:

@@ -29,7 +29,15 @@ class Place(Protocol):
 class Pool:
     """The elements that are left, and one thread for each place that takes them."""
 
-    def __init__(self, places: Sequence[Place], blocks: Iterable[int], note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        places: Sequence[Place],
+        blocks: Iterable[int],
+        note: Callable[[str], None],
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``stop_requested``: whether no further element is to begin; asked before each."""
+        self._stop_requested = stop_requested
         self._places = places
         self._left = deque(blocks)
         self._note = note
@@ -83,7 +91,7 @@ class Pool:
         with self._changed:
             while not self._left and self._running and not self._stopped:
                 self._changed.wait()
-            if self._stopped or not self._left:
+            if self._stopped or not self._left or self._stop_requested():
                 return None
             block = self._left.popleft()
             self._running.add(block)

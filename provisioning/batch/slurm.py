@@ -88,13 +88,13 @@ def script(
 ) -> str:
     """The script that sbatch takes. ``element`` is the command of one element; its number is put behind it.
 
-    It holds fixed text and quoted words alone. Pure: asks nobody anything.
+    It holds fixed text and quoted words alone. Relative paths of the plan are meant from the directory of this process.
     """
     log = str(directory / "logs" / "slurm").replace("%", "%%") + "-%A_%a.log"
     options_of_sbatch = [
         *resources(options, name, limit),
         f"--array={array(blocks, options.at_once)}",
-        f"--chdir={directory}",
+        f"--chdir={Path.cwd()}",
         f"--output={log}",
         "--open-mode=append",
         "--requeue",

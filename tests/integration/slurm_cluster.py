@@ -72,6 +72,15 @@ class Slurm:
         lines = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         return dict(line.split() for line in lines)
 
+    def queue(self) -> str:
+        return self.run("squeue", "--array", "--noheader", "--states=all", "--format=%i %j %t %N %r")
+
+    def hasten(self) -> None:
+        """What was queued again begins now: Slurm lets it wait for two minutes."""
+        for line in self.queue().splitlines():
+            if "BeginTime" in line:
+                self.run("scontrol", "update", f"JobId={line.split()[0]}", "StartTime=now")
+
     def start(self, name: str, *argv: str) -> None:
         with (self.place / f"{name}.out").open("ab") as log:
             self.daemons[name] = subprocess.Popen(
