@@ -78,7 +78,7 @@ def this_machine() -> "Machine":
     from suite.errors import BenchError
 
     try:
-        image = current().digest
+        image = current("cpu").digest
     except BenchError:
         image = None
     environment = host_environment()

@@ -75,6 +75,9 @@ class Slurm:
     def queue(self) -> str:
         return self.run("squeue", "--array", "--noheader", "--states=all", "--format=%i %j %t %N %r")
 
+    def busy_node(self) -> str:
+        return next(node for node, state in self.node_states().items() if state == "allocated")
+
     def hasten(self) -> None:
         """What was queued again begins now: Slurm lets it wait for two minutes."""
         for line in self.queue().splitlines():

@@ -1,35 +1,21 @@
 """Sweeps on a real Slurm of two nodes: a node is lost in mid-run, files come back without a common directory."""
 
 import json
-import os
-import subprocess
-import sys
+import re
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from suite.plan import Plan
-from suite.records import TrialRecord
 from tests.integration.machine import require, require_image, require_root
+from tests.integration.remote_sweep import FAST, REPOSITORY, RemoteSweep, fake_bench
 from tests.integration.slurm_cluster import Slurm, slurm_cluster, wait_for
 
 pytestmark = pytest.mark.integration
 
-BENCH = str(Path(sys.executable).with_name("bench"))
-SMOKE = Path(__file__).parents[2] / "plans/smoke.toml"
-SMALL = """
-name = "small"
-targets = ["bare-metal"]
-blocks = 2
-[matrix]
-model = ["alexnet"]
-[options]
-profile = "smoke"
-steps = 1
-warmup_steps = 1
-"""
+SMOKE = REPOSITORY / "plans/smoke.toml"
 
 
 @pytest.fixture(scope="module")
@@ -42,58 +28,17 @@ def slurm() -> Iterator[Slurm]:
         yield cluster
 
 
-class Sweep:
-    """``bench sweep run`` in the background, and what it has said so far."""
-
-    def __init__(self, slurm: Slurm, tmp_path: Path, plan: str, *words: str) -> None:
-        self.out = tmp_path / "out"
-        self.log = tmp_path / "log"
-        self.file = tmp_path / "plan.toml"
-        self.file.write_text(plan)
-        self.slurm = slurm
-        argv = [BENCH, "sweep", "run", str(self.file), "--out", str(self.out), *words]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                argv, stdout=log, stderr=log, env={**os.environ, **slurm.env}, start_new_session=True
-            )
-
-    def said(self) -> str:
-        logs = sorted((self.out / "logs").glob("*.log"))
-        return "\n".join([self.log.read_text(), *(f"== {path.name}\n{path.read_text()}" for path in logs)])
-
-    def wait_for(self, what: str, within_s: float = 120) -> None:
-        wait_for(what, lambda: what in self.said() or self.process.poll() is not None, self.said, within_s)
-        assert what in self.said(), self.said()
-
-    def end(self, within_s: float = 240) -> int:
-        try:
-            return self.process.wait(within_s)
-        finally:
-            self.process.kill()
-
-    def records(self) -> dict[str, TrialRecord]:
-        paths = self.out.glob("*/trials/*.json")
-        found = [(path.parts[-3], TrialRecord.model_validate_json(path.read_bytes())) for path in paths]
-        return {f"{cell}/{record.trial_id}": record for cell, record in found}
-
-    def planned(self) -> set[str]:
-        """What a run of the same plan on this machine alone would leave."""
-        plans = {path.parent.name: Plan.model_validate_json(path.read_bytes()) for path in self.out.glob("*/plan.json")}
-        return {f"{cell}/{trial.trial_id}" for cell, plan in plans.items() for trial in plan.trials()}
-
-
 def engine(**keys: object) -> str:
     lines = [f"{key} = {json.dumps(value)}" for key, value in {"kind": "slurm", "poll_s": 0.3, **keys}.items()]
     return "\n".join(["", "[engine]", *lines, ""])
 
 
 def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: Path) -> None:
-    sweep = Sweep(slurm, tmp_path, SMOKE.read_text() + engine())
+    sweep = RemoteSweep(tmp_path, SMOKE.read_text() + engine(), slurm.env)
     sweep.wait_for("[2/4]")
-    node = next(name for name in ("vbnode1", "vbnode2") if f"element 0 on {name}" in sweep.said())
     kept = sweep.records()
     assert len(kept) == 1
-    slurm.fell_node(node)
+    slurm.fell_node(slurm.busy_node())
     wait_for("the requeue", lambda: "BeginTime" in slurm.queue(), slurm.said)
     slurm.hasten()
     assert sweep.end() == 0, sweep.said()
@@ -102,4 +47,50 @@ def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: P
     assert set(records) == sweep.planned()
     assert len(records) == 4
     assert all(record.outcome.status == "ok" for record in records.values())
+    assert all(records[name] == record for name, record in kept.items())
+
+
+def test_elements_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_again(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    bench = fake_bench(tmp_path / "a b", slow_s=0.01)
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=4) + engine(bench=bench), slurm.env)
+    assert sweep.end() == 0, sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+    assert len(sweep.records()) == 16
+    assert {"on vbnode1", "on vbnode2"} <= set(re.findall("on vbnode.", sweep.said()))
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert "elements in the queue" not in sweep.log.read_text()
+
+
+def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm: Slurm, tmp_path: Path) -> None:
+    bench = fake_bench(tmp_path / "fake", slow_s=0.3)
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=3) + engine(bench=bench, at_once=1), slurm.env)
+    sweep.wait_for("running on")
+    sweep.process.send_signal(signal.SIGINT)
+    assert sweep.end() == 130
+    assert "the jobs stay in the queue" in sweep.said()
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert "are followed" in sweep.log.read_text()
+    assert "job " not in sweep.log.read_text()
+    assert set(sweep.records()) == sweep.planned()
+
+
+def test_without_a_common_directory_records_come_back_from_a_node_that_is_lost_too(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    bench = fake_bench(tmp_path / "fake", slow_s=0.7)
+    plan = FAST.format(blocks=2) + engine(bench=bench, scratch=str(scratch), at_once=1)
+    sweep = RemoteSweep(tmp_path, plan, slurm.env)
+    sweep.wait_for("[2/4]")
+    wait_for("the first record", lambda: bool(sweep.records()), sweep.said)
+    kept = sweep.records()
+    slurm.fell_node(slurm.busy_node())
+    assert sweep.end() == 0, sweep.said()
+    assert "lost on srun-0" in sweep.said()
+    records = sweep.records()
+    assert set(records) == sweep.planned()
     assert all(records[name] == record for name, record in kept.items())
