@@ -20,6 +20,7 @@ from analysis.metrics import METRICS, Metric, spread
 from analysis.warnings import AnalysisWarning, CopiedRecords, EmptyRun, SkippedRecord
 from suite.errors import RequestError
 from suite.records import SCHEMA_VERSION
+from suite.sweep.directory import runs_below
 
 FLOATS = (
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
@@ -50,14 +51,15 @@ class Records:
 
 
 def load(directories: Sequence[Path]) -> Records:
-    """Read DIR/trials/*.json of every directory.
+    """Read DIR/trials/*.json of every directory; of a sweep's directory, of each of its cells.
 
     A file that is no usable record is left out with a SkippedRecord. Raises RequestError when a directory does not
     exist or when there is no usable record at all.
     """
     rows: list[tuple[Any, ...]] = []
     warnings: list[AnalysisWarning] = []
-    unique = list(dict.fromkeys(Path(os.path.normpath(directory)) for directory in directories))
+    given = (Path(os.path.normpath(directory)) for directory in directories)
+    unique = list(dict.fromkeys(run for directory in given for run in runs_below(directory)))
     for directory in unique:
         before = len(rows)
         for path in _files(directory):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from commands.elements import elements_left, estimate_s, files_of, finished, next_round
-from suite.errors import MeasurementError, RequestError
+from suite.errors import BenchError, MeasurementError, RequestError
 from suite.nearest import nearest
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from provisioning.batch.slurm import Task
     from suite.inventory import InventoryNode
     from suite.records import TrialRecord
+    from suite.sweep.model import Sweep
 
 T = TypeVar("T", bound=BaseModel)
 Wrap = Callable[[Sequence[str]], list[str]]
@@ -158,6 +159,30 @@ def _follow(request: "SweepRequest", options: "SlurmOptions", name: str) -> None
         if all(task.ended for task in tasks):
             return
         time.sleep(options.poll_s)
+
+
+def queue_lines(sweep: "Sweep", directory: Path) -> list[str]:
+    """What ``bench sweep status`` says of the queue."""
+    from provisioning.batch import slurm
+
+    try:
+        tasks = slurm.queue(slurm.job_name(sweep.name, directory))
+    except BenchError as error:  # the records are here all the same
+        return [f"the queue cannot be seen from here: {error.message}"]
+    waiting = [task for task in tasks if not task.ended]
+    return [f"in the queue: element {task.block} of job {task.job}, {told(task)}" for task in waiting]
+
+
+def end_jobs(sweep: "Sweep", directory: Path, *, waiting_alone: bool = False) -> list[str]:
+    """Take the sweep's tasks out of the queue: all of them, or those that have not begun. Says what it did."""
+    from provisioning.batch import slurm
+
+    name = slurm.job_name(sweep.name, directory)
+    tasks = [task for task in slurm.queue(name) if not task.ended and (task.state == "PD" or not waiting_alone)]
+    if not tasks:
+        return []
+    slurm.cancel(name, waiting_alone=waiting_alone)
+    return [f"element {task.block} of job {task.job} is taken out of the queue ({told(task)})" for task in tasks]
 
 
 def told(task: "Task") -> str:

@@ -1,9 +1,7 @@
 """What is left of a sweep that other machines run: which elements, with which files, for about how long."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -11,6 +9,7 @@ from pydantic import ValidationError
 from suite.equality import POOL
 from suite.plan import Plan
 from suite.sweep.cells import cells_of
+from suite.sweep.estimate import durations_below, total
 
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepRequest
@@ -34,9 +33,9 @@ def finished(request: "SweepRequest") -> "dict[tuple[str, str], TrialRecord]":
 
 def elements_left(request: "SweepRequest") -> list[int]:
     """The blocks of which some cell has trials to run. Of a cell that no machine has begun, all of them."""
-    from commands.sweeping import enough_of
+    from commands.sweeping import is_enough
 
-    enough = enough_of(request.sweep) if request.sweep.until else None
+    enough = is_enough(request.sweep) if request.sweep.until else None
     left: set[int] = set()
     for run in runs_of(request):
         if enough is None or not enough(run):
@@ -80,9 +79,17 @@ def files_of(directory: Path, block: int) -> list[Path]:
 
 
 def estimate_s(request: "SweepRequest") -> float | None:
-    """Seconds of one element: the median of the blocks that are there already. None before the first."""
-    seconds: defaultdict[int, float] = defaultdict(float)
-    for record in finished(request).values():
-        if not record.warm_up:
-            seconds[record.block] += (record.open_s or 0) + (record.elapsed_s or 0) + (record.close_s or 0)
-    return median(seconds.values()) if seconds else None
+    """Seconds of one element, from records of this sweep and of those beside it; None where something is unknown.
+
+    A cell that was not begun here is known by its plan in an earlier sweep: its name says all that matters.
+    """
+    beside = request.directory.path.absolute().parent
+    durations = durations_below(beside)
+    blocks = {0, request.sweep.element_count - 1}  # the first has the warm-ups
+    each: list[float | None] = []
+    for run in runs_of(request):
+        places = (run.directory, *sorted(beside.glob(f"*/{run.directory.name}")))
+        plan = next(filter(None, (_plan(place / "plan.json") for place in places)), None)
+        times = [durations.of_block(plan, block) for block in blocks] if plan else [None]
+        each.append(None if None in times else max(filter(None, times), default=0.0))
+    return total(each)

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,20 +11,19 @@ import click
 
 from commands.element import element
 from commands.options import positive
+from commands.sweep_end import cancel, stop
+from commands.sweep_look import plan, status
 from suite.errors import RequestError
 from suite.sweep.file import load_sweep
 
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepEnd, SweepRequest
+    from suite.progress import Display, Lines
     from suite.sweep.directory import SweepDirectory
     from suite.sweep.model import Sweep
 
-FILE = click.argument("file", type=click.Path(path_type=Path))
-OUT = click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines.")
 
-
-@click.group(commands=(element,))
+@click.group(commands=(plan, status, stop, cancel, element))
 def sweep() -> None:
     """Measure a matrix of cells, planned in a file, resumed by itself.
 
@@ -36,8 +36,8 @@ def sweep() -> None:
 
 
 @sweep.command()
-@FILE
-@OUT
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and by whom; start and write nothing.")
 @click.option(
     "--only-block",
@@ -46,7 +46,7 @@ def sweep() -> None:
     help="Run this block of every cell and no other: what a scheduler gives to one machine.",
 )
 @click.option("--take-over", is_flag=True, help="Claims of other machines are of processes that have ended.")
-@AS_JSON
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
 def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, take_over: bool, as_json: bool) -> None:
     """Run what is missing of a sweep: finished trials are kept, failed ones are tried again.
 
@@ -59,7 +59,6 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
       bench sweep run plans/paper-single.toml --dry-run
       bench sweep run plans/smoke.toml --only-block 3
     """
-    from commands.ready import observing
     from commands.sweep_engines import SweepRequest, engine_of
     from commands.sweeping import resolve
     from suite.sweep.directory import SweepDirectory, default_directory
@@ -70,7 +69,7 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
         last = planned.element_count - 1
         raise RequestError(f"--only-block {only_block}: the blocks are 0 to {last}", remedy="choose one of them")
     directory = SweepDirectory(out or default_directory(planned))
-    with observing() as observer:
+    with _observing(directory.path) as observer:
         if dry_run:
             here = resolve(planned, observer.note) if planned.engine.kind == "local" else []
             engine(SweepRequest(file, planned, directory, here, observer, dry_run=True))
@@ -78,6 +77,22 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
             return
         end = _run(SweepRequest(file, planned, directory, (), observer), only_block, take_over=take_over)
     _tell(planned, directory, end, only_block, as_json=as_json)
+
+
+@contextmanager
+def _observing(directory: Path) -> "Iterator[Lines | Display]":
+    """The matrix, live, on a terminal; else lines."""
+    from rich.console import Console
+
+    from suite.progress import Lines
+
+    if not sys.stderr.isatty():
+        yield Lines(sys.stderr)
+        return
+    from commands.sweep_view import SweepDisplay
+
+    with closing(SweepDisplay(Console(stderr=True), directory)) as display:
+        yield display
 
 
 def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) -> "SweepEnd":

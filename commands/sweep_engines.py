@@ -77,11 +77,47 @@ def ssh(request: SweepRequest) -> SweepEnd:
     return SweepEnd(run_ssh(request), _asked(request))
 
 
+def slurm_queue(sweep: Sweep, directory: Path) -> list[str]:
+    from commands.clusters import queue_lines
+
+    return queue_lines(sweep, directory)
+
+
+def slurm_stop(sweep: Sweep, directory: Path) -> list[str]:
+    from commands.clusters import end_jobs
+
+    return end_jobs(sweep, directory, waiting_alone=True)
+
+
+def slurm_cancel(sweep: Sweep, directory: Path) -> list[str]:
+    from commands.clusters import end_jobs
+
+    return end_jobs(sweep, directory)
+
+
 def _asked(request: SweepRequest) -> str | None:
     return "it was asked to stop" if request.directory.stop_requested() else None
 
 
 ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local, "slurm": slurm, "ssh": ssh}
+SAID: dict[str, Callable[[Sweep, Path], list[str]]] = {"slurm": slurm_queue}
+"""What an engine adds to ``bench sweep status``, in lines: its queue."""
+CANCELLED: dict[str, Callable[[Sweep, Path], list[str]]] = {"slurm": slurm_cancel}
+"""What an engine does at ``bench sweep cancel``, told in lines."""
+STOPPED: dict[str, Callable[[Sweep, Path], list[str]]] = {"slurm": slurm_stop}
+"""What an engine does at ``bench sweep stop``, told in lines."""
+
+
+def said_of(sweep: Sweep, directory: Path) -> list[str]:
+    return SAID[sweep.engine.kind](sweep, directory) if sweep.engine.kind in SAID else []
+
+
+def stop_of(sweep: Sweep, directory: Path) -> list[str]:
+    return STOPPED[sweep.engine.kind](sweep, directory) if sweep.engine.kind in STOPPED else []
+
+
+def cancel_of(sweep: Sweep, directory: Path) -> list[str]:
+    return CANCELLED[sweep.engine.kind](sweep, directory) if sweep.engine.kind in CANCELLED else []
 
 
 def engine_of(sweep: Sweep) -> Callable[[SweepRequest], SweepEnd]:

@@ -120,7 +120,7 @@ def runner_of(
         for each in planned
         if each.ready
     ]
-    enough = enough_of(sweep) if sweep.until else None
+    enough = _enough(sweep) if sweep.until else None
     host = Host(host_environment, open_account)
     return Runner(sweep, directory, cells, host, observer, enough, take_over)
 
@@ -133,7 +133,7 @@ def prepare(planned: Sequence[Planned], note: Note) -> None:
             each.ready.prepare(say)
 
 
-def enough_of(sweep: Sweep) -> "Callable[[CellRun], str | None]":
+def _enough(sweep: Sweep) -> "Callable[[CellRun], str | None]":
     """Whether the intervals of a cell are narrow enough, as ``bench run --until`` decides it."""
     from analysis.load import load
     from analysis.sequential import LEAST_BLOCKS, should_stop_run
@@ -149,6 +149,12 @@ def enough_of(sweep: Sweep) -> "Callable[[CellRun], str | None]":
         return decision.reason if decision.stop else None
 
     return enough
+
+
+def is_enough(sweep: Sweep) -> "Callable[[CellRun], bool]":
+    """The same as a yes or no."""
+    enough = _enough(sweep)
+    return lambda run: enough(run) is not None
 
 
 @contextmanager
