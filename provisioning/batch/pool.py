@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from suite.errors import BenchError
+from suite.errors import BenchError, RequestError
 
 LOSSES_ALLOWED = 3
 """An element that was lost so often, on whatever place, is given up."""
@@ -78,6 +78,10 @@ class Pool:
             self._note(f"element {block}: to {place.name}")
             try:
                 place.run(block)
+            except RequestError as error:  # it would refuse the next one, too
+                failures = FAILURES_ALLOWED
+                self._return(block, back=True)
+                self._note(f"element {block}: refused by {place.name}, which gets no more ({error.message})")
             except BenchError as error:
                 failures += 1
                 self._lose(block, place, error, last=failures == FAILURES_ALLOWED)
@@ -97,18 +101,17 @@ class Pool:
             self._running.add(block)
             return block
 
-    def _return(self, block: int, *, lost: bool = False) -> None:
+    def _return(self, block: int, *, back: bool = False) -> None:
+        """The element runs no more; ``back``: it has to go somewhere else."""
         with self._changed:
             self._running.discard(block)
-            if lost:
-                self._losses[block] += 1
-                if self._losses[block] < LOSSES_ALLOWED:
-                    self._left.append(block)
+            if back:
+                self._left.append(block)
             self._changed.notify_all()
 
     def _lose(self, block: int, place: Place, error: BenchError, *, last: bool) -> None:
-        self._return(block, lost=True)
+        self._losses[block] += 1
+        self._return(block, back=self._losses[block] < LOSSES_ALLOWED)
         if not self._stopped:
-            what = "and gets no more" if last else "and is tried again"
-            self._note(f"element {block}: lost on {place.name} ({error.message}); it goes to another place")
-            self._note(f"{place.name} has failed {what}" + (f"; {error.remedy}" if error.remedy else ""))
+            what = "gets no more" if last else "is tried again"
+            self._note(f"element {block}: lost on {place.name}, which {what} ({error.message}; {error.remedy or ''})")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from suite.errors import MeasurementError, RequestError
+from suite.errors import BenchError, MeasurementError, RequestError
 from suite.parcels import ENDED, GIVEN
 
 TAIL_BYTES = 4096
@@ -104,11 +104,13 @@ class RemotePlace:
         if process.stdout:
             process.stdout.close()
 
-    def _lost(self, returncode: int, argv: list[str], begin: int) -> MeasurementError:
+    def _lost(self, returncode: int, argv: list[str], begin: int) -> BenchError:
+        """In the far side's own words: bench's message, else the last line."""
         with self.log.open("rb") as log:
             log.seek(begin)
             said = log.read()[-TAIL_BYTES:].decode(errors="replace")
-        last = said.strip().splitlines()[-1:] or [f"exit status {returncode}"]
-        return MeasurementError(
-            f"{argv[0]}: {last[0][:300]}", kind="lost", command=argv, output_tail=said, remedy=f"see {self.log}"
-        )
+        lines = said.strip().splitlines() or [f"exit status {returncode}"]
+        message = next((line for line in reversed(lines) if line.startswith("bench: ")), lines[-1])[:1000]
+        if returncode == RequestError.exit_code:
+            return RequestError(message, remedy=f"see {self.log}")
+        return MeasurementError(message, kind="lost", command=argv, output_tail=said, remedy=f"see {self.log}")

@@ -23,11 +23,22 @@ profile = "smoke"
 """
 
 
-def fake_bench(place: Path, slow_s: float) -> str:
-    """A command ``bench`` on a machine that is all fakes; everything between the machines stays real."""
-    place.mkdir(parents=True)
+def fake_bench(place: Path, slow_s: float, *before: str) -> str:
+    """A command ``bench`` on a machine that is all fakes; everything between the machines stays real.
+
+    ``before``: words to put before the command.
+    """
     own = [f"MEASURED={place}/measured", f"SLOW_S={slow_s}", f"PYTHONPATH={REPOSITORY}"]
-    words = ["env", *own, sys.executable, "-m", "tests.suite.sweeping_machine"]
+    return _command(place, ["env", *own, *before, sys.executable, "-m", "tests.suite.sweeping_machine"])
+
+
+def true_bench(place: Path) -> str:
+    """The command ``bench`` of this repository, for whoever comes without this environment."""
+    return _command(place, ["env", f"PYTHONPATH={REPOSITORY}", BENCH])
+
+
+def _command(place: Path, words: list[str]) -> str:
+    place.mkdir(parents=True)
     command = place / "bench"
     command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     command.chmod(0o755)

@@ -18,8 +18,8 @@ NAMES = ("one", "two")
 
 
 @contextmanager
-def ssh_machines(place: Path, lines: dict[str, list[str]]) -> Iterator[Path]:
-    """The inventory of both; ``lines`` are further ones of each node."""
+def ssh_machines(place: Path) -> Iterator[Path]:
+    """The inventory of both. ``place`` is removed at the end."""
     require_root()
     if not SSHD.exists():
         pytest.skip("sshd is not installed (make setup-test)")
@@ -34,8 +34,9 @@ def ssh_machines(place: Path, lines: dict[str, list[str]]) -> Iterator[Path]:
         f"  IdentityFile {place}/client_key\n  UserKnownHostsFile {place}/known_hosts\n  StrictHostKeyChecking yes\n"
     )
     inventory = place / "hosts.toml"
-    inventory.write_text("".join(_node(name, port, lines.get(name, [])) for name, port in ports.items()))
+    inventory.write_text("".join(_node(name, port) for name, port in ports.items()))
     with ExitStack() as stack:
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
         if not PRIVILEGE_SEPARATION.exists():
             PRIVILEGE_SEPARATION.mkdir(mode=0o755)
             stack.callback(shutil.rmtree, PRIVILEGE_SEPARATION, ignore_errors=True)
@@ -44,9 +45,9 @@ def ssh_machines(place: Path, lines: dict[str, list[str]]) -> Iterator[Path]:
         yield inventory
 
 
-def _node(name: str, port: int, more: list[str]) -> str:
+def _node(name: str, port: int) -> str:
     own = [f'name = "{name}"', f'host = "{name}"', f"port = {port}", 'ssh_config = "ssh_config"']
-    return "\n".join(["[[node]]", *own, *more, "", ""])
+    return "\n".join(["[[node]]", *own, "", ""])
 
 
 @contextmanager

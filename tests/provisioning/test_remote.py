@@ -55,6 +55,12 @@ def test_a_far_side_that_dies_is_told_with_its_last_words_and_what_arrived_is_ke
     assert (tmp_path / "out/cell/trials/t-b0.json").exists()
 
 
+def test_a_far_side_that_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
+    say = "print('bench: n2 is unequal to n1', '  what to do: nothing', sep=chr(10), file=sys.stderr)"
+    with pytest.raises(RequestError, match="bench: n2 is unequal to n1"):
+        place(tmp_path, f"{say}; sys.exit(2)").run(0)
+
+
 def test_to_stop_closes_the_far_sides_input_and_waits_for_its_end(tmp_path: Path) -> None:
     far = place(tmp_path, "sys.stdin.read(); open(sys.argv[1], 'w').write('in order')")
     far.element = [*far.element, str(tmp_path / "left")]
