@@ -81,13 +81,7 @@ def this_machine() -> "Machine":
         image = current("cpu").digest
     except BenchError:
         image = None
-    environment = host_environment()
-    return Machine(
-        hostname=environment.hostname or os.uname().nodename,
-        suite_version=__version__,
-        image=image,
-        environment=environment,
-    )
+    return Machine(suite_version=__version__, image=image, environment=host_environment())
 
 
 def _receive(directory: Path, outbox: Outbox) -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from suite import hosts
 from suite.errors import RequestError
+from suite.hosts import Host
 from suite.records import Environment
 
 POOL = "pool.json"
-MEMORY_TOLERANCE = 0.02
-"""Firmware keeps a little, not everywhere the same."""
-_ALIKE = ("kernel", "cpu_model", "cpu_flags", "mitigations", "hypervisor", "transparent_hugepages", "cgroup_version")
 
 
 class Machine(BaseModel):
@@ -23,38 +22,23 @@ class Machine(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    hostname: str
     suite_version: str
     image: str | None
     """Digest of the userland."""
     environment: Environment
 
+    @property
+    def host(self) -> Host:
+        return Host.of(self.environment.model_dump())
+
 
 def differences(one: Machine, other: Machine) -> list[str]:
-    """In what they are unequal, each with both values: ``kernel 6.1 and 6.2``. Empty when they may be pooled."""
-    pairs = [(name, getattr(one.environment, name), getattr(other.environment, name)) for name in _ALIKE]
-    pairs.append(("CPUs", _count(one), _count(other)))
-    pairs.append(("suite", one.suite_version, other.suite_version))
-    pairs.append(("image", one.image, other.image))
-    found = [f"{name} {_short(mine, theirs)}" for name, mine, theirs in pairs if mine != theirs]
-    mine, theirs = one.environment.memory_bytes or 0, other.environment.memory_bytes or 0
-    if abs(mine - theirs) > MEMORY_TOLERANCE * max(mine, theirs):
-        found.append(f"memory {mine >> 20} MiB and {theirs >> 20} MiB")
+    """In what they are unequal, each with both values. Empty when their records may be pooled."""
+    found = list(hosts.differences([one.host, other.host]))
+    for what, own, its in (("suite", one.suite_version, other.suite_version), ("image", one.image, other.image)):
+        if own != its:
+            found.append(f"{what}: {one.host.name} {own}, {other.host.name} {its}")
     return found
-
-
-def _count(machine: Machine) -> int | None:
-    return None if machine.environment.cpus is None else len(machine.environment.cpus)
-
-
-def _short(mine: object, theirs: object) -> str:
-    """Of long collections what they do not share."""
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        keys = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
-        return ", ".join(f"{key}: {mine.get(key)} and {theirs.get(key)}" for key in keys[:3])
-    if isinstance(mine, list) and isinstance(theirs, list):
-        return f"with {sorted({*mine} - {*theirs})[:5]} and with {sorted({*theirs} - {*mine})[:5]}"
-    return f"{mine} and {theirs}"
 
 
 def join_pool(directory: Path, machine: Machine) -> None:
@@ -66,7 +50,7 @@ def join_pool(directory: Path, machine: Machine) -> None:
     first = _first(path) or _found(path, machine)
     if found := differences(first, machine):
         raise RequestError(
-            f"{machine.hostname} is unequal to {first.hostname}, which began {directory}: {'; '.join(found)}",
+            f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(found)}",
             remedy="use equal machines only (with Slurm: constraint in [engine]), or give another --out for this one",
         )
 

@@ -16,6 +16,7 @@ FAST = """
 name = "fast"
 targets = ["bare-metal", "container"]
 blocks = {blocks}
+warmup_blocks = 0
 [matrix]
 model = ["alexnet", "resnet50"]
 [options]

@@ -63,6 +63,9 @@ class Slurm:
     env: dict[str, str]
     daemons: dict[str, "subprocess.Popen[bytes]"]
 
+    def wait_until_idle(self) -> None:
+        wait_for("idle nodes", lambda: _all_idle(self), self.said)
+
     def run(self, *argv: str) -> str:
         ended = subprocess.run(argv, check=False, capture_output=True, text=True, env={**os.environ, **self.env})
         assert ended.returncode == 0, f"{argv}: {ended.stdout}{ended.stderr}"
@@ -95,12 +98,16 @@ class Slurm:
 
     def fell_node(self, name: str) -> None:
         """As when the power fails: the daemon, what manages its jobs, and the jobs, all at once and without a word."""
-        felled = [psutil.Process(self.daemons[name].pid), *self.of_jobs(name)]
-        for process in felled:
+        self.daemons[name].kill()
+        self.kill_jobs(name)
+        self.daemons[name].wait()
+
+    def kill_jobs(self, name: str) -> None:
+        """The jobs of one node, with what manages them."""
+        for process in (killed := self.of_jobs(name)):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(felled[1:], timeout=20)
-        self.daemons[name].wait()
+        psutil.wait_procs(killed, timeout=20)
 
     def of_jobs(self, node: str | None = None) -> list[psutil.Process]:
         """Every process of the jobs of this cluster, or of one node of it."""
@@ -164,7 +171,7 @@ def slurm_cluster(place: Path) -> Iterator[Slurm]:
         slurm.start("slurmctld", "slurmctld", "-D", "-f", f"{place}/slurm.conf")
         for name in NODES:
             slurm.start_node(name)
-        wait_for("idle nodes", lambda: _all_idle(slurm), slurm.said)
+        slurm.wait_until_idle()
         yield slurm
     finally:
         _end(slurm)

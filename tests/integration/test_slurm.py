@@ -38,7 +38,8 @@ def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: P
     sweep.wait_for("[2/4]")
     kept = sweep.records()
     assert len(kept) == 1
-    slurm.fell_node(slurm.busy_node())
+    node = slurm.busy_node()
+    slurm.fell_node(node)
     wait_for("the requeue", lambda: "BeginTime" in slurm.queue(), slurm.said)
     slurm.hasten()
     assert sweep.end() == 0, sweep.said()
@@ -48,6 +49,8 @@ def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: P
     assert len(records) == 4
     assert all(record.outcome.status == "ok" for record in records.values())
     assert all(records[name] == record for name, record in kept.items())
+    slurm.start_node(node)
+    slurm.wait_until_idle()
 
 
 def test_elements_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_again(
@@ -78,17 +81,15 @@ def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm
     assert set(sweep.records()) == sweep.planned()
 
 
-def test_without_a_common_directory_records_come_back_from_a_node_that_is_lost_too(
-    slurm: Slurm, tmp_path: Path
-) -> None:
+def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_too(slurm: Slurm, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
-    bench = fake_bench(tmp_path / "fake", slow_s=0.7)
+    bench = fake_bench(tmp_path / "fake", slow_s=0.4)
     plan = FAST.format(blocks=2) + engine(bench=bench, scratch=str(scratch), at_once=1)
     sweep = RemoteSweep(tmp_path, plan, slurm.env)
     sweep.wait_for("[2/4]")
     wait_for("the first record", lambda: bool(sweep.records()), sweep.said)
     kept = sweep.records()
-    slurm.fell_node(slurm.busy_node())
+    slurm.kill_jobs(slurm.busy_node())
     assert sweep.end() == 0, sweep.said()
     assert "lost on srun-0" in sweep.said()
     records = sweep.records()
