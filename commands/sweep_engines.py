@@ -58,7 +58,7 @@ def run_here(request: SweepRequest, blocks: Sequence[int], *, take_over: bool = 
 
 def slurm(request: SweepRequest) -> SweepEnd:
     """On the nodes of a cluster, one element on each at a time."""
-    from commands.clusters import run_slurm, slurm_script
+    from commands.slurm_engine import run_slurm, slurm_script
 
     if request.dry_run:
         click.echo(slurm_script(request), nl=False)
@@ -68,7 +68,7 @@ def slurm(request: SweepRequest) -> SweepEnd:
 
 def ssh(request: SweepRequest) -> SweepEnd:
     """On the machines of an inventory, one element on each at a time."""
-    from commands.clusters import run_ssh, ssh_places
+    from commands.ssh_engine import run_ssh, ssh_places
 
     if request.dry_run:
         names = ", ".join(place.name for place in ssh_places(request))
@@ -78,19 +78,19 @@ def ssh(request: SweepRequest) -> SweepEnd:
 
 
 def slurm_queue(sweep: Sweep, directory: Path) -> list[str]:
-    from commands.clusters import queue_lines
+    from commands.slurm_engine import queue_lines
 
     return queue_lines(sweep, directory)
 
 
 def slurm_stop(sweep: Sweep, directory: Path) -> list[str]:
-    from commands.clusters import end_jobs
+    from commands.slurm_engine import end_jobs
 
     return end_jobs(sweep, directory, waiting_alone=True)
 
 
 def slurm_cancel(sweep: Sweep, directory: Path) -> list[str]:
-    from commands.clusters import end_jobs
+    from commands.slurm_engine import end_jobs
 
     return end_jobs(sweep, directory)
 
