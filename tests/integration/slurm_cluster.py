@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,16 +98,15 @@ class Slurm:
 
     def fell_node(self, name: str) -> None:
         """As when the power fails: the daemon, what manages its jobs, and the jobs, all at once and without a word."""
+        jobs = self.of_jobs(name)
+        managers = [parent for process in jobs for parent in process.parents() if parent.name() == "slurmstepd"]
         self.daemons[name].kill()
-        self.kill_jobs(name)
+        _kill([*managers, *jobs])
         self.daemons[name].wait()
 
     def kill_jobs(self, name: str) -> None:
-        """The jobs of one node, with what manages them."""
-        for process in (killed := self.of_jobs(name)):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(killed, timeout=20)
+        """The processes of the jobs of one node; those that manage them see it."""
+        _kill(self.of_jobs(name))
 
     def of_jobs(self, node: str | None = None) -> list[psutil.Process]:
         """Every process of the jobs of this cluster, or of one node of it."""
@@ -118,11 +117,17 @@ class Slurm:
                 its = process.environ()
                 if its.get("SLURM_CONF") == self.env["SLURM_CONF"] and its.get("SLURMD_NODENAME") in wanted:
                     found += [process, *process.children(recursive=True)]
-        managers = [manager for process in found for manager in process.parents() if manager.name() == "slurmstepd"]
-        return list(dict.fromkeys([*managers, *found]))
+        return list(dict.fromkeys(found))
 
     def said(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in self.place.glob("*.log"))
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=20)
 
 
 def wait_for(what: str, true: Callable[[], bool], said: Callable[[], str], within_s: float = 60.0) -> None:
@@ -185,9 +190,7 @@ def _all_idle(slurm: Slurm) -> bool:
 
 def _end(slurm: Slurm) -> None:
     """The jobs first, then the daemons, the newest first."""
-    for process in slurm.of_jobs():
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    _kill(slurm.of_jobs())
     for daemon in reversed(slurm.daemons.values()):
         if daemon.poll() is None:
             daemon.send_signal(signal.SIGTERM)
