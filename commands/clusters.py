@@ -81,7 +81,9 @@ def taker_of(directory: Path) -> Callable[[str], None]:
     """What all machines together write to the output directory, one file after the other."""
     from suite.equality import POOL, Machine, join_pool
     from suite.parcels import opened
+    from suite.plan import Plan
     from suite.store import write_atomic
+    from suite.sweep.directory import CellRun
 
     writing = threading.Lock()  # two machines may send a cell's plan at the same moment
 
@@ -89,11 +91,14 @@ def taker_of(directory: Path) -> Callable[[str], None]:
         name, text = opened(line)
         path = directory / name
         with writing:
-            if name == POOL:
-                join_pool(directory, Machine.model_validate_json(text))
-            elif path.name == "plan.json" and path.exists() and path.read_text(encoding="utf-8") != text:
-                raise RequestError(f"this machine makes another plan of {path.parent.name} than the first one did")
-            else:
-                write_atomic(path, text)
+            try:
+                if name == POOL:
+                    join_pool(directory, Machine.model_validate_json(text))
+                elif path.name == "plan.json":  # refused if it is another than the first machine's
+                    CellRun(path.parent, retries=0).begin(Plan.model_validate_json(text))
+                else:
+                    write_atomic(path, text)
+            except ValidationError as error:
+                raise MeasurementError(f"{name} came, and is not what it should be", kind="parcel") from error
 
     return take

@@ -40,10 +40,11 @@ def element(block: int, name: str, scratch: Path | None) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     outbox = Outbox(directory)
     _receive(directory, outbox)
-    _end_with_standard_input()
+    ended = _end_with_standard_input()
     with observing() as observer:
         _run(directory, block, Sending(observer, lambda: _send(directory, outbox)))
     _send(directory, outbox)
+    ended.set()
     _say(ENDED)
     shutil.rmtree(directory)
 
@@ -92,15 +93,21 @@ def _receive(directory: Path, outbox: Outbox) -> None:
     raise MeasurementError("the sweep's files did not all arrive", kind="connection")
 
 
-def _end_with_standard_input() -> None:
-    """Whoever started this holds the other end. That it is gone is heard by a thread that sleeps in the kernel."""
+def _end_with_standard_input() -> threading.Event:
+    """Whoever started this holds the other end. That it is gone is heard by a thread that sleeps in the kernel.
+
+    After the event that is returned was set it matters no more.
+    """
+    ended = threading.Event()
 
     def listen() -> None:
         while os.read(sys.stdin.fileno(), 1 << 12):
             pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=listen, daemon=True, name="standard input").start()
+    return ended
 
 
 def _send(directory: Path, outbox: Outbox) -> None:

@@ -41,9 +41,10 @@ class Pool:
         self._places = places
         self._left = deque(blocks)
         self._note = note
-        self._running: set[int] = set()
+        self._running: dict[str, int] = {}
         self._losses: Counter[int] = Counter()
         self._stopped = False
+        self._attended = 0
         self._changed = threading.Condition()
 
     def run(self) -> list[int]:
@@ -51,19 +52,30 @@ class Pool:
 
         An exception in here (Ctrl-C) stops the places in order, waits for them, and goes on.
         """
-        threads = [threading.Thread(target=self._serve, args=(place,), name=place.name) for place in self._places]
-        for thread in threads:
-            thread.start()
+        for place in self._places:
+            threading.Thread(target=self._attend, args=(place,), name=place.name).start()
         try:
-            for thread in threads:
-                thread.join()
+            self._wait()
         except BaseException:
             self._stop()
-            for thread in threads:
-                thread.join()
+            self._wait()
             raise
         given_up = [block for block, losses in self._losses.items() if losses >= LOSSES_ALLOWED]
         return sorted({*self._left, *given_up})
+
+    def _wait(self) -> None:
+        # Not by Thread.join: one that a signal has interrupted takes the thread for ended (CPython, bpo-45274).
+        with self._changed:
+            self._changed.wait_for(lambda: self._attended == len(self._places))
+
+    def _attend(self, place: Place) -> None:
+        try:
+            self._serve(place)
+        finally:
+            with self._changed:
+                self._attended += 1
+                self._running.pop(place.name, None)
+                self._changed.notify_all()
 
     def _stop(self) -> None:
         with self._changed:
@@ -74,13 +86,13 @@ class Pool:
 
     def _serve(self, place: Place) -> None:
         failures = 0
-        while failures < FAILURES_ALLOWED and (block := self._take()) is not None:
+        while failures < FAILURES_ALLOWED and (block := self._take(place)) is not None:
             self._note(f"element {block}: to {place.name}")
             try:
                 place.run(block)
             except RequestError as error:  # it would refuse the next one, too
                 failures = FAILURES_ALLOWED
-                self._return(block, back=True)
+                self._return(place, back=True)
                 self._note(f"element {block}: refused by {place.name}, which gets no more ({error.message})")
             except BenchError as error:
                 failures += 1
@@ -88,9 +100,9 @@ class Pool:
             else:
                 failures = 0
                 self._note(f"element {block}: ended on {place.name}")
-                self._return(block)
+                self._return(place)
 
-    def _take(self) -> int | None:
+    def _take(self, place: Place) -> int | None:
         """The next element; waits while one that runs elsewhere could still be lost. None when there is no more."""
         with self._changed:
             while not self._left and self._running and not self._stopped:
@@ -98,20 +110,20 @@ class Pool:
             if self._stopped or not self._left or self._stop_requested():
                 return None
             block = self._left.popleft()
-            self._running.add(block)
+            self._running[place.name] = block
             return block
 
-    def _return(self, block: int, *, back: bool = False) -> None:
-        """The element runs no more; ``back``: it has to go somewhere else."""
+    def _return(self, place: Place, *, back: bool = False) -> None:
+        """Its element runs no more; ``back``: that has to go somewhere else."""
         with self._changed:
-            self._running.discard(block)
+            block = self._running.pop(place.name)
             if back:
                 self._left.append(block)
             self._changed.notify_all()
 
     def _lose(self, block: int, place: Place, error: BenchError, *, last: bool) -> None:
         self._losses[block] += 1
-        self._return(block, back=self._losses[block] < LOSSES_ALLOWED)
+        self._return(place, back=self._losses[block] < LOSSES_ALLOWED)
         if not self._stopped:
             what = "gets no more" if last else "is tried again"
             self._note(f"element {block}: lost on {place.name}, which {what} ({error.message}; {error.remedy or ''})")

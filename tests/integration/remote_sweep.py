@@ -63,6 +63,11 @@ class RemoteSweep:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, env=self.env, start_new_session=True)
 
+    def bench(self, command: str) -> "subprocess.CompletedProcess[str]":
+        """``bench sweep COMMAND`` of this sweep's directory."""
+        words = [BENCH, "sweep", command, str(self.out)]
+        return subprocess.run(words, check=False, capture_output=True, text=True, env=self.env, timeout=180)
+
     def said(self) -> str:
         logs = sorted((self.out / "logs").glob("*.log"))
         return "\n".join([self.log.read_text(), *(f"== {path.name}\n{path.read_text()}" for path in logs)])

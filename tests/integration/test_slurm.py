@@ -81,6 +81,22 @@ def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm
     assert set(sweep.records()) == sweep.planned()
 
 
+def test_cancel_takes_the_elements_out_of_the_queue(slurm: Slurm, tmp_path: Path) -> None:
+    bench = fake_bench(tmp_path / "fake", slow_s=0.4)
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=2) + engine(bench=bench, at_once=1), slurm.env)
+    sweep.wait_for("[1/4]")
+    assert "in the queue: element 1" in sweep.bench("status").stdout
+    cancelled = sweep.bench("cancel")
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert "element 1 of job" in cancelled.stderr
+    assert sweep.end() == 130
+    wait_for("an empty queue", lambda: not re.search(" (R|PD|CG) ", slurm.queue()), slurm.queue)
+    assert len(sweep.records()) < 8
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+
+
 def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_too(slurm: Slurm, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     bench = fake_bench(tmp_path / "fake", slow_s=0.4)

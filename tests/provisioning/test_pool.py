@@ -1,6 +1,8 @@
 """The pool: every element ends somewhere, and what is lost goes to another place."""
 
+import signal
 import threading
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -35,10 +37,13 @@ class Waiting:
     name: str = "slow"
     began: threading.Event = field(default_factory=threading.Event)
     stopped: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self, _block: int) -> None:
         self.began.set()
         self.stopped.wait(60)
+        time.sleep(0.3)  # to end in order takes a while
+        self.ended.set()
         raise MeasurementError("stopped")
 
     def stop(self) -> None:
@@ -102,19 +107,15 @@ def test_an_element_that_every_place_loses_is_given_up_and_the_others_go_on() ->
     assert sum(len(place.lost) for place in places) == LOSSES_ALLOWED
 
 
-def test_an_interruption_stops_the_places_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_stops_the_places_and_waits_for_them() -> None:
     place = Waiting()
-    real = threading.Thread.join
-    interrupted: list[bool] = []
 
-    def join(thread: threading.Thread, timeout: float | None = None) -> None:
-        if not interrupted:
-            interrupted.append(place.began.wait(60))
-            raise KeyboardInterrupt
-        real(thread, timeout)
+    def interrupt() -> None:
+        assert place.began.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    monkeypatch.setattr(threading.Thread, "join", join)
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         Pool([place], [0, 1], lambda _text: None).run()
     assert place.stopped.is_set()
-    assert not [thread for thread in threading.enumerate() if thread.name == "slow"]
+    assert place.ended.is_set()
