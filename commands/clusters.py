@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from commands.sweep_engines import SweepRequest
     from provisioning.batch.remote import RemotePlace
     from suite.records import TrialRecord
+    from suite.sweep.model import Sweep
 
 T = TypeVar("T", bound=BaseModel)
 Wrap = Callable[[Sequence[str]], list[str]]
 ELEMENT = ("sweep", "element")
 
 
-def options_of(model: type[T], request: "SweepRequest") -> T:
+def options_of(model: type[T], sweep: "Sweep") -> T:
     """The table ``[engine]`` as its engine understands it. Raises RequestError naming the key."""
     try:
-        return model.model_validate(request.sweep.engine.table)
+        return model.model_validate(sweep.engine.table)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
@@ -35,7 +36,7 @@ def options_of(model: type[T], request: "SweepRequest") -> T:
         else:
             said = f"engine.{key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
             remedy = "docs/clusters.md has every key"
-        raise RequestError(f"{request.file}: {said}", remedy=remedy) from error
+        raise RequestError(said, remedy=remedy) from error
 
 
 def run_rounds(request: "SweepRequest", run: Callable[[list[int]], None], at_once: int) -> "list[TrialRecord]":

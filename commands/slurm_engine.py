@@ -25,7 +25,7 @@ def run_slurm(request: "SweepRequest") -> "list[TrialRecord]":
     """Every element is a task of an array job; without a common file system, a job of its own by srun."""
     from provisioning.batch import slurm
 
-    options = slurmoptions_of(request)
+    options = slurm_options(request.sweep)
     slurm.require()
     by = _by_srun if options.scratch else _by_array
     return run_rounds(request, lambda blocks: by(request, options, blocks), options.at_once or AT_ONCE)
@@ -33,7 +33,7 @@ def run_slurm(request: "SweepRequest") -> "list[TrialRecord]":
 
 def slurm_script(request: "SweepRequest") -> str:
     """What would be handed to sbatch now."""
-    return _script(request, slurmoptions_of(request), elements_left(request))
+    return _script(request, slurm_options(request.sweep), elements_left(request))
 
 
 def queue_lines(sweep: "Sweep", directory: Path) -> list[str]:
@@ -67,10 +67,10 @@ def told(task: "Task") -> str:
     return f"ended ({task.state})" if task.ended else f"{task.state} on {task.node}".replace("R on", "running on")
 
 
-def slurmoptions_of(request: "SweepRequest") -> "SlurmOptions":
+def slurm_options(sweep: "Sweep") -> "SlurmOptions":
     from provisioning.batch.options import SlurmOptions
 
-    return options_of(SlurmOptions, request)
+    return options_of(SlurmOptions, sweep)
 
 
 def _by_array(request: "SweepRequest", options: "SlurmOptions", blocks: list[int]) -> None:

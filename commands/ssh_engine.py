@@ -8,9 +8,11 @@ from suite.nearest import nearest
 
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepRequest
+    from provisioning.batch.options import SshOptions
     from provisioning.batch.remote import RemotePlace
     from suite.inventory import InventoryNode
     from suite.records import TrialRecord
+    from suite.sweep.model import Sweep
 
 
 def run_ssh(request: "SweepRequest") -> "list[TrialRecord]":
@@ -21,11 +23,10 @@ def run_ssh(request: "SweepRequest") -> "list[TrialRecord]":
 
 def ssh_places(request: "SweepRequest") -> "list[RemotePlace]":
     """The machines that the plan names. Raises RequestError."""
-    from provisioning.batch.options import SshOptions
     from provisioning.batch.reach import ssh_wrap
     from suite.inventory import read_inventory
 
-    options, take = options_of(SshOptions, request), taker_of(request.directory.path)
+    options, take = ssh_options(request.sweep), taker_of(request.directory.path)
     nodes = {node.name: node for node in read_inventory(request.file.absolute().parent / options.inventory).nodes}
     if unknown := [name for name in options.nodes if name not in nodes]:
         raise RequestError(
@@ -42,6 +43,13 @@ def ssh_places(request: "SweepRequest") -> "list[RemotePlace]":
         for name, node in nodes.items()
         if not options.nodes or name in options.nodes
     ]
+
+
+def ssh_options(sweep: "Sweep") -> "SshOptions":
+    """Raises RequestError."""
+    from provisioning.batch.options import SshOptions
+
+    return options_of(SshOptions, sweep)
 
 
 def _far(node: "InventoryNode", scratch: str | None) -> list[str]:

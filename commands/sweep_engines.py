@@ -40,9 +40,6 @@ class SweepEnd:
 
 def local(request: SweepRequest) -> SweepEnd:
     """On this machine, one trial at a time."""
-    if request.sweep.engine.table:
-        key = next(iter(request.sweep.engine.table))
-        raise RequestError(f"unknown key engine.{key}", remedy=nearest(key, ["kind"]) + " (the engine is local)")
     if request.dry_run:
         return SweepEnd()
     return run_here(request, range(request.sweep.element_count))
@@ -54,6 +51,12 @@ def run_here(request: SweepRequest, blocks: Sequence[int], *, take_over: bool = 
     runner = runner_of(request.sweep, request.directory, request.planned, request.observer, take_over=take_over)
     reason = runner.run(blocks)
     return SweepEnd(runner.made, reason)
+
+
+def check_local(sweep: Sweep) -> None:
+    """It has no keys of its own. Raises RequestError."""
+    if key := next(iter(sweep.engine.table), None):
+        raise RequestError(f"unknown key engine.{key}", remedy=nearest(key, ["kind"]) + ": the engine is local")
 
 
 def slurm(request: SweepRequest) -> SweepEnd:
@@ -75,6 +78,20 @@ def ssh(request: SweepRequest) -> SweepEnd:
         request.observer.note(f"elements go to {names} as these become free")
         return SweepEnd()
     return SweepEnd(run_ssh(request), _asked(request))
+
+
+def check_slurm(sweep: Sweep) -> None:
+    """Raises RequestError."""
+    from commands.slurm_engine import slurm_options
+
+    slurm_options(sweep)
+
+
+def check_ssh(sweep: Sweep) -> None:
+    """Raises RequestError."""
+    from commands.ssh_engine import ssh_options
+
+    ssh_options(sweep)
 
 
 def slurm_queue(sweep: Sweep, directory: Path) -> list[str]:
@@ -100,6 +117,8 @@ def _asked(request: SweepRequest) -> str | None:
 
 
 ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local, "slurm": slurm, "ssh": ssh}
+CHECKS: dict[str, Callable[[Sweep], None]] = {"local": check_local, "slurm": check_slurm, "ssh": check_ssh}
+"""What refuses an engine's own keys, before anything is begun."""
 SAID: dict[str, Callable[[Sweep, Path], list[str]]] = {"slurm": slurm_queue}
 """What an engine adds to ``bench sweep status``, in lines: its queue."""
 CANCELLED: dict[str, Callable[[Sweep, Path], list[str]]] = {"slurm": slurm_cancel}
@@ -121,9 +140,11 @@ def cancel_of(sweep: Sweep, directory: Path) -> list[str]:
 
 
 def engine_of(sweep: Sweep) -> Callable[[SweepRequest], SweepEnd]:
-    """Raises RequestError for an engine that is not there."""
+    """Raises RequestError for an engine that is not there, and for keys that it does not know."""
     if sweep.engine.kind not in ENGINES:
         raise RequestError(
             f"engine.kind = {sweep.engine.kind!r} is not built yet", remedy=f"choose among {', '.join(ENGINES)}"
         )
+    if sweep.engine.kind in CHECKS:
+        CHECKS[sweep.engine.kind](sweep)
     return ENGINES[sweep.engine.kind]

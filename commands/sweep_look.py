@@ -15,6 +15,7 @@ from suite.sweep.status import SweepStatus, latest_sweep, status_of
 
 if TYPE_CHECKING:
     from commands.sweeping import Planned
+    from suite.sweep.estimate import Durations
 
 WATCH_S = 2.0
 """How often ``--watch`` looks at the claims: one directory and a file; what takes longer only when they changed."""
@@ -48,79 +49,81 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
     engine_of(sweep)
     planned = resolve(sweep, lambda text: click.echo(text, err=True))
     directory = SweepDirectory(out or default_directory(sweep))
-    durations = durations_below(estimate_from or RESULTS)
-    told = _told(sweep, directory, planned, {
-        each.cell.cell_id: durations.of_block(each.ready.plan, 1) for each in planned if each.ready
-    })  # fmt: skip
+    told = _told(sweep, directory, planned, durations_below(estimate_from or RESULTS))
     if as_json:
         click.echo(json.dumps(told, indent=1))
     else:
-        _say(planned, told)
+        _say(told)
     if any(each.refusal for each in planned):
         sys.exit(2)
 
 
-def _told(
-    sweep: Sweep, directory: SweepDirectory, planned: "list[Planned]", block_s: dict[str, float | None]
-) -> dict[str, Any]:
+def _told(sweep: Sweep, directory: SweepDirectory, planned: "list[Planned]", durations: "Durations") -> dict[str, Any]:
     from suite.sweep.estimate import total
 
-    element_s = total(block_s.values()) if block_s else None
-    changes = directory.changes(sweep, [each.cell for each in planned])
-    cells = [_cell(sweep, directory, each, block_s.get(each.cell.cell_id)) for each in planned]
-    left = sum(cell["trials_left"] for cell in cells)
-    blocks = sweep.element_count
+    cells = [_cell(sweep, directory, each, durations) for each in planned]
+    runnable = [cell for cell in cells if not cell["refused"]]
+    first_s, block_s = (total(cell[name] for cell in runnable) if runnable else None for name in ("first_s", "block_s"))
+    known = None not in (first_s, block_s)
     return {
         "name": sweep.name,
         "directory": str(directory.path),
         "engine": sweep.engine.kind,
-        "elements": blocks,
+        "elements": sweep.element_count,
         "until": sweep.until,
         "trials": sum(cell["trials"] for cell in cells),
-        "trials_left": left,
-        "element_s": element_s,
-        "total_s": None if element_s is None else element_s * blocks,
-        "changes": changes.lines(),
+        "trials_left": sum(cell["trials_left"] for cell in cells),
+        "element_s": block_s,
+        "total_s": (first_s or 0) + (sweep.element_count - 1) * (block_s or 0) if known else None,
+        "changes": directory.changes(sweep, [each.cell for each in planned]).lines(),
         "cells": cells,
     }
 
 
-def _cell(sweep: Sweep, directory: SweepDirectory, each: "Planned", block_s: float | None) -> dict[str, Any]:
+def _cell(sweep: Sweep, directory: SweepDirectory, each: "Planned", durations: "Durations") -> dict[str, Any]:
+    """``first_s``: of the first block, with the warm-up before it; ``block_s``: of each further one."""
     told: dict[str, Any] = {"cell_id": each.cell.cell_id, "settings": each.cell.settings}
-    told["command"] = ["bench", *each.words]
+    told |= {"command": ["bench", *each.words], "refused": None, "remedy": None}
     if each.ready is None:
-        message, remedy = (each.refusal.message, each.refusal.remedy) if each.refusal else (None, None)
+        message, remedy = (each.refusal.message, each.refusal.remedy) if each.refusal else ("refused", None)
         return {**told, "refused": message, "remedy": remedy, "targets": [], "trials": 0, "trials_left": 0}
-    trials = [trial.trial_id for trial in each.ready.plan.trials()]
+    plan = each.ready.plan
+    trials = [trial.trial_id for trial in plan.trials()]
     finished = set(directory.cell(each.cell.cell_id, sweep.budget.retries).finished())
     return {
         **told,
-        "refused": None,
-        "targets": list(each.ready.plan.targets),
+        "targets": list(plan.targets),
         "trials": len(trials),
         "trials_left": sum(trial not in finished for trial in trials),
-        "block_s": block_s,
+        "first_s": durations.of_block(plan, 0),
+        "block_s": durations.of_block(plan, 1),
     }
 
 
-def _say(planned: "list[Planned]", told: dict[str, Any]) -> None:
-    from rich.console import Console
+def _say(told: dict[str, Any]) -> None:
+    from commands.sweep_view import span
 
-    from commands.sweep_view import planned_table, span
+    def time_of(seconds: float | None) -> str:
+        return "unknown" if seconds is None else span(seconds)
 
-    Console().print(planned_table(planned, {cell["cell_id"]: cell.get("block_s") for cell in told["cells"]}))
+    refusals: dict[str, list[str]] = {}
+    for cell in told["cells"]:
+        if cell["refused"]:
+            reason = f"{cell['refused']} (what to do: {cell['remedy']})"
+            refusals.setdefault(reason, []).append(cell["cell_id"])
+        else:
+            targets = ", ".join(cell["targets"])
+            click.echo(f"{cell['cell_id']}: {cell['trials']} trials on {targets}; a block: {time_of(cell['block_s'])}")
+    for reason, cells in refusals.items():
+        click.echo(f"refused: {', '.join(cells)}: {reason}")
     for line in told["changes"]:
         click.echo(line)
     most = "at most " if told["until"] else ""
     click.echo(
-        f"{len(planned)} cells, {most}{told['elements']} blocks, {told['trials']} trials "
-        f"({told['trials_left']} to be run) into {told['directory']}, by the engine {told['engine']}"
+        f"{len(told['cells'])} cells, {most}{told['elements']} blocks, {told['trials']} trials "
+        f"({told['trials_left']} to be run) into {told['directory']}, by the engine {told['engine']}; "
+        f"time: {most if told['total_s'] else ''}{time_of(told['total_s'])}"
     )
-    seconds = told["total_s"]
-    click.echo(f"time of all: {most + span(seconds) if seconds is not None else 'unknown (no record of the like)'}")
-    for cell in told["cells"]:
-        if cell["refused"]:
-            click.echo(f"refused: {cell['cell_id']}: {cell['refused']} (what to do: {cell['remedy']})")
 
 
 @click.command()

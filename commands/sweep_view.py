@@ -1,8 +1,8 @@
 """How a sweep is shown: a matrix of cells and targets, what is run now, and how much is left."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
@@ -12,9 +12,6 @@ from suite.plan import Trial
 from suite.progress import Display
 from suite.sweep.claims import Holder
 from suite.sweep.status import CellStatus, Counts, SweepStatus, status_of
-
-if TYPE_CHECKING:
-    from commands.sweeping import Planned
 
 Widths = Mapping[str, float | None]
 """Half widths of the intervals of one cell, as shares, by the name of the ratio."""
@@ -88,21 +85,6 @@ def span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def planned_table(planned: "Iterable[Planned]", seconds: Mapping[str, float | None]) -> Table:
-    """What will run: a line for each cell, with the time of one block of it."""
-    table = Table(Column("cell", no_wrap=True), "targets", "trials a block", "time a block", box=None)
-    for each in planned:
-        if each.ready is None:
-            table.add_row(each.cell.cell_id, Text("refused, see below", "red"))
-            continue
-        plan = each.ready.plan
-        time = seconds.get(each.cell.cell_id)
-        trials = str(sum(not trial.warm_up for trial in plan.trials_of(0)))
-        known = "unknown" if time is None else span(time)
-        table.add_row(each.cell.cell_id, ", ".join(plan.targets), trials, known)
-    return table
-
-
 class SweepDisplay(Display):
     """The matrix and one line below it, redrawn when something is said and never by itself."""
 
@@ -112,14 +94,20 @@ class SweepDisplay(Display):
         self._widths: dict[str, Widths] = {}
         self._matrix: Table | None = None
         self._block = -1
+        self._next_s = 0.0
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         super().trial_started(trial, number, of)
+        begin_s = time.monotonic()
+        if begin_s < self._next_s:
+            return
         status = status_of(self._directory)
         if trial.block != self._block:  # the intervals change with blocks, and take a moment to compute
             self._block = trial.block
             self._widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
         self._matrix = matrix(status, self._widths)
+        # Of a sweep of many thousand records it takes a while: at most a twentieth of the time.
+        self._next_s = begin_s + 20 * (time.monotonic() - begin_s)
 
     def _shown(self, line: Text) -> RenderableType:
         return Group(self._matrix, line) if self._matrix else line

@@ -56,7 +56,8 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
     from commands.run import run
 
     try:
-        return run.make_context("bench run", list(words[1:])).params
+        # click keeps the options of help that it makes first: these must be those of ``bench``.
+        return run.make_context("bench run", list(words[1:]), help_option_names=["-h", "--help"]).params
     except click.UsageError as error:
         raise RequestError(error.format_message(), remedy="bench run --help tells what it takes") from error
 

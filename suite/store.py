@@ -148,15 +148,22 @@ class Run:
 
     def records(self) -> Iterator[TrialRecord]:
         """Every record there is, one per trial."""
-        for path in sorted((self.directory / "trials").glob("*.json")):
-            try:
-                yield TrialRecord.model_validate_json(path.read_bytes())
-            except ValidationError:
-                continue  # not one of ours: the trial is run, and its record takes the place
+        yield from filter(None, map(read_record, self.record_files()))
+
+    def record_files(self) -> list[Path]:
+        return sorted((self.directory / "trials").glob("*.json"))
 
     def finished(self) -> Iterator[str]:
         """The trials that need not be run again: those with a record that is ok."""
         yield from (record.trial_id for record in self.records() if record.outcome.status == "ok")
+
+
+def read_record(path: Path) -> TrialRecord | None:
+    """None for a file that is not one of ours: its trial is run, and the record takes the place."""
+    try:
+        return TrialRecord.model_validate_json(path.read_bytes())
+    except ValidationError:
+        return None
 
 
 def _stored_plan(path: Path) -> dict[str, object]:

@@ -19,8 +19,8 @@ SPECIFIC = {
     "cache": ("real", "distributed", "shared"),
     "loader_workers": ("real", "distributed", "shared"),
     "decoder": ("real", "distributed", "shared"),
-    **dict.fromkeys(("strategy", "workers", "ps", "lab", "network", "comm_timeout"), ("distributed",)),
-    **dict.fromkeys(("aggressor", "aggressors"), ("shared",)),
+    **dict.fromkeys(("strategy", "workers", "ps", "lab", "inventory", "network", "comm_timeout"), ("distributed",)),
+    **dict.fromkeys(("aggressor", "aggressors", "aggressor_batch", "bare_metal_cpus"), ("shared",)),
 }
 """Keys that some scenarios alone know. Of the others' cells they are left out."""
 _NAMED = ("data", "cache", "recipe", "profile", "strategy", "network", "aggressor", "aggressors", "engine", "isa")
