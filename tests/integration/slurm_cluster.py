@@ -21,7 +21,7 @@ NODES = ("vbnode1", "vbnode2")
 # Seconds where others wait for minutes: a node that is silent for 4 s is down, and its jobs are queued again.
 CONF = """\
 ClusterName=virtbench
-SlurmctldHost={host}
+SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -49,6 +49,7 @@ KillWait=2
 InactiveLimit=0
 MinJobAge=300
 ReturnToService=2
+SlurmdParameters=config_overrides
 JobRequeue=1
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -149,7 +150,7 @@ def _configuration(place: Path) -> str:
     host = socket.gethostname().partition(".")[0]
     controller, *ports = free_ports(1 + len(NODES))
     nodes = "\n".join(
-        f"NodeName={name} NodeHostname={host} Port={port} CPUs={os.cpu_count()} RealMemory=500 State=UNKNOWN"
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={os.cpu_count()} RealMemory=500 State=UNKNOWN"
         for name, port in zip(NODES, ports, strict=True)
     )
     return CONF.format(host=host, place=place, controller=controller, nodes=nodes)
