@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from suite.sweep.file import load_sweep
 
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepEnd, SweepRequest
+    from commands.sweeping import Planned
     from suite.progress import Display, Lines
     from suite.sweep.directory import SweepDirectory
     from suite.sweep.model import Sweep
@@ -60,7 +61,6 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
       bench sweep run plans/smoke.toml --only-block 3
     """
     from commands.sweep_engines import SweepRequest, engine_of
-    from commands.sweeping import resolve
     from suite.sweep.directory import SweepDirectory, default_directory
 
     planned = load_sweep(file)
@@ -71,8 +71,8 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
     directory = SweepDirectory(out or default_directory(planned))
     with _observing(directory.path) as observer:
         if dry_run:
-            here = resolve(planned, observer.note) if planned.engine.kind == "local" else []
-            engine(SweepRequest(file, planned, directory, here, observer, dry_run=True))
+            cells = _checked_here(planned, only_block, observer.note)
+            engine(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
             click.echo(f"{file} can be run into {directory.path}; bench sweep plan tells what it comes to", err=True)
             return
         end = _run(SweepRequest(file, planned, directory, (), observer), only_block, take_over=take_over)
@@ -95,12 +95,23 @@ def _observing(directory: Path) -> "Iterator[Lines | Display]":
         yield display
 
 
+def _checked_here(sweep: "Sweep", only_block: int | None, note: Callable[[str], None]) -> "list[Planned]":
+    """Every cell, checked on this machine. Of what other machines run nothing: each element is checked where it runs,
+    and a cluster's login node may carry no target at all.
+    """
+    from commands.sweeping import refuse_refused, resolve
+
+    planned = resolve(sweep, note) if only_block is not None or sweep.engine.kind == "local" else []
+    refuse_refused(planned)
+    return planned
+
+
 def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) -> "SweepEnd":
     from dataclasses import replace
 
     from commands.element import this_machine
     from commands.sweep_engines import engine_of, run_here
-    from commands.sweeping import ledger_of, refuse_refused, resolve
+    from commands.sweeping import ledger_of
     from suite.equality import join_pool
     from suite.sweep.cells import cells_of
     from suite.sweep.claims import WHOLE, claimed
@@ -111,10 +122,7 @@ def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) ->
     with claim, ledger_of(directory.path):
         if only_block is not None:
             directory.refuse_changed(request.sweep)
-        # A cluster's login node carries no targets: there each element is checked where it runs.
-        here = only_block is not None or request.sweep.engine.kind == "local"
-        planned = resolve(request.sweep, note) if here else []
-        refuse_refused(planned)
+        planned = _checked_here(request.sweep, only_block, note)
         cells = cells_of(request.sweep)
         for line in directory.changes(request.sweep, cells).lines():
             note(line)

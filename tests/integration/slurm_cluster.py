@@ -150,7 +150,7 @@ def _configuration(place: Path) -> str:
     host = socket.gethostname().partition(".")[0]
     controller, *ports = free_ports(1 + len(NODES))
     nodes = "\n".join(
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={os.cpu_count()} RealMemory=500 State=UNKNOWN"
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={os.cpu_count()} RealMemory=500"
         for name, port in zip(NODES, ports, strict=True)
     )
     return CONF.format(host=host, place=place, controller=controller, nodes=nodes)
