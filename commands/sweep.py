@@ -2,13 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from commands.element import element
 from commands.options import positive
 from commands.sweep_end import cancel, stop
 from commands.sweep_look import plan, status
@@ -17,12 +18,13 @@ from suite.sweep.file import load_sweep
 
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepEnd, SweepRequest
+    from commands.sweeping import Planned
     from suite.progress import Display, Lines
     from suite.sweep.directory import SweepDirectory
     from suite.sweep.model import Sweep
 
 
-@click.group(commands=(plan, status, stop, cancel))
+@click.group(commands=(plan, status, stop, cancel, element))
 def sweep() -> None:
     """Measure a matrix of cells, planned in a file, resumed by itself.
 
@@ -59,7 +61,6 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
       bench sweep run plans/smoke.toml --only-block 3
     """
     from commands.sweep_engines import SweepRequest, engine_of
-    from commands.sweeping import refuse_refused, resolve
     from suite.sweep.directory import SweepDirectory, default_directory
 
     planned = load_sweep(file)
@@ -70,8 +71,7 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
     directory = SweepDirectory(out or default_directory(planned))
     with _observing(directory.path) as observer:
         if dry_run:
-            cells = resolve(planned, observer.note)
-            refuse_refused(cells)
+            cells = _checked_here(planned, only_block, observer.note)
             engine(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
             click.echo(f"{file} can be run into {directory.path}; bench sweep plan tells what it comes to", err=True)
             return
@@ -95,11 +95,25 @@ def _observing(directory: Path) -> "Iterator[Lines | Display]":
         yield display
 
 
+def _checked_here(sweep: "Sweep", only_block: int | None, note: Callable[[str], None]) -> "list[Planned]":
+    """Every cell, checked on this machine. Of what other machines run nothing: each element is checked where it runs,
+    and a cluster's login node may carry no target at all.
+    """
+    from commands.sweeping import refuse_refused, resolve
+
+    planned = resolve(sweep, note) if only_block is not None or sweep.engine.kind == "local" else []
+    refuse_refused(planned)
+    return planned
+
+
 def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) -> "SweepEnd":
     from dataclasses import replace
 
+    from commands.element import this_machine
     from commands.sweep_engines import engine_of, run_here
-    from commands.sweeping import ledger_of, refuse_refused, resolve
+    from commands.sweeping import ledger_of
+    from suite.equality import join_pool
+    from suite.sweep.cells import cells_of
     from suite.sweep.claims import WHOLE, claimed
 
     directory, note = request.directory, request.observer.note
@@ -108,14 +122,15 @@ def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) ->
     with claim, ledger_of(directory.path):
         if only_block is not None:
             directory.refuse_changed(request.sweep)
-        planned = resolve(request.sweep, note)
-        refuse_refused(planned)
-        cells = [each.cell for each in planned]
+        planned = _checked_here(request.sweep, only_block, note)
+        cells = cells_of(request.sweep)
         for line in directory.changes(request.sweep, cells).lines():
             note(line)
         directory.accept(request.sweep, cells)
         request = replace(request, planned=planned)
         if only_block is not None:
+            if request.sweep.engine.kind != "local":
+                join_pool(directory.path, this_machine())
             return run_here(request, [only_block], take_over=take_over)
         directory.clear_stop()
         return engine_of(request.sweep)(request)

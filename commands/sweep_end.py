@@ -31,12 +31,15 @@ def stop(directory: Path | None) -> None:
       bench sweep stop
       bench sweep stop results/nightly
     """
+    from commands.sweep_engines import stop_of
+
     path, accepted = _sweep(directory)
     running = holders(path)
     if not running and accepted.sweep.engine.kind == "local":
         raise RequestError(f"nobody runs the sweep in {path}", remedy=f"see bench sweep status {path}")
     SweepDirectory(path).request_stop()
-    click.echo(f"{path}: ends after its current trial", err=True)
+    for line in (*stop_of(accepted.sweep, path), f"{path}: ends after its current trial"):
+        click.echo(line, err=True)
 
 
 @click.command()

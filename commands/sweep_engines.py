@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from commands.sweeping import Planned, prepare, runner_of
 from suite.errors import RequestError
 from suite.nearest import nearest
@@ -57,17 +59,80 @@ def check_local(sweep: Sweep) -> None:
         raise RequestError(f"unknown key engine.{key}", remedy=nearest(key, ["kind"]) + ": the engine is local")
 
 
-ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local}
-CHECKS: dict[str, Callable[[Sweep], None]] = {"local": check_local}
+def slurm(request: SweepRequest) -> SweepEnd:
+    """On the nodes of a cluster, one element on each at a time."""
+    from commands.slurm_engine import run_slurm, slurm_script
+
+    if request.dry_run:
+        click.echo(slurm_script(request), nl=False)
+        return SweepEnd()
+    return SweepEnd(run_slurm(request), _asked(request))
+
+
+def ssh(request: SweepRequest) -> SweepEnd:
+    """On the machines of an inventory, one element on each at a time."""
+    from commands.ssh_engine import run_ssh, ssh_places
+
+    if request.dry_run:
+        names = ", ".join(place.name for place in ssh_places(request))
+        request.observer.note(f"elements go to {names} as these become free")
+        return SweepEnd()
+    return SweepEnd(run_ssh(request), _asked(request))
+
+
+def check_slurm(sweep: Sweep) -> None:
+    """Raises RequestError."""
+    from commands.slurm_engine import slurm_options
+
+    slurm_options(sweep)
+
+
+def check_ssh(sweep: Sweep) -> None:
+    """Raises RequestError."""
+    from commands.ssh_engine import ssh_options
+
+    ssh_options(sweep)
+
+
+def slurm_queue(sweep: Sweep, directory: Path) -> list[str]:
+    from commands.slurm_engine import queue_lines
+
+    return queue_lines(sweep, directory)
+
+
+def slurm_stop(sweep: Sweep, directory: Path) -> list[str]:
+    from commands.slurm_engine import end_jobs
+
+    return end_jobs(sweep, directory, waiting_alone=True)
+
+
+def slurm_cancel(sweep: Sweep, directory: Path) -> list[str]:
+    from commands.slurm_engine import end_jobs
+
+    return end_jobs(sweep, directory)
+
+
+def _asked(request: SweepRequest) -> str | None:
+    return "it was asked to stop" if request.directory.stop_requested() else None
+
+
+ENGINES: dict[str, Callable[[SweepRequest], SweepEnd]] = {"local": local, "slurm": slurm, "ssh": ssh}
+CHECKS: dict[str, Callable[[Sweep], None]] = {"local": check_local, "slurm": check_slurm, "ssh": check_ssh}
 """What refuses an engine's own keys, before anything is begun."""
-SAID: dict[str, Callable[[Sweep, Path], list[str]]] = {}
+SAID: dict[str, Callable[[Sweep, Path], list[str]]] = {"slurm": slurm_queue}
 """What an engine adds to ``bench sweep status``, in lines: its queue."""
-CANCELLED: dict[str, Callable[[Sweep, Path], list[str]]] = {}
+CANCELLED: dict[str, Callable[[Sweep, Path], list[str]]] = {"slurm": slurm_cancel}
 """What an engine does at ``bench sweep cancel``, told in lines."""
+STOPPED: dict[str, Callable[[Sweep, Path], list[str]]] = {"slurm": slurm_stop}
+"""What an engine does at ``bench sweep stop``, told in lines."""
 
 
 def said_of(sweep: Sweep, directory: Path) -> list[str]:
     return SAID[sweep.engine.kind](sweep, directory) if sweep.engine.kind in SAID else []
+
+
+def stop_of(sweep: Sweep, directory: Path) -> list[str]:
+    return STOPPED[sweep.engine.kind](sweep, directory) if sweep.engine.kind in STOPPED else []
 
 
 def cancel_of(sweep: Sweep, directory: Path) -> list[str]:

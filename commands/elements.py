@@ -1,0 +1,95 @@
+"""What is left of a sweep that other machines run: which elements, with which files, for about how long."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from suite.equality import POOL
+from suite.plan import Plan
+from suite.sweep.cells import cells_of
+from suite.sweep.estimate import durations_below, total
+
+if TYPE_CHECKING:
+    from commands.sweep_engines import SweepRequest
+    from suite.records import TrialRecord
+    from suite.sweep.directory import CellRun
+
+LEAST_BLOCKS = 3
+"""With ``until`` and no ``min_blocks``: so many are handed out before the intervals are looked at."""
+
+
+def runs_of(request: "SweepRequest") -> "list[CellRun]":
+    """Of every cell, begun or not."""
+    retries = request.sweep.budget.retries
+    return [request.directory.cell(cell.cell_id, retries) for cell in cells_of(request.sweep)]
+
+
+def finished(request: "SweepRequest") -> "dict[tuple[str, str], TrialRecord]":
+    """The last record of every trial, by cell and trial."""
+    return {(run.directory.name, record.trial_id): record for run in runs_of(request) for record in run.records()}
+
+
+def elements_left(request: "SweepRequest") -> list[int]:
+    """The blocks of which some cell has trials to run. Of a cell that no machine has begun, all of them."""
+    from commands.sweeping import is_enough
+
+    enough = is_enough(request.sweep) if request.sweep.until else None
+    left: set[int] = set()
+    for run in runs_of(request):
+        if enough is None or not enough(run):
+            left.update(_blocks_left(run, request.sweep.element_count))
+    return sorted(left)
+
+
+def next_round(request: "SweepRequest", at_once: int) -> list[int]:
+    """The elements to hand out now: all that are left; with ``until`` the least, then as many as run at once."""
+    left = elements_left(request)
+    if not request.sweep.until:
+        return left
+    least = request.sweep.min_blocks or LEAST_BLOCKS
+    return [block for block in left if block < least] or left[:at_once]
+
+
+def _blocks_left(run: "CellRun", blocks: int) -> Iterator[int]:
+    plan = _plan(run.directory / "plan.json")
+    done = set(run.finished())
+    for block in range(blocks):
+        if plan is None or any(trial.trial_id not in done for trial in plan.trials_of(block)):
+            yield block
+
+
+def _plan(path: Path) -> Plan | None:
+    try:
+        return Plan.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def files_of(directory: Path, block: int) -> list[Path]:
+    """What an element needs of the output directory, and what its block has there already. Warm-ups are block 0's."""
+    names = [f"*-b{block:03d}.*json", *(["*-w[0-9][0-9][0-9].*json"] if block == 0 else [])]
+    of_the_block = (path for name in names for path in directory.glob(f"*/*/{name}"))
+    return [
+        path
+        for path in (directory / "sweep.json", directory / POOL, *directory.glob("*/plan.json"), *of_the_block)
+        if path.is_file()
+    ]
+
+
+def estimate_s(request: "SweepRequest") -> float | None:
+    """Seconds of one element, from records of this sweep and of those beside it; None where something is unknown.
+
+    A cell that was not begun here is known by its plan in an earlier sweep: its name says all that matters.
+    """
+    beside = request.directory.path.absolute().parent
+    durations = durations_below(beside)
+    blocks = {0, request.sweep.element_count - 1}  # the first has the warm-ups
+    each: list[float | None] = []
+    for run in runs_of(request):
+        places = (run.directory, *sorted(beside.glob(f"*/{run.directory.name}")))
+        plan = next(filter(None, (_plan(place / "plan.json") for place in places)), None)
+        times = [durations.of_block(plan, block) for block in blocks] if plan else [None]
+        each.append(None if None in times else max(filter(None, times), default=0.0))
+    return total(each)

@@ -1,0 +1,116 @@
+"""One element on a place without a file system in common: files go there and come back as lines."""
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from suite.errors import BenchError, MeasurementError, RequestError
+from suite.parcels import ENDED, GIVEN
+
+TAIL_BYTES = 4096
+CLOSES_WITHIN_S = 120.0
+"""A virtual machine under emulation takes half a minute to close."""
+
+
+@dataclass
+class RemotePlace:
+    """Runs ``element`` with the element's number behind it, through ``wrap``: the words of ssh or of srun.
+
+    While it runs its standard input stays open. The far side ends itself, in order, when that closes: by ``stop``, by
+    the death of this process, or by that of the connection.
+    """
+
+    name: str
+    wrap: Callable[[Sequence[str]], list[str]]
+    element: Sequence[str]
+    take: Callable[[str], None]
+    """Is handed every parcel that comes back. Called from the thread that runs the element."""
+    given: Callable[[int], Iterable[str]]
+    """The parcels that the element needs: the plan, and the records that are there already."""
+    log: Path
+    """What the far side says on standard error is put behind what is in there."""
+    _stopped: bool = False
+    _process: "subprocess.Popen[bytes] | None" = None
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, block: int) -> None:
+        """See ``provisioning.batch.pool.Place``."""
+        argv = self.wrap([*self.element, str(block)])
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            begin = log.tell()
+            process = self._start(argv, log)
+            try:
+                ended = self._exchange(process, block)
+            finally:
+                self._close(process)
+        if not ended:
+            raise self._lost(process.returncode, argv, begin)
+
+    def stop(self) -> None:
+        """See ``provisioning.batch.pool.Place``."""
+        with self._guard:
+            self._stopped = True
+            process = self._process
+        if process:
+            self._end_input(process)
+
+    def _end_input(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdin is not None  # noqa: S101 (opened as a pipe)
+        with suppress(OSError, ValueError):
+            process.stdin.close()
+
+    def _start(self, argv: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        try:
+            # A session of its own: Ctrl-C reaches this process alone, which then ends the far side in order.
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        except FileNotFoundError as error:
+            raise RequestError(f"{argv[0]} is not installed", remedy="see docs/clusters.md") from error
+        with self._guard:
+            self._process = process
+            stopped = self._stopped
+        if stopped:  # while it was being started
+            self._end_input(process)
+        return process
+
+    def _exchange(self, process: "subprocess.Popen[bytes]", block: int) -> bool:
+        """Give the files, take what comes. Whether the far side came to its end."""
+        assert process.stdin is not None  # noqa: S101 (opened as pipes above)
+        assert process.stdout is not None  # noqa: S101
+        with suppress(BrokenPipeError, ValueError):  # what it has died of is in its log; stopped: closed by stop
+            for line in (*self.given(block), GIVEN):
+                process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+        for raw in process.stdout:
+            text = raw.decode(errors="replace").rstrip("\n")
+            if text == ENDED:
+                return True
+            self.take(text)
+        return False
+
+    def _close(self, process: "subprocess.Popen[bytes]") -> None:
+        self._end_input(process)
+        try:
+            process.wait(CLOSES_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+    def _lost(self, returncode: int, argv: list[str], begin: int) -> BenchError:
+        """In the far side's own words: bench's message, else the last line."""
+        with self.log.open("rb") as log:
+            log.seek(begin)
+            said = log.read()[-TAIL_BYTES:].decode(errors="replace")
+        lines = said.strip().splitlines() or [f"exit status {returncode}"]
+        message = next((line for line in reversed(lines) if line.startswith("bench: ")), lines[-1])[:1000]
+        if returncode == RequestError.exit_code:
+            return RequestError(message, remedy=f"see {self.log}")
+        return MeasurementError(message, kind="lost", command=argv, output_tail=said, remedy=f"see {self.log}")

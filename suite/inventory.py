@@ -1,0 +1,127 @@
+"""The machines of a user, as ``hosts.toml`` lists them.
+
+    [[node]]
+    name = "n1"                        # as records and messages call it
+    host = "alice@gpu1.example.org"    # as one would write it after ssh: a name, or an alias of the ssh_config
+
+Reaching them is ``provisioning.machines``'. No key and no password has a place here: those are OpenSSH's.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from ipaddress import IPv4Address
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from suite.envelope import parse_cpu_list
+from suite.errors import RequestError
+
+DIRECTORY = "/var/lib/virtbench"
+EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'
+
+
+def _absolute(text: str) -> str:
+    if not re.fullmatch(r"/[A-Za-z0-9._/+@-]{1,200}", text) or ".." in PurePosixPath(text).parts:
+        raise ValueError("not an absolute path of letters, digits and ._/+@-")
+    return text
+
+
+def _address(text: str) -> str:
+    return str(IPv4Address(text))
+
+
+def _cpus(text: str) -> str:
+    try:
+        parse_cpu_list(text)
+    except RequestError as error:
+        raise ValueError(error.message) from None
+    return text
+
+
+class InventoryNode(BaseModel):
+    """One machine. What is left out is found on it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
+    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@:%-]{0,252}$")]
+    """An OpenSSH destination: a host name, ``user@host``, or an alias of the ssh_config."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Of its sshd, where the ssh_config does not say."""
+    ssh_config: Path | None = None
+    """Another than the user's own, for ``ssh -F``; relative to the inventory."""
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")] | None = None
+    """Through which the other machines are reached; by default that of the route to them."""
+    address: Annotated[str, AfterValidator(_address)] | None = None
+    """IPv4, under which the other machines reach it; by default that of the interface."""
+    directory: Annotated[str, AfterValidator(_absolute)] = DIRECTORY
+    """The suite's own on that machine: images lie there."""
+    bench: Annotated[str, AfterValidator(_absolute)] | None = None
+    """The command ``bench`` there, for whoever runs whole sweeps on it."""
+    cpus: Annotated[str, AfterValidator(_cpus)] | None = None
+    """Which of its CPUs, as ``0-3,8``; by default those that a shell there may use."""
+
+
+class Inventory(BaseModel):
+    """The machines, in the order of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: Annotated[tuple[InventoryNode, ...], Field(alias="node", min_length=1, max_length=64)]
+
+
+def read_inventory(path: Path) -> Inventory:
+    """Raises RequestError that names the node, the key, the value and what to write there."""
+    try:
+        written = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"--inventory {path}: {error.strerror}", remedy=EXAMPLE) from error
+    except ValueError as error:
+        raise RequestError(f"--inventory {path} is not TOML: {error}", remedy=EXAMPLE) from error
+    try:
+        inventory = Inventory.model_validate(written)
+    except ValidationError as error:
+        raise _refusal(path, written, dict(error.errors()[0])) from None
+    for key in ("name", "address"):
+        values = [value for node in inventory.nodes if (value := getattr(node, key))]
+        if twice := sorted({value for value in values if values.count(value) > 1}):
+            raise RequestError(f"--inventory {path}: two nodes have the {key} {twice[0]}", remedy=f"one {key} for each")
+    return inventory.model_copy(update={"nodes": tuple(_placed(node, path) for node in inventory.nodes)})
+
+
+def _placed(node: InventoryNode, path: Path) -> InventoryNode:
+    if node.ssh_config is None:
+        return node
+    config = (path.absolute().parent / node.ssh_config.expanduser()).resolve()
+    if not config.is_file():
+        raise RequestError(f"--inventory {path}: {node.name} names {config}, and there is no such file", remedy=EXAMPLE)
+    return node.model_copy(update={"ssh_config": config})
+
+
+def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> RequestError:
+    """In the words of the file. ``loc`` is ``("node", 1, "prot")``."""
+    place: Sequence[str | int] = error["loc"]
+    key = str(place[-1]) if place else "node"
+    known = [*InventoryNode.model_fields] if len(place) == 3 else ["node"]
+    where = _where(written, place)
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, known, n=1)
+        remedy = (f"did you mean {near[0]}? " if near else "") + f"the keys are {', '.join(known)}"
+        return RequestError(f"--inventory {path}: {where}unknown key {key!r}", remedy=remedy)
+    if error["type"] == "missing":
+        return RequestError(f"--inventory {path}: {where}no {key}", remedy=EXAMPLE)
+    given = re.sub(r"[^ -~]", "?", repr(error.get("input")))[:100]
+    reason = str(error["msg"]).removeprefix("Value error, ")
+    return RequestError(f"--inventory {path}: {where}{key} = {given} is refused: {reason}", remedy=EXAMPLE)
+
+
+def _where(written: dict[str, Any], place: Sequence[str | int]) -> str:
+    if len(place) < 2 or not isinstance(place[1], int):
+        return ""
+    node = written["node"][place[1]]
+    name = node.get("name") if isinstance(node, dict) else None
+    return f"node {name if isinstance(name, str) else place[1] + 1}: "

@@ -1,0 +1,78 @@
+"""Two machines that are reached by SSH: an sshd each on this host's loopback, with keys of the test's own."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.machine import require_root
+from tests.integration.slurm_cluster import free_ports, wait_for
+
+SSHD = Path("/usr/sbin/sshd")
+PRIVILEGE_SEPARATION = Path("/run/sshd")
+"""Which every sshd wants, and an init script would make."""
+NAMES = ("one", "two")
+
+
+@contextmanager
+def ssh_machines(place: Path) -> Iterator[Path]:
+    """The inventory of both. ``place`` is removed at the end."""
+    require_root()
+    if not SSHD.exists():
+        pytest.skip("sshd is not installed (make setup-test)")
+    for key in ("client_key", "host_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / key)], check=True)
+    shutil.copy(place / "client_key.pub", place / "authorized_keys")
+    ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
+    host_key = (place / "host_key.pub").read_text()
+    (place / "known_hosts").write_text("".join(f"[127.0.0.1]:{port} {host_key}" for port in ports.values()))
+    (place / "ssh_config").write_text(
+        f"Host *\n  HostName 127.0.0.1\n  User root\n  IdentitiesOnly yes\n  IdentityAgent none\n"
+        f"  IdentityFile {place}/client_key\n  UserKnownHostsFile {place}/known_hosts\n  StrictHostKeyChecking yes\n"
+    )
+    inventory = place / "hosts.toml"
+    inventory.write_text("".join(_node(name, port) for name, port in ports.items()))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        if not PRIVILEGE_SEPARATION.exists():
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755)
+            stack.callback(shutil.rmtree, PRIVILEGE_SEPARATION, ignore_errors=True)
+        for name, port in ports.items():
+            stack.enter_context(_sshd(place, name, port))
+        yield inventory
+
+
+def _node(name: str, port: int) -> str:
+    own = [f'name = "{name}"', f'host = "{name}"', f"port = {port}", 'ssh_config = "ssh_config"']
+    return "\n".join(["[[node]]", *own, "", ""])
+
+
+@contextmanager
+def _sshd(place: Path, name: str, port: int) -> Iterator[None]:
+    lines = {
+        "ListenAddress": "127.0.0.1",
+        "Port": port,
+        "HostKey": place / "host_key",
+        "AuthorizedKeysFile": place / "authorized_keys",
+        "PidFile": "none",
+        "StrictModes": "no",  # the test's directory lies in one that all may write to
+        "UsePAM": "no",
+        "PasswordAuthentication": "no",
+        "PermitRootLogin": "prohibit-password",
+    }
+    config, said = place / f"sshd-{name}", place / f"sshd-{name}.log"
+    config.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
+    with said.open("w") as log:
+        daemon = subprocess.Popen(
+            [str(SSHD), "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        wait_for("sshd", lambda: "Server listening" in said.read_text() or daemon.poll() is not None, said.read_text)
+        assert daemon.poll() is None, said.read_text()
+        yield
+    finally:
+        daemon.terminate()
+        daemon.wait(30)

@@ -1,0 +1,113 @@
+"""Sweeps on a real Slurm of two nodes: a node is lost in mid-run, files come back without a common directory."""
+
+import json
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.machine import require, require_image, require_root
+from tests.integration.remote_sweep import FAST, REPOSITORY, RemoteSweep, fake_bench
+from tests.integration.slurm_cluster import Slurm, slurm_cluster, wait_for
+
+pytestmark = pytest.mark.integration
+
+SMOKE = REPOSITORY / "plans/smoke.toml"
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    require_root()
+    require_image()
+    require("target", "container")
+    # Not below pytest's own directory: a socket's path has 108 bytes at most.
+    with slurm_cluster(Path(tempfile.mkdtemp(prefix="vb-slurm-", dir="/var/tmp"))) as cluster:
+        yield cluster
+
+
+def engine(**keys: object) -> str:
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {"kind": "slurm", "poll_s": 0.3, **keys}.items()]
+    return "\n".join(["", "[engine]", *lines, ""])
+
+
+def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: Path) -> None:
+    sweep = RemoteSweep(tmp_path, SMOKE.read_text() + engine(), slurm.env)
+    sweep.wait_for("[2/4]")
+    kept = sweep.records()
+    assert len(kept) == 1
+    node = slurm.busy_node()
+    slurm.fell_node(node)
+    wait_for("the requeue", lambda: "BeginTime" in slurm.queue(), slurm.said)
+    slurm.hasten()
+    assert sweep.end() == 0, sweep.said()
+    assert "restarts 1" in sweep.said()
+    records = sweep.records()
+    assert set(records) == sweep.planned()
+    assert len(records) == 4
+    assert all(record.outcome.status == "ok" for record in records.values())
+    assert all(records[name] == record for name, record in kept.items())
+    slurm.start_node(node)
+    slurm.wait_until_idle()
+
+
+def test_elements_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_again(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    bench = fake_bench(tmp_path / "a b", slow_s=0.01)
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=4) + engine(bench=bench), slurm.env)
+    assert sweep.end() == 0, sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+    assert len(sweep.records()) == 16
+    assert {"on vbnode1", "on vbnode2"} <= set(re.findall("on vbnode.", sweep.said()))
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert "elements in the queue" not in sweep.log.read_text()
+
+
+def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm: Slurm, tmp_path: Path) -> None:
+    bench = fake_bench(tmp_path / "fake", slow_s=0.3)
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=3) + engine(bench=bench, at_once=1), slurm.env)
+    sweep.wait_for("running on")
+    sweep.process.send_signal(signal.SIGINT)
+    assert sweep.end() == 130
+    assert "the jobs stay in the queue" in sweep.said()
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert "are followed" in sweep.log.read_text()
+    assert "job " not in sweep.log.read_text()
+    assert set(sweep.records()) == sweep.planned()
+
+
+def test_cancel_takes_the_elements_out_of_the_queue(slurm: Slurm, tmp_path: Path) -> None:
+    bench = fake_bench(tmp_path / "fake", slow_s=0.4)
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=2) + engine(bench=bench, at_once=1), slurm.env)
+    sweep.wait_for("[1/4]")
+    assert "in the queue: element 1" in sweep.bench("status").stdout
+    cancelled = sweep.bench("cancel")
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert "element 1 of job" in cancelled.stderr
+    assert sweep.end() == 130
+    wait_for("an empty queue", lambda: not re.search(" (R|PD|CG) ", slurm.queue()), slurm.queue)
+    assert len(sweep.records()) < 8
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+
+
+def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_too(slurm: Slurm, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    bench = fake_bench(tmp_path / "fake", slow_s=0.4)
+    plan = FAST.format(blocks=2) + engine(bench=bench, scratch=str(scratch), at_once=1)
+    sweep = RemoteSweep(tmp_path, plan, slurm.env)
+    sweep.wait_for("[2/4]")
+    wait_for("the first record", lambda: bool(sweep.records()), sweep.said)
+    kept = sweep.records()
+    slurm.kill_jobs(slurm.busy_node())
+    assert sweep.end() == 0, sweep.said()
+    assert "lost on srun-0" in sweep.said()
+    records = sweep.records()
+    assert set(records) == sweep.planned()
+    assert all(records[name] == record for name, record in kept.items())

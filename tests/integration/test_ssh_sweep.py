@@ -1,0 +1,140 @@
+"""Sweeps over machines that are reached by a real SSH; what these machines measure is real in one test alone."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.machine import require_image, require_root
+from tests.integration.remote_sweep import FAST, RemoteSweep, fake_bench, true_bench
+from tests.integration.slurm_cluster import wait_for
+from tests.integration.ssh_machines import NAMES, ssh_machines
+
+pytestmark = pytest.mark.integration
+
+REAL = """
+name = "real"
+targets = ["bare-metal"]
+[matrix]
+model = ["alexnet"]
+[options]
+profile = "smoke"
+steps = 1
+warmup_steps = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def inventory() -> Iterator[Path]:
+    require_root()
+    # Not below pytest's own directory: that may be readable by this user alone, and sshd looks at what is above a key.
+    place = Path(tempfile.mkdtemp(prefix="vb-ssh-", dir="/var/tmp"))
+    with ssh_machines(place) as made:
+        yield made
+
+
+def sweep_on(inventory: Path, tmp_path: Path, plan: str, benches: dict[str, str], *only: str) -> RemoteSweep:
+    """``benches``: the command on each machine. ``only``: which of them are used."""
+    listed = inventory.read_text()
+    for name, bench in benches.items():
+        listed = listed.replace(f'name = "{name}"\n', f'name = "{name}"\nbench = "{bench}"\n')
+    own = inventory.with_name(f"{tmp_path.name}.toml")
+    own.write_text(listed)
+    nodes = ", ".join(f'"{name}"' for name in only or benches)
+    engine = f'\n[engine]\nkind = "ssh"\ninventory = "{own}"\nnodes = [{nodes}]\n'
+    return RemoteSweep(tmp_path, plan + engine)
+
+
+def far_processes(place: Path) -> list[psutil.Process]:
+    """Those of the commands that ``fake_bench`` made below ``place``."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("MEASURED", "").startswith(str(place)):
+                found.append(process)
+    return found
+
+
+def test_elements_go_to_machines_as_these_become_free(inventory: Path, tmp_path: Path) -> None:
+    benches = {name: fake_bench(tmp_path / name, slow_s=0.05) for name in NAMES}
+    sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=4), benches)
+    assert sweep.end() == 0, sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+    assert len(sweep.records()) == 16
+    assert all(record.outcome.status == "ok" for record in sweep.records().values())
+    for name in NAMES:
+        assert f"ended on {name}" in sweep.said()
+        assert list((tmp_path / name).glob("home/elements/*")) == []
+
+
+def test_a_machine_that_is_lost_loses_its_element_to_another_and_no_record(inventory: Path, tmp_path: Path) -> None:
+    benches = {"one": fake_bench(tmp_path / "one", slow_s=0.5), "two": fake_bench(tmp_path / "two", slow_s=0.01)}
+    sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=6), benches)
+    wait_for("a record of one", lambda: "images/s" in _log(sweep, "one"), sweep.said)
+    wait_for("its arrival", lambda: bool(sweep.records()), sweep.said)
+    kept = sweep.records()
+    for process in far_processes(tmp_path / "one"):
+        process.kill()
+    assert sweep.end() == 0, sweep.said()
+    assert "lost on one" in sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+    assert all(sweep.records()[name] == record for name, record in kept.items())
+
+
+def test_an_unequal_machine_is_refused_with_what_differs_before_it_measures(inventory: Path, tmp_path: Path) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two CPUs: the unequal machine has one")
+    other = fake_bench(tmp_path / "two", 0.01, "taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+    benches = {"one": fake_bench(tmp_path / "one", slow_s=0.2), "two": other}
+    sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=2), benches, "one")
+    assert sweep.end() == 0, sweep.said()
+    sweep.file.write_text(sweep.file.read_text().replace("blocks = 2", "blocks = 3").replace('["one"]', '["two"]'))
+    sweep.start()
+    assert sweep.end() == 1
+    assert "is unequal to" in sweep.said()
+    assert "CPUs:" in sweep.said()
+    assert not (tmp_path / "two/measured").exists()
+    assert len(sweep.records()) == 8
+
+
+def test_ctrl_c_ends_the_far_side_in_order(inventory: Path, tmp_path: Path) -> None:
+    sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=1), {"one": fake_bench(tmp_path / "one", slow_s=0.5)})
+    wait_for("a record", lambda: bool(sweep.records()), sweep.said)
+    sweep.process.send_signal(signal.SIGINT)
+    assert sweep.end() == 130
+    assert far_processes(tmp_path / "one") == []
+    assert "interrupted" in _log(sweep, "one")
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+
+
+def test_the_far_side_ends_itself_when_this_one_is_killed(inventory: Path, tmp_path: Path) -> None:
+    sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=1), {"one": fake_bench(tmp_path / "one", slow_s=0.5)})
+    wait_for("a record", lambda: bool(sweep.records()), sweep.said)
+    sweep.process.kill()
+    sweep.process.wait()
+    wait_for("the far side's end", lambda: not far_processes(tmp_path / "one"), sweep.said)
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+
+
+def test_a_real_trial_is_measured_through_ssh(inventory: Path, tmp_path: Path) -> None:
+    require_image()
+    sweep = sweep_on(inventory, tmp_path, REAL, {"two": true_bench(tmp_path / "two")})
+    assert sweep.end() == 0, sweep.said()
+    (record,) = sweep.records().values()
+    assert record.outcome.status == "ok"
+    assert record.environment.target is not None
+    assert record.environment.target.userland_sha256 == require_image().digest
+
+
+def _log(sweep: RemoteSweep, name: str) -> str:
+    path = sweep.out / "logs" / f"{name}.log"
+    return path.read_text() if path.exists() else ""

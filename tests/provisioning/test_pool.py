@@ -1,0 +1,121 @@
+"""The pool: every element ends somewhere, and what is lost goes to another place."""
+
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from provisioning.batch.pool import FAILURES_ALLOWED, LOSSES_ALLOWED, Pool
+from suite.errors import MeasurementError, RequestError
+
+
+@dataclass
+class FakePlace:
+    """Ends every element at once, but for the first ``failing`` of them, which it loses."""
+
+    name: str
+    failing: int = 0
+    done: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+
+    def run(self, block: int) -> None:
+        if len(self.lost) < self.failing:
+            self.lost.append(block)
+            raise MeasurementError("the connection broke", remedy="look at the cable")
+        self.done.append(block)
+
+    def stop(self) -> None:
+        """Nothing runs for long."""
+
+
+@dataclass
+class Waiting:
+    """Holds its element until it is stopped."""
+
+    name: str = "slow"
+    began: threading.Event = field(default_factory=threading.Event)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, _block: int) -> None:
+        self.began.set()
+        self.stopped.wait(60)
+        time.sleep(0.3)  # to end in order takes a while
+        self.ended.set()
+        raise MeasurementError("stopped")
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_every_element_runs_once() -> None:
+    places = [FakePlace("a"), FakePlace("b")]
+    assert Pool(places, range(20), lambda _text: None).run() == []
+    assert sorted(places[0].done + places[1].done) == list(range(20))
+
+
+def test_an_element_that_is_lost_goes_to_another_place_and_it_is_said() -> None:
+    said: list[str] = []
+    broken, whole = FakePlace("broken", failing=99), FakePlace("whole")
+    assert Pool([broken, whole], range(6), said.append).run() == []
+    assert sorted(whole.done) == list(range(6))
+    assert len(broken.lost) <= FAILURES_ALLOWED
+    if broken.lost:  # threads: the other may have taken all before
+        assert any("lost on broken" in line and "the connection broke" in line for line in said)
+
+
+def test_a_place_that_failed_once_is_tried_again() -> None:
+    place = FakePlace("a", failing=1)
+    assert Pool([place], [7], lambda _text: None).run() == []
+    assert (place.lost, place.done) == ([7], [7])
+
+
+def test_a_place_that_refuses_is_asked_once() -> None:
+    said: list[str] = []
+    refusing, whole = FakePlace("unequal"), FakePlace("whole")
+    asked: list[int] = []
+
+    def refuse(block: int) -> None:
+        asked.append(block)
+        raise RequestError("kernel 6.1 and 6.2")
+
+    refusing.run = refuse  # type: ignore[method-assign]
+    assert Pool([refusing, whole], range(6), said.append).run() == []
+    assert sorted(whole.done) == list(range(6))
+    assert len(asked) <= 1
+    assert not asked or any("refused by unequal" in line and "kernel 6.1 and 6.2" in line for line in said)
+
+
+def test_what_no_place_could_run_is_told() -> None:
+    said: list[str] = []
+    assert Pool([FakePlace("a", failing=99)], [3, 1, 2], said.append).run() == [1, 2, 3]
+    assert any("gets no more" in line for line in said)
+
+
+def test_an_element_that_every_place_loses_is_given_up_and_the_others_go_on() -> None:
+    class Picky(FakePlace):
+        def run(self, block: int) -> None:
+            if block == 1:
+                self.lost.append(block)
+                raise MeasurementError("this one never")
+            self.done.append(block)
+
+    places = [Picky("a"), Picky("b"), Picky("c")]
+    assert Pool(places, range(10), lambda _text: None).run() == [1]
+    assert sum(len(place.lost) for place in places) == LOSSES_ALLOWED
+
+
+def test_an_interruption_stops_the_places_and_waits_for_them() -> None:
+    place = Waiting()
+
+    def interrupt() -> None:
+        assert place.began.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        Pool([place], [0, 1], lambda _text: None).run()
+    assert place.stopped.is_set()
+    assert place.ended.is_set()

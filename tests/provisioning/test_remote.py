@@ -1,0 +1,115 @@
+"""An element on a place without a file system in common. The far side is a real process, here on this machine."""
+
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from provisioning.batch.reach import srun_wrap, ssh_wrap
+from provisioning.batch.remote import RemotePlace
+from suite.errors import MeasurementError, RequestError
+from suite.parcels import ENDED, GIVEN, ParcelError, parcel, unpack
+
+FAR = """
+import sys
+given = iter(sys.stdin.readline, {given!r} + "\\n")
+for line in given:
+    sys.stdout.write(line.replace("plan.toml", "cell/trials/t-b" + sys.argv[-1] + ".json"))
+    sys.stdout.flush()
+{then}
+"""
+
+
+def void(_result: object) -> None:
+    """What a callback that returns nothing does with what it got."""
+
+
+def place(tmp_path: Path, then: str) -> RemotePlace:
+    return RemotePlace(
+        name="far",
+        wrap=lambda argv: [sys.executable, *argv],
+        element=["-c", FAR.format(given=GIVEN, then=then)],
+        take=lambda line: void(unpack(tmp_path / "out", line)),
+        given=lambda block: [parcel("plan.toml", f"plan of {block}")],
+        log=tmp_path / "logs/far.log",
+    )
+
+
+def test_what_the_far_side_finishes_arrives_and_its_words_are_kept(tmp_path: Path) -> None:
+    far = place(tmp_path, f"print('hello', file=sys.stderr); print({ENDED!r})")
+    far.run(3)
+    far.run(4)
+    for block in (3, 4):
+        assert (tmp_path / f"out/cell/trials/t-b{block}.json").read_text() == f"plan of {block}"
+    assert far.log.read_text() == "hello\nhello\n"
+
+
+def test_a_far_side_that_dies_is_told_with_its_last_words_and_what_arrived_is_kept(tmp_path: Path) -> None:
+    far = place(tmp_path, "sys.exit('no image is built')")
+    with pytest.raises(MeasurementError, match="no image is built") as raised:
+        far.run(0)
+    assert str(far.log) in str(raised.value.remedy)
+    assert (tmp_path / "out/cell/trials/t-b0.json").exists()
+
+
+def test_a_far_side_that_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
+    say = "print('bench: n2 is unequal to n1', '  what to do: nothing', sep=chr(10), file=sys.stderr)"
+    with pytest.raises(RequestError, match="bench: n2 is unequal to n1"):
+        place(tmp_path, f"{say}; sys.exit(2)").run(0)
+
+
+def test_to_stop_closes_the_far_sides_input_and_waits_for_its_end(tmp_path: Path) -> None:
+    far = place(tmp_path, "sys.stdin.read(); open(sys.argv[1], 'w').write('in order')")
+    far.element = [*far.element, str(tmp_path / "left")]
+    raised: list[MeasurementError] = []
+
+    def run() -> None:
+        try:
+            far.run(0)
+        except MeasurementError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    arrived = tmp_path / "out/cell/trials/t-b0.json"
+    waiting = threading.Event()
+    for _ in range(600):
+        if arrived.exists():
+            break
+        waiting.wait(0.1)
+    far.stop()
+    thread.join(60)
+    assert (tmp_path / "left").read_text() == "in order"
+    assert len(raised) == 1
+
+
+def test_what_is_no_parcel_is_refused_and_the_far_side_ended(tmp_path: Path) -> None:
+    far = place(tmp_path, "print('Welcome to Debian', flush=True); sys.stdin.read()")
+    with pytest.raises(ParcelError, match="Welcome"):
+        far.run(0)
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    far = place(tmp_path, "")
+    far.wrap = lambda argv: ["no-such-ssh", *argv]
+    with pytest.raises(RequestError, match="no-such-ssh is not installed"):
+        far.run(0)
+
+
+def test_ssh_gets_one_string_that_a_shell_reads_as_the_same_words(tmp_path: Path) -> None:
+    words = ["printf", "%s|", "a b", "$(id)", "'", "--x=*"]
+    argv = ssh_wrap("alice@n1", port=2222, config=tmp_path / "config")(words)
+    assert argv[:2] == ["ssh", "-T"]
+    assert argv[-3:-1] == ["--", "alice@n1"]
+    assert shlex.split(argv[-1]) == words
+    said = subprocess.run(["sh", "-c", argv[-1]], check=True, capture_output=True, text=True).stdout
+    assert said == "a b|$(id)|'|--x=*|"
+    assert "BatchMode=yes" in argv
+    assert not [word for word in argv if "StrictHostKeyChecking" in word]
+
+
+def test_srun_asks_for_what_an_element_needs() -> None:
+    assert srun_wrap(["--exclusive", "--mem=0"])(["bench", "x"])[-4:] == ["--exclusive", "--mem=0", "bench", "x"]

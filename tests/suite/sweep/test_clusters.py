@@ -1,0 +1,216 @@
+"""Sweeps for other machines, up to the point where these begin; and an element, as one of them runs it."""
+
+import io
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.elements import elements_left, estimate_s, files_of, next_round
+from commands.sweep_engines import SweepRequest
+from provisioning.batch.options import SlurmOptions, SshOptions
+from suite.parcels import ENDED, GIVEN, opened, pack
+from suite.progress import Lines
+from suite.records import TrialRecord
+from suite.sweep.directory import SweepDirectory
+from suite.sweep.file import load_sweep
+from tests.suite.sweep.conftest import REPOSITORY, Machine
+
+Request = Callable[[], SweepRequest]
+
+
+@pytest.fixture
+def with_engine(machine: Machine) -> Callable[..., None]:
+    """``with_engine('kind = "slurm"')``: the plan with that table."""
+    plan = machine.plan.read_text()
+
+    def write(*lines: str) -> None:
+        machine.plan.write_text("\n".join([plan, "[engine]", *lines, ""]))
+
+    return write
+
+
+@pytest.fixture
+def request_of(machine: Machine, capsys: pytest.CaptureFixture[str]) -> Request:
+    del capsys  # what is noted goes nowhere
+
+    def make() -> SweepRequest:
+        sweep = load_sweep(machine.plan)
+        return SweepRequest(machine.plan, sweep, SweepDirectory(machine.out), (), Lines(io.StringIO()))
+
+    return make
+
+
+def test_a_dry_run_shows_the_script_and_writes_nothing(machine: Machine, with_engine: Callable[..., None]) -> None:
+    with_engine('kind = "slurm"', 'partition = "cpu"', "at_once = 2", 'time_limit = "2h"')
+    ended = machine.sweep_to_its_end("--dry-run", PATH="/nowhere")
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert lines[0] == "#!/bin/sh"
+    assert {"#SBATCH --array=0-2%2", "#SBATCH --partition=cpu", "#SBATCH --time=120"} <= set(lines)
+    words = shlex.split(lines[-1])
+    assert words[2:5] == ["sweep", "run", str(machine.plan)]
+    assert words[-2:] == ["--only-block", "$SLURM_ARRAY_TASK_ID"]
+    assert not machine.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (['kind = "slurm"', 'partitoin = "x"'], ["unknown key engine.partitoin", "did you mean partition?"]),
+        (['kind = "slurm"', "at_once = 0"], ["engine.at_once = 0", "docs/clusters.md"]),
+        (['kind = "slurm"', 'time_limit = "soon"'], ["engine.time_limit", "is not a span of time"]),
+        (['kind = "ssh"'], ["engine.inventory is missing"]),
+        (['kind = "ssh"', 'inventory = "none.toml"'], ["none.toml", "No such file"]),
+        (['kind = "ssh"', 'inventory = "hosts.toml"', 'nodes = ["n3"]'], ["'n3' is not in the inventory", "n1"]),
+    ],
+)
+def test_a_wrong_table_is_refused_with_the_key(
+    lines: list[str], said: list[str], machine: Machine, with_engine: Callable[..., None]
+) -> None:
+    with_engine(*lines)
+    (machine.place / "hosts.toml").write_text('[[node]]\nname = "n1"\nhost = "n1"\n')
+    for words in (("--dry-run",), ()):
+        ended = machine.sweep_to_its_end(*words)
+        assert ended.returncode == 2
+        assert all(text in ended.stderr for text in said), ended.stderr
+
+
+def test_a_machine_without_slurm_is_told_so(machine: Machine, with_engine: Callable[..., None]) -> None:
+    with_engine('kind = "slurm"')
+    ended = machine.sweep_to_its_end(PATH="/nowhere")
+    assert ended.returncode == 2
+    assert "sbatch is not on the PATH" in ended.stderr
+    status = machine.run("sweep", "status", str(machine.out), PATH="/nowhere")
+    assert status.returncode == 0, status.stderr
+    assert "the queue cannot be seen from here" in status.stdout
+
+
+def test_what_is_left_are_the_blocks_with_trials_to_run(
+    machine: Machine, with_engine: Callable[..., None], request_of: Request
+) -> None:
+    with_engine('kind = "slurm"')
+    assert elements_left(request_of()) == [0, 1, 2]
+    assert estimate_s(request_of()) is None
+    assert machine.sweep_to_its_end("--only-block", "1").returncode == 0
+    assert elements_left(request_of()) == next_round(request_of(), 1) == [0, 2]
+    assert (machine.out / "pool.json").exists()
+
+
+def test_the_estimate_is_that_of_the_longest_block_and_known_from_a_sweep_beside_it(
+    machine: Machine, request_of: Request
+) -> None:
+    assert machine.sweep_to_its_end("--only-block", "0").returncode == 0  # with its warm-up block
+    first = estimate_s(request_of())
+    assert first is not None
+    one = TrialRecord.model_validate_json(next(iter(machine.contents().values())))
+    alone_s = (one.open_s or 0) + (one.elapsed_s or 0) + (one.close_s or 0)
+    assert first > 7 * alone_s * 0.5
+    machine.out.rename(machine.place / "last-week")
+    assert estimate_s(request_of()) == first
+
+
+def test_with_until_the_least_blocks_go_first_and_then_as_many_as_run_at_once(
+    machine: Machine, request_of: Request
+) -> None:
+    plan = machine.plan.read_text().replace("blocks = 3", 'until = "2%"\nmin_blocks = 2\nmax_blocks = 9')
+    machine.plan.write_text(plan)
+    assert next_round(request_of(), 3) == [0, 1]
+    for block in ("0", "1"):
+        machine.sweep_to_its_end("--only-block", block)
+    left = next_round(request_of(), 3)
+    assert left in ([2, 3, 4], []), "the fakes are all alike, so that may be enough"
+
+
+def test_an_element_gets_the_plan_and_what_its_block_has_there(machine: Machine) -> None:
+    assert machine.sweep_to_its_end(FAILING="container").returncode == 1
+    names = {path.name for path in files_of(machine.out, 1)}
+    assert {"sweep.json", "plan.json"} <= names
+    assert names > {"synthetic-alexnet-bare-metal-b001.json", "synthetic-alexnet-container-b001.1.json"}
+    assert not [name for name in names if "b000" in name or "b002" in name or "-w" in name]
+    assert [name for name in {path.name for path in files_of(machine.out, 0)} if "-w000" in name]
+
+
+def element(machine: Machine, given: list[str], **env: str) -> Any:
+    """The command as ssh would start it, its standard input still open."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.suite.sweeping_machine", "sweep", "element", "--name", "night-1", "2"],
+        cwd=REPOSITORY,
+        env={**os.environ, "MEASURED": str(machine.place / "measured"), "PYTHONPATH": str(REPOSITORY), **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    for line in (*given, GIVEN):
+        process.stdin.write(line + "\n")
+    process.stdin.flush()
+    return process
+
+
+def given_by(machine: Machine) -> list[str]:
+    assert machine.sweep_to_its_end("--only-block", "1").returncode == 0
+    return [pack(machine.out, path) for path in files_of(machine.out, 2)]
+
+
+def test_an_element_gives_back_what_it_has_made_and_nothing_else(machine: Machine) -> None:
+    process = element(machine, given_by(machine))
+    lines = list(process.stdout)
+    assert process.wait(60) == 0, process.stderr.read()
+    assert lines[-1].strip() == ENDED
+    names = [Path(opened(line)[0]).name for line in lines[:-1]]
+    trials = [name for name in names if name.endswith("-b002.json")]
+    assert len(trials) == len(set(trials)) == 4
+    assert set(names) == {*trials, "pool.json"}
+    process.communicate()
+    assert not list((machine.place / "home/elements").iterdir())
+
+
+def test_an_element_ends_in_order_when_its_input_does_and_keeps_what_it_has(machine: Machine) -> None:
+    given = given_by(machine)
+    process = element(machine, given, SLOW_S="0.2")
+    first = process.stdout.readline()
+    process.stdin.close()
+    process.stdin = None
+    said, complained = process.communicate(timeout=60)
+    assert process.returncode == 130, complained
+    assert ENDED not in said
+    assert first
+    again = element(machine, given)
+    lines = list(again.stdout)
+    assert again.wait(60) == 0
+    names = [opened(line)[0] for line in lines[:-1]]
+    assert len([name for name in names if name.endswith("-b002.json")]) == 4
+    again.communicate()
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "", "."])
+def test_an_element_takes_no_name_that_leads_elsewhere(name: str, machine: Machine) -> None:
+    ended = machine.run("sweep", "element", "--name", name, "0")
+    assert ended.returncode == 2
+    assert not list(machine.place.rglob("elements/*"))
+
+
+def test_every_key_of_the_engines_is_documented() -> None:
+    text = (REPOSITORY / "docs/clusters.md").read_text()
+    for model in (SlurmOptions, SshOptions):
+        assert not [key for key in model.model_fields if key != "kind" and f"`{key}`" not in text]
+
+
+def test_the_tables_of_the_documentation_are_accepted(machine: Machine) -> None:
+    text = (REPOSITORY / "docs/clusters.md").read_text()
+    tables = [block for block in text.split("\n\n") if block.lstrip().startswith("[engine]")]
+    assert len(tables) == 3
+    for table in tables:
+        machine.plan.write_text(machine.plan.read_text().split("[engine]")[0] + table.replace("\n    ", "\n"))
+        (machine.place / "hosts.toml").write_text(
+            "".join(f'[[node]]\nname = "{name}"\nhost = "{name}"\n' for name in ("n1", "n2"))
+        )
+        ended = machine.sweep_to_its_end("--dry-run")
+        assert ended.returncode == 0, (table, ended.stderr)

@@ -1,0 +1,76 @@
+"""Which machines may stand in one table."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.envelope import GIB
+from suite.equality import Machine, differences, join_pool
+from suite.errors import RequestError
+from suite.records import Environment
+
+
+def machine(name: str = "n1", **changed: Any) -> Machine:
+    facts = {
+        "hostname": name, "kernel": "6.1", "cpu_model": "Xeon", "cpus": [0, 1], "memory_bytes": 64 * GIB,
+        "mitigations": {"meltdown": "Not affected"},
+    }  # fmt: skip
+    own = {"suite_version": "1", "image": "abc"}
+    own |= {key: changed.pop(key) for key in own if key in changed}
+    return Machine.model_validate({**own, "environment": Environment.model_validate({**facts, **changed})})
+
+
+def test_equal_machines_may_differ_in_their_name_and_a_little_memory() -> None:
+    assert differences(machine(), machine("n2", memory_bytes=64 * GIB - (200 << 20), cpus=[4, 5])) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kernel": "6.2"}, "kernel: n1 6.1, n2 6.2"),
+        ({"cpus": [0]}, "CPUs: n1 2, n2 1"),
+        ({"mitigations": {"meltdown": "PTI"}}, "mitigations of meltdown: not the same on n1 and n2"),
+        ({"suite_version": "2"}, "suite: n1 1, n2 2"),
+        ({"image": None}, "image: n1 abc, n2 None"),
+    ],
+)
+def test_what_differs_is_named_with_both_values(changed: dict[str, Any], said: str) -> None:
+    assert differences(machine(), machine("n2", **changed)) == [said]
+
+
+def test_the_first_machine_sets_what_the_others_must_be_like(tmp_path: Path) -> None:
+    join_pool(tmp_path / "out", machine("n1"))
+    join_pool(tmp_path / "out", machine("n2"))
+    join_pool(tmp_path / "out", machine("n1"))
+    with pytest.raises(RequestError, match=r"n3 is unequal to n1.*kernel: n1 6.1, n3 6.2"):
+        join_pool(tmp_path / "out", machine("n3", kernel="6.2"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["pool.json"]
+
+
+def test_of_many_that_come_at_once_one_is_first_and_the_unequal_are_refused(tmp_path: Path) -> None:
+    kernels = ["a", "b"] * 10
+    refused: list[str] = []
+    start = threading.Barrier(len(kernels))
+
+    def come(kernel: str) -> None:
+        start.wait()
+        try:
+            join_pool(tmp_path, machine(kernel, kernel=kernel))
+        except RequestError:
+            refused.append(kernel)
+
+    threads = [threading.Thread(target=come, args=(kernel,)) for kernel in kernels]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 10
+    assert len(set(refused)) == 1
+
+
+def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "pool.json").write_text("{}")
+    with pytest.raises(RequestError, match="not of this suite"):
+        join_pool(tmp_path, machine())

@@ -1,0 +1,65 @@
+"""The inventory of machines: what is read, and how the rest is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from suite.errors import RequestError
+from suite.inventory import DIRECTORY, read_inventory
+
+
+def written(place: Path, text: str) -> Path:
+    path = place / "hosts.toml"
+    path.write_text(text)
+    return path
+
+
+def node(*lines: str, name: str = "n1", host: str = "gpu1") -> str:
+    return "\n".join(("[[node]]", f'name = "{name}"', f'host = "{host}"', *lines, ""))
+
+
+def test_a_name_and_a_host_are_enough(tmp_path: Path) -> None:
+    inventory = read_inventory(written(tmp_path, node() + node(name="n2", host="alice@gpu2.example.org")))
+    assert [each.name for each in inventory.nodes] == ["n1", "n2"]
+    assert inventory.nodes[0].directory == DIRECTORY
+    assert inventory.nodes[1].host == "alice@gpu2.example.org"
+
+
+def test_a_configuration_of_ssh_is_looked_for_beside_the_inventory(tmp_path: Path) -> None:
+    (tmp_path / "ssh_config").write_text("")
+    (read,) = read_inventory(written(tmp_path, node('ssh_config = "ssh_config"'))).nodes
+    assert read.ssh_config == tmp_path / "ssh_config"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "remedy"),
+    [
+        (node('adress = "10.0.0.1"'), "unknown key 'adress'", "did you mean address?"),
+        (node() + "[defaults]\nport = 22\n", "unknown key 'defaults'", "the keys are node"),
+        ('[[node]]\nname = "n1"\n', "node n1: no host", "name = "),
+        ("", "no node", "[[node]]"),
+        (node(host="-oProxyCommand=id"), "host = '-oProxyCommand=id' is refused", "[[node]]"),
+        (node(name="a b"), "name = 'a b' is refused", "[[node]]"),
+        (node('address = "10.0.0.300"'), "address = '10.0.0.300' is refused", "[[node]]"),
+        (node('cpus = "3-1"'), "cpus = '3-1' is refused", "[[node]]"),
+        (node('directory = "/srv/../etc"'), "directory = '/srv/../etc' is refused", "[[node]]"),
+        (node('bench = "bench"'), "bench = 'bench' is refused", "[[node]]"),
+        (node("port = 0"), "port = 0 is refused", "[[node]]"),
+        (node('interface = "eth 0"'), "interface = 'eth 0' is refused", "[[node]]"),
+        (node('ssh_config = "elsewhere"'), "no such file", "[[node]]"),
+        (node() + node(), "two nodes have the name n1", "one name for each"),
+        ("node = ", "is not TOML", "[[node]]"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_place_and_a_remedy(
+    tmp_path: Path, text: str, said: str, remedy: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_inventory(written(tmp_path, text))
+    assert said in caught.value.message
+    assert remedy in str(caught.value.remedy)
+
+
+def test_a_file_that_is_not_there_is_refused_with_an_example(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="No such file"):
+        read_inventory(tmp_path / "none.toml")
