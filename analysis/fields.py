@@ -106,7 +106,7 @@ class _Envelope(BaseModel):
 class Apart(BaseModel):
     """``Fields`` without the environment, for who has read that on its own."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     run_id: str
     trial_id: str
     started_at: str

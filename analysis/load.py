@@ -19,7 +19,7 @@ from analysis.fields import COLUMNS, USED, Apart, Environments, Fields
 from analysis.metrics import METRICS, Metric, spread
 from analysis.warnings import AnalysisWarning, CopiedRecords, EmptyRun, SkippedRecord
 from suite.errors import RequestError
-from suite.records import SCHEMA_VERSION
+from suite.migrations import NewerRecordError, current
 
 FLOATS = (
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
@@ -115,11 +115,14 @@ def _read(path: str) -> tuple[Any, ...] | SkippedRecord:
     except OSError as error:
         return SkippedRecord(Path(path), f"it cannot be read ({error.strerror})", "check the file and its permissions")
     try:
+        content = current(content)
         rest, _ = _cut(content, b"steps")
         rest, environment = _cut(rest, b"environment")
         if environment is None:
             return Fields.model_validate_json(rest).row()
         return Apart.model_validate_json(rest).row_in(_environments(environment))
+    except NewerRecordError as error:
+        return SkippedRecord(Path(path), error.message, str(error.remedy))
     except ValidationError as error:
         return _diagnosis(Path(path), content, error)
 
@@ -155,9 +158,6 @@ def _diagnosis(path: Path, content: bytes, error: ValidationError) -> SkippedRec
     version = found.get("schema_version") if isinstance(found, dict) else None
     if not isinstance(version, int):
         return SkippedRecord(path, "it is not a record of this suite (it has no schema_version)", "remove the file")
-    if version > SCHEMA_VERSION:
-        newer = f"its schema version is {version}, this suite reads up to {SCHEMA_VERSION}"
-        return SkippedRecord(path, newer, "read it with the suite that wrote it, or a newer one")
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "the record"
     return SkippedRecord(path, f"{place}: {first['msg']}")

@@ -49,7 +49,7 @@ def test_a_record_that_another_program_formatted_reads_the_same(tmp_path: Path, 
         (b"[" * 100_000, "not JSON"),
         (b"[1, 2]", "not a record of this suite"),
         (b'{"name": "pytest-benchmark"}', "not a record of this suite"),
-        (b'{"schema_version": 99}', "its schema version is 99, this suite reads up to 1"),
+        (b'{"schema_version": 99}', "its schema version is 99, this suite reads up to 2"),
         (b'{"schema_version": 1}', "run_id: Field required"),
     ],
 )
