@@ -23,6 +23,7 @@ from suite.migrations import NewerRecordError, current
 
 FLOATS = (
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
+    *("host_cpus", "host_memory_bytes"),
     *("seen_cpus", "seen_memory_bytes", "seen_threads"),
     *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "numa_nodes"),
     *("batch", "image_px", "warmup_steps", "steps"),
@@ -49,11 +50,11 @@ class Records:
     """How many were left out."""
 
 
-def load(directories: Sequence[Path]) -> Records:
+def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     """Read DIR/trials/*.json of every directory.
 
-    A file that is no usable record is left out with a SkippedRecord. Raises RequestError when a directory does not
-    exist or when there is no usable record at all.
+    ``warm_ups`` leaves the trials of warm-up blocks in. A file that is no usable record is left out with a
+    SkippedRecord. Raises RequestError when a directory does not exist or when there is no usable record at all.
     """
     rows: list[tuple[Any, ...]] = []
     warnings: list[AnalysisWarning] = []
@@ -70,10 +71,12 @@ def load(directories: Sequence[Path]) -> Records:
             warnings.append(EmptyRun(directory))
     if not rows:
         raise _nothing(unique, warnings)
-    return _table(rows, tuple(unique), warnings)
+    return _table(rows, tuple(unique), warnings, warm_ups)
 
 
-def _table(rows: list[tuple[Any, ...]], directories: tuple[Path, ...], warnings: list[AnalysisWarning]) -> Records:
+def _table(
+    rows: list[tuple[Any, ...]], directories: tuple[Path, ...], warnings: list[AnalysisWarning], warm_ups: bool
+) -> Records:
     trials = pd.DataFrame.from_records(rows, columns=[*COLUMNS, "path"])
     # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
     trials = trials.astype(dict.fromkeys(FLOATS, "float64") | dict.fromkeys(_CATEGORIES, "category"))
@@ -81,7 +84,7 @@ def _table(rows: list[tuple[Any, ...]], directories: tuple[Path, ...], warnings:
     if copies.any():
         warnings.append(CopiedRecords(int(copies.sum()), Path(str(trials.loc[copies, "path"].iloc[0]))))
         trials = trials[~copies].reset_index(drop=True)
-    warm_up = trials["warm_up"].astype(bool)
+    warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
     if warm_up.all():
         raise RequestError(
             f"there are {len(trials)} warm-up trials and no other in {', '.join(map(str, directories))}",

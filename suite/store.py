@@ -157,5 +157,10 @@ def _stored_plan(path: Path) -> dict[str, object]:
         ) from error
 
 
+def plan_differences(old: Plan, new: Plan) -> list[str]:
+    """The keys in which two plans differ."""
+    return _differences(old.model_dump(mode="json"), new.model_dump(mode="json"))
+
+
 def _differences(old: dict[str, object], new: dict[str, object]) -> list[str]:
     return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]

@@ -1,0 +1,132 @@
+"""One run or one record, for people and for machines."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from suite.errors import RequestError
+from suite.hosts import Host
+from suite.migrations import current
+from suite.records import TrialRecord
+from suite.runs import TRIALS, find_run, stored_plan, summarise
+
+
+def find_record(name: str) -> Path | None:
+    """The file of a record: by its path, or as RUN/TRIAL. None where the name is no record's."""
+    if name.endswith(".json") and Path(name).is_file():
+        return Path(name)
+    run, _, trial = name.rpartition("/")
+    if not run:
+        return None
+    try:
+        path = find_run(run) / TRIALS / f"{trial}.json"
+    except RequestError:
+        return None  # then it is to be the name of a run
+    return path if path.is_file() else None
+
+
+def _read(path: Path) -> TrialRecord:
+    try:
+        return TrialRecord.model_validate_json(current(path.read_bytes()))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise RequestError(f"{path} is no record of this suite ({place}: {first['msg']})") from error
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def record_json(path: Path) -> dict[str, Any]:
+    """The record at the present schema version."""
+    return _read(path).model_dump(mode="json")
+
+
+def record_lines(path: Path) -> Iterator[str]:
+    """What a reader looks for first; the rest is in the JSON."""
+    record = _read(path)
+    outcome, host = record.outcome, record.environment.host
+    arm = record.target + (f", {record.ablation} switched" if record.ablation else "")
+    yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
+    yield f"  {record.scenario}, {record.model} on {arm}, block {record.block}" + (
+        ", warm-up" if record.warm_up else ""
+    )
+    yield f"  outcome: {outcome.status}" + (f", {outcome.kind}: {outcome.message}" if outcome.kind else "")
+    if record.throughput_images_per_s is not None:
+        yield f"  throughput: {record.throughput_images_per_s:.4g} images/s"
+    for name, metric in record.metrics.items():
+        yield f"  {name}: {metric.value:.4g} {metric.unit}"
+    for name in ("elapsed_s", "open_s", "close_s"):
+        if (value := getattr(record, name)) is not None:
+            yield f"  {name}: {value:.4g}"
+    if record.substitutes:
+        yield f"  substitutes: {', '.join(record.substitutes)}"
+    yield f"  host: {host.hostname or 'unknown'}, {host.cpu_model or 'unknown CPU'}, kernel {host.kernel or 'unknown'}"
+    yield f"  file: {path}"
+    if outcome.command:
+        yield f"  command: {' '.join(outcome.command)}"
+    if outcome.output_tail:
+        yield "  the end of its output:"
+        yield from (f"    {line}" for line in outcome.output_tail.rstrip().splitlines()[-20:])
+
+
+def run_json(run: Path) -> dict[str, Any]:
+    """``summary``, ``plan``, ``hosts``, and ``failures``: trial, kind and message of each failed trial."""
+    records = list(_records(run))
+    hosts = dict.fromkeys(Host.of(record.environment.host.model_dump()) for record in records)
+    return {
+        "schema_version": 1,
+        "summary": asdict(summarise(run)),
+        "plan": stored_plan(run).model_dump(mode="json"),
+        "hosts": [host.model_dump() for host in hosts],
+        "arms": _arms(records),
+        "failures": [
+            {"trial_id": record.trial_id, "kind": record.outcome.kind, "message": record.outcome.message}
+            for record in records
+            if record.outcome.status == "failed"
+        ],
+    }
+
+
+def _records(run: Path) -> Iterator[TrialRecord]:
+    for path in sorted((run / TRIALS).glob("[!.]*.json")):
+        try:
+            yield _read(path)
+        except RequestError:
+            continue  # counted as unreadable by the summary
+
+
+def _arms(records: list[TrialRecord]) -> list[dict[str, Any]]:
+    """How many trials of each model and target are ok, and have failed; warm-up trials are not counted."""
+    arms: dict[tuple[str, str], dict[str, Any]] = {}
+    for record in records:
+        if record.warm_up:
+            continue
+        target = (
+            record.target + ("-again" if record.replica else "") + (f"+{record.ablation}" if record.ablation else "")
+        )
+        arm = {"model": record.model, "target": target, "ok": 0, "failed": 0}
+        arms.setdefault((record.model, target), arm)[record.outcome.status] += 1
+    return list(arms.values())
+
+
+def run_lines(run: Path) -> Iterator[str]:
+    """The same for people."""
+    told = run_json(run)
+    summary, plan = told["summary"], told["plan"]
+    yield f"{summary['run_id']}  {run}"
+    yield f"  {summary['started_at'] or 'no trial yet'} to {summary['last_at'] or 'now'}"
+    yield f"  scenario {plan['scenario']}, data {plan['data']}, profile {plan['profile']}, recipe {plan['recipe']}"
+    yield f"  {plan['blocks']} blocks, seed {plan['seed']}, envelope {plan['envelope']}"
+    for name, value in plan["options"].items():
+        yield f"  {name}: {value}"
+    yield f"  trials: {summary['ok']} ok, {summary['failed']} failed, {summary['unreadable']} unreadable"
+    for arm in told["arms"]:
+        yield f"    {arm['model']} on {arm['target']}: {arm['ok']} ok, {arm['failed']} failed"
+    for host in told["hosts"]:
+        yield f"  host: {host['hostname'] or 'unknown'}, {host['cpu_model'] or 'unknown CPU'}, kernel {host['kernel']}"
+    for failure in told["failures"]:
+        yield f"  failed: {failure['trial_id']}: {failure['kind']}: {failure['message']}"
+    yield f"  compare it with: bench compare {run}"
