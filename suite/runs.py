@@ -18,6 +18,8 @@ from suite.store import RESULTS
 
 PLAN, TRIALS, SWEEP = "plan.json", "trials", "sweep.json"
 _HEAD_BYTES = 4096
+_DEPTH = 3
+"""As deep as runs lie below results: in a sweep, which a schedule has made in a directory of its own."""
 _GLANCE = re.compile(rb'\n "started_at": "([^"]*)".*?\n "outcome": \{\s*"status": "(ok|failed)"', re.DOTALL)
 """As the store writes a record: these stand before the steps, which are most of it."""
 
@@ -64,21 +66,22 @@ def is_sweep(directory: Path) -> bool:
 
 
 def find_runs(places: Sequence[Path]) -> list[Path]:
-    """The runs at and below places: a run itself, runs in a directory, runs of sweeps in a directory. In their order.
+    """The runs at and below places: a run itself, runs in a directory, runs of sweeps there. In their order.
 
     Raises RequestError for a place that does not exist.
     """
-    return list(dict.fromkeys(run for place in places for run in _runs(place)))
+    for place in places:
+        if not place.is_dir():
+            raise RequestError(f"no directory {place}", remedy="name a run, a sweep, or a directory of them")
+    return list(dict.fromkeys(run for place in places for run in _runs(place, _DEPTH)))
 
 
-def _runs(place: Path) -> Iterator[Path]:
-    if not place.is_dir():
-        raise RequestError(f"no directory {place}", remedy="name a run, a sweep, or a directory of them")
+def _runs(place: Path, depth: int) -> Iterator[Path]:
     if is_run(place):
         yield place
-        return
-    for child in _below(place):
-        yield from [child] if is_run(child) else filter(is_run, _below(child))
+    elif depth:
+        for child in _below(place):
+            yield from _runs(child, depth - 1)
 
 
 def _below(directory: Path) -> list[Path]:
