@@ -40,7 +40,7 @@ def schedule_run(
     words = notify_argv(notify) if notify else None
     with Run(into).exclusive():  # a firing that still runs is not run beside
         result = _fire(file, into, baseline, fail_above)
-        result["removed"] = _clear_up(into, baseline, keep_last)
+        result["removed"] = _clear_up(into, [baseline, Path(result["directory"])], keep_last)
         text = json.dumps(result, indent=1)
         if Path(result["directory"]).is_dir():
             write_atomic(Path(result["directory"]) / RESULT, text + "\n")
@@ -93,14 +93,19 @@ def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) 
     return told | ({"outcome": "regressed"} if ok and found.exceeded else {})
 
 
-def _clear_up(into: Path, baseline: Path | None, keep_last: int | None) -> list[str]:
-    """Old firings go by the rule that was stated, and are named in the result."""
+def _clear_up(into: Path, kept: list[Path | None], keep_last: int | None) -> list[str]:
+    """Old firings go by the rule that was stated, and are named in the result; never what is ``kept``."""
     from suite.pruning import Rule, entries, remove
 
     if keep_last is None:
         return []
-    rule = Rule(last=keep_last, kept=(baseline,) if baseline else ())
+    rule = Rule(last=keep_last, kept=[path for path in kept if path and path.is_dir()])
     going = [entry for entry in entries(into, rule, datetime.datetime.now(datetime.UTC)) if not entry.kept]
+    removed = []
     for entry in going:
-        remove(entry)
-    return [str(entry.directory) for entry in going]
+        try:
+            remove(entry)
+            removed.append(str(entry.directory))
+        except BenchError as error:  # the next firing tries again; the result of this one must not be lost for it
+            click.echo(f"warning: {error.message}", err=True)
+    return removed
