@@ -4,11 +4,12 @@
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
@@ -42,21 +43,24 @@ def steps_tables(records: Records, skipped: list[SkippedRecord]) -> Iterator[pd.
     ok = records.trials[records.trials["ok"].astype(bool)]
     for begin in range(0, len(ok), _TRIALS_AT_ONCE):
         part = ok.iloc[begin : begin + _TRIALS_AT_ONCE]
-        frames = []
-        for keys, path in zip(part[list(STEP_KEYS)].itertuples(index=False, name=None), part["path"], strict=True):
-            if (steps := _steps(path, skipped)) is not None:
-                columns = {name: column for name, column in steps.model_dump().items() if column is not None}
-                frame = pd.DataFrame({"step": range(len(steps.elapsed_s)), **columns})
-                frames.append(frame.assign(**dict(zip(STEP_KEYS, keys, strict=True))))
-        if frames:
-            yield _typed(pd.concat(frames, ignore_index=True))
+        found = [_steps(path, skipped) for path in part["path"]]
+        has_steps = [steps is not None for steps in found]
+        if any(has_steps):
+            yield _steps_table(part.loc[has_steps, list(STEP_KEYS)], [steps for steps in found if steps is not None])
 
 
-def _typed(steps: pd.DataFrame) -> pd.DataFrame:
-    """Every table with the same columns and types, also where no trial has a phase or an ablation."""
-    floats = dict.fromkeys(Steps.model_fields, "float64")
+def _steps_table(keys: pd.DataFrame, found: Sequence[Steps]) -> pd.DataFrame:
+    """The keys of each trial beside each of its steps; of the same types also where a phase is absent."""
+    counts = [len(steps.elapsed_s) for steps in found]
+    rows = keys.iloc[np.repeat(np.arange(len(found)), counts)].reset_index(drop=True)
+    columns = {name: np.concatenate([_column(steps, name) for steps in found]) for name in Steps.model_fields}
     texts = dict.fromkeys(("run_id", "trial_id", "scenario", "model", "target", "ablation"), "str")
-    return steps.reindex(columns=list(STEP_COLUMNS)).astype(floats | texts)
+    return rows.assign(step=np.concatenate([np.arange(count) for count in counts]), **columns).astype(texts)
+
+
+def _column(steps: Steps, name: str) -> "np.typing.NDArray[np.float64]":
+    values = getattr(steps, name)
+    return np.full(len(steps.elapsed_s), np.nan) if values is None else np.asarray(values, dtype=np.float64)
 
 
 def _steps(path: str, skipped: list[SkippedRecord]) -> Steps | None:
