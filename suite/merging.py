@@ -16,9 +16,11 @@ from suite.errors import RequestError
 from suite.hosts import Host, differences
 from suite.migrations import NewerRecordError, current
 from suite.plan import Plan
-from suite.runs import SWEEP, TRIALS, is_run, is_sweep, stored_plan
+from suite.runs import PLAN, SWEEP, TRIALS, is_run, is_sweep, stored_plan
 from suite.store import Run, plan_differences, write_atomic
 
+GROWING = ("blocks", "warmup_blocks")
+"""Of a plan: every record stays part of it when there are more; one machine may have run the warm-up blocks for all."""
 ATTEMPTS = "attempts"
 """Where a sweep keeps the failed records of trials that were tried again."""
 
@@ -140,7 +142,7 @@ class _Step:
     def write(self) -> None:
         run = Run(self.into)
         with run.exclusive():
-            run.begin(self.plan)
+            write_atomic(self.into / PLAN, self.plan.model_dump_json(indent=2) + "\n")
             for trial_id, (_, path, _) in self.chosen.items():
                 place = self.into / TRIALS / f"{trial_id}.json"
                 there, text = place.read_text() if place.exists() else None, path.read_text()
@@ -156,12 +158,12 @@ class _Step:
 def _common_plan(runs: Sequence[Path]) -> Plan:
     plans = [stored_plan(run) for run in runs]
     for run, plan in zip(runs, plans, strict=True):
-        if different := [name for name in plan_differences(plans[0], plan) if name != "blocks"]:
+        if different := [name for name in plan_differences(plans[0], plan) if name not in GROWING]:
             raise RequestError(
                 f"{run} is of another plan than {runs[0]}: {', '.join(different)} differ",
                 remedy="merge runs of one plan; bench compare takes runs of different ones",
             )
-    return max(plans, key=lambda plan: plan.blocks)
+    return plans[0].model_copy(update={name: max(getattr(plan, name) for plan in plans) for name in GROWING})
 
 
 def _seen(path: Path, content: bytes) -> _Seen | None:

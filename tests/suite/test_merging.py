@@ -45,12 +45,13 @@ def make(tmp_path: Path, plan: MakePlan, record: MakeRecord) -> Callable[..., Pa
 
 
 def test_runs_of_two_hosts_become_one_and_the_sources_stay_as_they_were(make: Any, tmp_path: Path) -> None:
-    sources = [make("a", b000={}), make("b", {"blocks": 9}, b001={})]
+    sources = [make("a", b000={}), make("b", {"blocks": 9, "warmup_blocks": 1}, b001={})]
     before = [files(source) for source in sources]
     done = merge(sources, tmp_path / "all")
     assert (sorted(done.added), done.replaced, done.kept) == (["b000", "b001"], [], 0)
     assert list(Run(tmp_path / "all").finished()) == ["b000", "b001"]
-    assert json.loads((tmp_path / "all/plan.json").read_text())["blocks"] == 9
+    plan = json.loads((tmp_path / "all/plan.json").read_text())
+    assert (plan["blocks"], plan["warmup_blocks"]) == (9, 1)
     assert files(tmp_path / "all")["trials/b001.json"] == before[1]["trials/b001.json"]
     assert [files(source) for source in sources] == before
 
