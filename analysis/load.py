@@ -17,6 +17,7 @@ from analysis.metrics import METRICS, Metric, spread
 from analysis.reading import Reader
 from analysis.warnings import AnalysisWarning, CopiedRecords, EmptyRun, SkippedRecord
 from suite.errors import RequestError
+from suite.sweep.directory import runs_below
 
 FLOATS = (
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
@@ -48,7 +49,7 @@ class Records:
 
 
 def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
-    """Read DIR/trials/*.json of every directory.
+    """Read DIR/trials/*.json of every directory; of a sweep's directory, of each of its cells.
 
     ``warm_ups`` leaves the trials of warm-up blocks in. A file that is no usable record is left out with a
     SkippedRecord. Raises RequestError when a directory does not exist or when there is no usable record at all.
@@ -56,7 +57,8 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     rows: list[tuple[Any, ...]] = []
     warnings: list[AnalysisWarning] = []
     read = Reader()
-    unique = list(dict.fromkeys(Path(os.path.normpath(directory)) for directory in directories))
+    given = (Path(os.path.normpath(directory)) for directory in directories)
+    unique = list(dict.fromkeys(run for directory in given for run in runs_below(directory)))
     for directory in unique:
         before = len(rows)
         for path in _files(directory):

@@ -105,6 +105,20 @@ def should_stop_run(
     where bare metal or the target failed, or validity refuses, it is a block without a ratio. Call it when a block has
     ended. Warm-up trials are no blocks, and trials with a property switched are not waited for.
     """
+    return should_stop(_log_ratios(records, metric), half_width, min_blocks=min_blocks, max_blocks=max_blocks)
+
+
+def half_widths(records: Records, metric: str = "throughput") -> dict[str, float | None]:
+    """How wide each interval is now, as a share, by the name of its ratio; None where one cannot be formed yet."""
+    places = {name: locate(np.asarray(values)) for name, values in _log_ratios(records, metric).items()}
+    return {
+        name: None if place is None or place.half_width is None else math.expm1(place.half_width)
+        for name, place in places.items()
+    }
+
+
+def _log_ratios(records: Records, metric: str) -> dict[str, Samples]:
+    """For each ratio to bare metal, by its name (``resnet50 on vm``), its logarithm in every block."""
     trials = plain(with_variants(records.trials))
     metrics = [known for known in records.metrics if known.probe or known.name == metric]
     formed = usable(to_baseline(trials[trials["ok"]], [known.column for known in metrics])).pairs
@@ -121,4 +135,4 @@ def should_stop_run(
             ratios[name] = list(blocks[known.column].mean().reindex(index))
         if not own:  # every trial of the probe failed so far
             ratios[f"{model} on {target}"] = [math.nan] * len(index)
-    return should_stop(ratios, half_width, min_blocks=min_blocks, max_blocks=max_blocks)
+    return ratios

@@ -6,6 +6,7 @@ from typing import TypeVar
 import click
 
 from suite.errors import RequestError
+from suite.nearest import nearest
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -27,15 +28,8 @@ def choice(known: Sequence[str], *, several: bool = False) -> Callable[..., obje
     return check
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(word, known, n=1)
-    return (f"did you mean {near[0]}? " if near else "") + f"choose among {', '.join(known)}"
-
-
 def positive(_ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
-    least = 0 if param.name in ("warmup_steps", "warmup_blocks", "seed", "loader_workers") else 1
+    least = 0 if param.name in ("warmup_steps", "warmup_blocks", "seed", "loader_workers", "only_block") else 1
     if value is not None and value < least:
         raise RequestError(f"--{str(param.name).replace('_', '-')} {value}", remedy=f"give a number from {least} up")
     return value

@@ -3,13 +3,13 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commands.options import choice, duration, number, positive, shares
+from commands.ready import Ready, host_environment, observing, ready
 from suite.ablations import ABLATIONS
 from suite.cluster import CONTAINER_NETWORKS, STRATEGIES
 from suite.errors import RequestError
@@ -18,10 +18,8 @@ from suite.profiles import MODELS, PROFILES
 from suite.store import Run, new_run_directory
 
 if TYPE_CHECKING:
-    from provisioning.targets import Choices
-    from suite.interfaces import Observer, Scenario
-    from suite.progress import Display, Lines
-    from suite.records import Environment, TrialRecord
+    from suite.interfaces import Observer
+    from suite.records import TrialRecord
 
 # As their registries have them; a test holds them together. Not imported: the help of bench is to be there at once.
 ENGINES = ("docker", "podman", "runc")
@@ -188,46 +186,23 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench run --target all --aa --until 2% --budget 2h
       bench run --target all --out results/night         (again after Ctrl-C: continues)
     """
-    from commands.planning import carried, choices_of, data_of, fio_job_of, plan_of
-    from provisioning.doctor import examine
-    from provisioning.targets import prepare
-
-    with _observer() as observer:
-        data = data_of(options)
-        options["fio_job"] = fio_job_of(options)
-        scenario = _scenario(options)
-        observer.note("checking this machine")
-        checks = examine()
-        targets = carried(options["targets"], checks, observer.note)
-        choices = choices_of(options, checks, targets, observer.note)
-        plan = plan_of(options, targets, choices, data, observer.note)
-        prepare(choices, targets, observer.note, plan.dataset)
+    with observing() as observer:
+        made = ready(options, observer.note)
+        made.prepare(observer.note)
         store = Run(options["out"] or new_run_directory())
-        records = _records(plan, scenario, choices, options, store, observer)
+        records = _records(made, options, store, observer)
     _tell(records, store, as_json=options["as_json"])
 
 
-def _scenario(options: dict[str, Any]) -> "Scenario":
-    from scenarios.registry import get_scenario
-
-    wanted = ("device", "parallel", "loader_workers", "decoder")
-    return get_scenario(options["scenario"])(
-        **{name: options[name] for name in wanted}, devices=options["devices"] or 1, fio_job=options["fio_job"]
-    )
-
-
-def _records(
-    plan: Plan, scenario: "Scenario", choices: "Choices", options: dict[str, Any], store: Run, observer: "Observer"
-) -> "list[TrialRecord]":
+def _records(made: Ready, options: dict[str, Any], store: Run, observer: "Observer") -> "list[TrialRecord]":
     from provisioning import ledger
     from provisioning.accounting import open_account
-    from provisioning.targets import open_target
     from suite.loop import Loop
 
     records = []
-    loop = Loop(scenario, lambda trial: open_target(trial, choices), store, observer, _host_environment, open_account)
+    loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
     with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
-        for step in _steps(plan, options, store, observer.note):
+        for step in _steps(made.plan, options, store, observer.note):
             records += loop.run(step)
     return records
 
@@ -268,23 +243,3 @@ def _steps(plan: Plan, options: dict[str, Any], store: Run, note: Callable[[str]
         if decision.stop:
             note(f"stopped after {blocks} blocks: {decision.reason}")
             return
-
-
-@contextmanager
-def _observer() -> "Iterator[Lines | Display]":
-    from rich.console import Console
-
-    from suite.progress import Display, Lines
-
-    observer = Display(Console(stderr=True)) if sys.stderr.isatty() else Lines(sys.stderr)
-    try:
-        yield observer
-    finally:
-        observer.close()
-
-
-def _host_environment() -> "Environment":
-    from scenarios.worker.environment import collect
-    from suite.records import Environment
-
-    return Environment.model_validate({**collect(), "accelerator": "none"})

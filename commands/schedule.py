@@ -89,6 +89,7 @@ def job_of(options: dict[str, Any]) -> "Job":
     """Checked whole before anything is installed. Raises RequestError."""
     from provisioning.timers.base import Job, check_name
     from suite.every import parse_every
+    from suite.sweep.file import load_sweep
 
     file = options["file"]
     if file is None or options["every"] is None:
@@ -96,8 +97,7 @@ def job_of(options: dict[str, Any]) -> "Job":
             "what is to be run, and when?",
             remedy='bench sweep schedule FILE --every "02:00 daily"; or --list, --remove NAME',
         )
-    if not file.is_file():
-        raise RequestError(f"there is no file {file}", remedy="name the plan of a sweep")
+    load_sweep(file)  # refused now, and not at two in the morning
     name = check_name(options["name"] or file.stem)
     into = (options["into"] or RESULTS / name).absolute()
     return Job(

@@ -1,11 +1,138 @@
-"""``bench sweep``: here only what concerns its schedule."""
+"""``bench sweep``: a plan file, and what becomes of it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from commands.options import positive
 from commands.schedule import schedule
 from commands.scheduled import schedule_run
+from commands.sweep_end import cancel, stop
+from commands.sweep_look import plan, status
+from suite.errors import RequestError
+from suite.sweep.file import load_sweep
+
+if TYPE_CHECKING:
+    from commands.sweep_engines import SweepEnd, SweepRequest
+    from suite.progress import Display, Lines
+    from suite.sweep.directory import SweepDirectory
+    from suite.sweep.model import Sweep
 
 
-@click.group(commands=(schedule, schedule_run))
+@click.group(commands=(plan, status, stop, cancel, schedule, schedule_run))
 def sweep() -> None:
-    """Sweeps at set times."""
+    """Measure a matrix of cells, planned in a file, resumed by itself.
+
+    \b
+    Examples:
+      bench sweep plan plans/smoke.toml      what will run, how long it takes, what is refused
+      bench sweep run plans/smoke.toml       again after Ctrl-C or a crash: continues
+      bench sweep status results/smoke
+    """
+
+
+@sweep.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run, and by whom; start and write nothing.")
+@click.option(
+    "--only-block",
+    type=int,
+    callback=positive,
+    help="Run this block of every cell and no other: what a scheduler gives to one machine.",
+)
+@click.option("--take-over", is_flag=True, help="Claims of other machines are of processes that have ended.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, take_over: bool, as_json: bool) -> None:
+    """Run what is missing of a sweep: finished trials are kept, failed ones are tried again.
+
+    Exit codes: 0 done, or stopped as asked; 1 some trials failed in the end; 2 the request was wrong.
+
+    \b
+    Examples:
+      bench sweep run plans/smoke.toml
+      bench sweep run plans/nightly.toml --out results/tuesday
+      bench sweep run plans/paper-single.toml --dry-run
+      bench sweep run plans/smoke.toml --only-block 3
+    """
+    from commands.sweep_engines import SweepRequest, engine_of
+    from commands.sweeping import resolve
+    from suite.sweep.directory import SweepDirectory, default_directory
+
+    planned = load_sweep(file)
+    engine = engine_of(planned)
+    if only_block is not None and only_block >= planned.element_count:
+        last = planned.element_count - 1
+        raise RequestError(f"--only-block {only_block}: the blocks are 0 to {last}", remedy="choose one of them")
+    directory = SweepDirectory(out or default_directory(planned))
+    with _observing(directory.path) as observer:
+        if dry_run:
+            engine(SweepRequest(file, planned, directory, resolve(planned, observer.note), observer, dry_run=True))
+            click.echo(f"{file} can be run into {directory.path}; bench sweep plan tells what it comes to", err=True)
+            return
+        end = _run(SweepRequest(file, planned, directory, (), observer), only_block, take_over=take_over)
+    _tell(planned, directory, end, only_block, as_json=as_json)
+
+
+@contextmanager
+def _observing(directory: Path) -> "Iterator[Lines | Display]":
+    """The matrix, live, on a terminal; else lines."""
+    from rich.console import Console
+
+    from suite.progress import Lines
+
+    if not sys.stderr.isatty():
+        yield Lines(sys.stderr)
+        return
+    from commands.sweep_view import SweepDisplay
+
+    with closing(SweepDisplay(Console(stderr=True), directory)) as display:
+        yield display
+
+
+def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) -> "SweepEnd":
+    from dataclasses import replace
+
+    from commands.sweep_engines import engine_of, run_here
+    from commands.sweeping import ledger_of, refuse_refused, resolve
+    from suite.sweep.claims import WHOLE, claimed
+
+    directory, note = request.directory, request.observer.note
+    # Of one block alone the runner holds a claim, so that other machines can run other blocks.
+    claim = claimed(directory.path, WHOLE, take_over=take_over) if only_block is None else nullcontext()
+    with claim, ledger_of(directory.path):
+        if only_block is not None:
+            directory.refuse_changed(request.sweep)
+        planned = resolve(request.sweep, note)
+        refuse_refused(planned)
+        cells = [each.cell for each in planned]
+        for line in directory.changes(request.sweep, cells).lines():
+            note(line)
+        directory.accept(request.sweep, cells)
+        request = replace(request, planned=planned)
+        if only_block is not None:
+            return run_here(request, [only_block], take_over=take_over)
+        directory.clear_stop()
+        return engine_of(request.sweep)(request)
+
+
+def _tell(
+    planned: "Sweep", directory: "SweepDirectory", end: "SweepEnd", only_block: int | None, *, as_json: bool
+) -> None:
+    records = directory.failed(planned.budget.retries)
+    failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
+    if as_json:
+        told = {"name": planned.name, "directory": str(directory.path), "measured": len(end.made), "failed": failed}
+        click.echo(json.dumps({**told, "ended_early": end.reason}))
+    else:
+        click.echo(f"{len(end.made)} trials run now, {len(failed)} failed in the end: {directory.path}", err=True)
+        if end.reason:
+            click.echo(f"ended early: {end.reason}; bench sweep run continues it", err=True)
+        click.echo(f"see them with: bench compare {directory.path}", err=True)
+    if failed:
+        sys.exit(1)

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning.home import state
 from provisioning.images.image import images
-from provisioning.ledger import boot_id
 from provisioning.nodes import LocalNode, local_node
 from suite.errors import BenchError, CommandError, RequestError
+from suite.owner import boot_id
 from suite.store import write_atomic
 
 Accelerator = Literal["kvm", "tcg"]

@@ -13,9 +13,9 @@ from provisioning.accelerator import Accelerator
 from provisioning.home import state
 from provisioning.images.image import Image
 from provisioning.layers.vm import VmLayer
-from provisioning.ledger import boot_id
 from provisioning.nodes import local_node
 from suite.envelope import Envelope
+from suite.owner import boot_id
 from suite.plan import CPU_CAPABILITIES, CpuCapability
 from suite.store import write_atomic
 

@@ -17,6 +17,7 @@ from provisioning import cgroups, processes
 from provisioning.home import home, runtime, state
 from provisioning.lab import netns
 from suite.errors import BenchError
+from suite.owner import boot_id, started_ticks
 from suite.store import sweep_temporaries, write_atomic
 
 
@@ -44,23 +45,7 @@ class Entry(BaseModel):
         """Whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
         if self.boot_id != boot_id():
             return False
-        return _started(self.owner_pid) == self.owner_started
-
-
-def boot_id() -> str:
-    """A value that changes with each boot of this machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _started(pid: int) -> float | None:
-    """When the process started; None when there is none, or only what its parent has not collected (a zombie)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # proc(5): the name, in parentheses, can hold anything; the state is field 3, the start field 22.
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else float(fields[18])
+        return started_ticks(self.owner_pid) == self.owner_started
 
 
 def _remove_directory(what: str) -> None:
@@ -96,7 +81,7 @@ REMOVERS: dict[str, Callable[[str], None]] = {
 def holding(kind: str, what: str) -> Iterator[str]:
     """Hold one thing: the entry is written now, the thing is removed at the end, however it comes."""
     me = os.getpid()
-    entry = Entry(kind=kind, what=what, boot_id=boot_id(), owner_pid=me, owner_started=_started(me) or 0.0)
+    entry = Entry(kind=kind, what=what, boot_id=boot_id(), owner_pid=me, owner_started=started_ticks(me) or 0.0)
     path = state("ledger") / f"{secrets.token_hex(8)}.json"
     write_atomic(path, entry.model_dump_json())
     try:

@@ -32,15 +32,15 @@ class Loop:
     host: Callable[[], Environment]
     open_account: OpenAccount
 
-    def run(self, plan: Plan) -> list[TrialRecord]:
-        """Run what the store does not hold yet; every trial is saved before the next begins.
+    def run(self, plan: Plan, block: int | None = None) -> list[TrialRecord]:
+        """Run what the store does not hold yet, of one block or of all; every trial is saved before the next begins.
 
         A trial that fails is a record and the run goes on. Returns the records made now. What ends the run: Ctrl-C,
         and a store that cannot be written.
         """
         self.store.begin(plan)
         finished = set(self.store.finished())
-        trials = list(plan.trials())
+        trials = list(plan.trials() if block is None else plan.trials_of(block))
         if skipped := sum(trial.trial_id in finished for trial in trials):
             self.observer.note(f"{skipped} of {len(trials)} trials are there already and are kept")
         records = []

@@ -93,10 +93,15 @@ class Plan(BaseModel):
 
     def trials(self) -> Iterator[Trial]:
         """Every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""
-        for block in range(self.warmup_blocks):
-            yield from self._block(block, warm_up=True)
         for block in range(self.blocks):
-            yield from self._block(block, warm_up=False)
+            yield from self.trials_of(block)
+
+    def trials_of(self, block: int) -> Iterator[Trial]:
+        """Those of one block, in order. The warm-up blocks belong to the first."""
+        if block == 0:
+            for warm_up in range(self.warmup_blocks):
+                yield from self._block(warm_up, warm_up=True)
+        yield from self._block(block, warm_up=False)
 
     def _block(self, block: int, *, warm_up: bool) -> Iterator[Trial]:
         # A generator of its own for each block: a longer run begins with exactly the blocks of a shorter one.

@@ -3,7 +3,7 @@
 import time
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -58,13 +58,18 @@ class Display:
         self._head = f"[{number}/{of}] {name(trial)}, {block(trial)}"
 
     def phase(self, name: str, detail: str = "") -> None:
-        self._live.update(Text(f"{self._head}: {name} {detail}".rstrip() + self._clock.left(), "cyan"), refresh=True)
+        line = Text(f"{self._head}: {name} {detail}".rstrip() + self._clock.left(), "cyan")
+        self._live.update(self._shown(line), refresh=True)
 
     def trial_finished(self, record: TrialRecord) -> None:
         self._clock.finished()
         style = "green" if record.outcome.status == "ok" else "red"
         self._live.update(Text(""), refresh=True)
         self._console.print(Text(f"{self._head}: {summary(record)}", style))
+
+    def _shown(self, line: Text) -> RenderableType:
+        """What stands on the terminal while a trial runs."""
+        return line
 
     def note(self, text: str) -> None:
         self._console.print(Text(text, "dim"))

@@ -1,17 +1,25 @@
-"""The published JSON schema of a record: ``python -m suite.schema`` writes it; a test holds it against the model."""
+"""The published JSON schemas: ``python -m suite.schema`` writes them; tests hold them against the models."""
 
 import json
 from pathlib import Path
 
 from suite.records import TrialRecord
+from suite.sweep.model import Sweep
 
 SCHEMA = Path(__file__).with_name("record.schema.json")
+SWEEP_SCHEMA = Path(__file__).with_name("sweep.schema.json")
 
 
 def record_schema() -> str:
-    """The schema as it is published."""
+    """Of a record, as it is published."""
     return json.dumps(TrialRecord.model_json_schema(), indent=1, sort_keys=True) + "\n"
+
+
+def sweep_schema() -> str:
+    """Of a plan file, as it is published."""
+    return json.dumps(Sweep.model_json_schema(), indent=1, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":
     SCHEMA.write_text(record_schema())
+    SWEEP_SCHEMA.write_text(sweep_schema())

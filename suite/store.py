@@ -32,8 +32,8 @@ def write_atomic(path: Path, text: str) -> None:
 
     Raises StoreError, with the old content in place, when the disk is full or the directory cannot be written.
     """
-    # A fixed name: one process writes a run at a time, and what a crash left is overwritten or swept, never collected.
-    temporary = path.with_name(f".{path.name}.tmp")
+    # A name of this process's own: the blocks of a sweep may be written by several machines at once.
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -57,11 +57,27 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def sweep_temporaries(directory: Path) -> list[Path]:
-    """Remove what a killed writer left below a run's directory; returns what was removed."""
-    left = [path for place in (directory, directory / "trials") for path in place.glob(".*.tmp")]
+    """Remove what a killed writer left in a directory of a run or a sweep; returns what was removed.
+
+    What another process is writing is left alone: of this machine, one that lives; of another machine, any.
+    """
+    runs = [directory]
+    if (directory / "sweep.json").exists():
+        runs += [place for place in directory.iterdir() if place.is_dir()]
+    places = [place for run in runs for place in (run, run / "trials", run / "attempts")]
+    left = [path for place in places for path in place.glob(".*.tmp") if not _being_written(path)]
     for path in left:
         path.unlink(missing_ok=True)
     return left
+
+
+def _being_written(temporary: Path) -> bool:
+    host, _, number = temporary.name.removesuffix(".tmp").rpartition(".")
+    if not number.isdigit():
+        return False  # a name that older versions gave
+    if not host.endswith(f".{os.uname().nodename}"):
+        return True
+    return int(number) != os.getpid() and Path(f"/proc/{number}").exists()
 
 
 def new_run_directory(results: Path = RESULTS) -> Path:
@@ -80,6 +96,9 @@ def latest_run(results: Path = RESULTS) -> Path:
 
 class Run:
     """One run's directory."""
+
+    # Another number of blocks is the same plan, for longer or for less long: every record stays part of it.
+    growing = frozenset({"blocks"})
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -113,13 +132,12 @@ class Run:
         if path.exists():
             stored = _stored_plan(path)
             differences = _differences(stored, plan.model_dump(mode="json"))
-            # Another number of blocks is the same plan, for longer or for less long: every record stays part of it.
-            if differences and differences != ["blocks"]:
+            if set(differences) - self.growing:
                 raise RequestError(
                     f"{self.directory} holds a run of another plan: {', '.join(differences)} differ",
                     remedy="give another directory with --out, or the same options as before",
                 )
-            if differences and int(str(stored["blocks"])) > plan.blocks:
+            if not differences or int(str(stored["blocks"])) > plan.blocks:
                 return
         write_atomic(path, plan.model_dump_json(indent=2) + "\n")
 
@@ -128,20 +146,22 @@ class Run:
         write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return path
 
-    def finished(self) -> Iterator[str]:
-        """The trials that need not be run again: those with a record that is ok.
+    def records(self) -> Iterator[TrialRecord]:
+        """Every record there is, one per trial.
 
         Raises NewerRecordError for a record of a later suite, which must not be run over.
         """
         for path in sorted((self.directory / "trials").glob("*.json")):
             try:
-                record = TrialRecord.model_validate_json(current(path.read_bytes()))
+                yield TrialRecord.model_validate_json(current(path.read_bytes()))
             except NewerRecordError as error:
                 raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
             except ValidationError:
                 continue  # not one of ours: the trial is run, and its record takes the place
-            if record.outcome.status == "ok":
-                yield record.trial_id
+
+    def finished(self) -> Iterator[str]:
+        """The trials that need not be run again: those with a record that is ok."""
+        yield from (record.trial_id for record in self.records() if record.outcome.status == "ok")
 
 
 def _stored_plan(path: Path) -> dict[str, object]:

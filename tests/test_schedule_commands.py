@@ -1,6 +1,7 @@
 """``bench sweep schedule`` and one firing of it. The sweep itself is answered by the test."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ Bench = Callable[..., Result]
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
-    (tmp_path / "night.toml").write_text('name = "night"\n')
+    shutil.copy(Path(cli.__file__).parent / "plans/smoke.toml", tmp_path / "night.toml")
+    (tmp_path / "wrong.toml").write_text("nmae = 1\n")
 
     def _bench(*words: str) -> Result:
         return CliRunner().invoke(cli.main, ["sweep", *words], prog_name="bench")
@@ -139,7 +141,7 @@ def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench:
     wanted = f"sweep schedule-run {tmp_path}/night.toml --into {tmp_path}/results/night --baseline {tmp_path}/good"
     assert f"{wanted} --fail-above 5% --notify 'mail me' --keep-last 7".replace("%", r"\%") in shown
     assert "OnCalendar=*-*-* 02:00:00" in bench("schedule", "night.toml", "--with", "systemd", *words).stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml", "wrong.toml"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,8 @@ def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench:
     [
         ((), "what is to be run, and when"),
         (("night.toml",), "what is to be run, and when"),
-        (("gone.toml", "--every", "1h"), "no file gone.toml"),
+        (("gone.toml", "--every", "1h"), "cannot read gone.toml"),
+        (("wrong.toml", "--every", "1h"), "unknown key nmae"),
         (("night.toml", "--every", "sometimes"), "is not understood"),
         (("night.toml", "--every", "1h", "--name", "a/b"), "no name of a schedule"),
         (("night.toml", "--every", "1h", "--baseline", "."), "need each other"),

@@ -71,7 +71,7 @@ def _fired(told: Path, spool: Path) -> bool:
 def test_an_entry_is_installed_listed_fired_and_removed_and_others_stay(inside: Inside, tmp_path: Path) -> None:
     schedule = [sys.executable, str(REPOSITORY / "cli.py"), "sweep", "schedule"]
     plan, told = tmp_path / "it's 100% night.toml", tmp_path / "told.json"
-    plan.write_text("this is no plan\n")  # a sweep that is refused at once: what is tested is the way to it and back
+    shutil.copy(REPOSITORY / "plans/smoke.toml", plan)
     inside("crontab", "-", given=FOREIGN)
     made = inside(*schedule, str(plan), "--name", "night", "--every", "1m", "--notify", f"tee '{told}'")
     assert "installed: night (cron, 1m)" in made.stderr, made.stderr
@@ -79,10 +79,11 @@ def test_an_entry_is_installed_listed_fired_and_removed_and_others_stay(inside: 
     assert "there already: night" in again.stderr
     (listed,) = json.loads(inside(*schedule, "--list", "--json").stdout)["schedules"]
     assert (listed["name"], listed["when"], listed["with"]) == ("night", "*/1 * * * *", "cron")
+    plan.write_text("this is no plan\n")  # a sweep that is refused at once: what is tested is the way to it and back
     wait_until(lambda: _fired(told, tmp_path / "cron/spool/crontabs"))
     result = json.loads(told.read_text())
     assert (result["outcome"], result["sweep_exit_code"], result["plan"]) == ("failed", 2, str(plan))
     assert str(tmp_path / "results/night/") in result["directory"]
     assert "removed: night (cron)" in inside(*schedule, "--remove", "night").stderr
     assert inside("crontab", "-l").stdout == FOREIGN
-    assert "is not TOML" in (log := (tmp_path / "results/night.log").read_text()) or "No such command" in log
+    assert "is not TOML" in (tmp_path / "results/night.log").read_text()

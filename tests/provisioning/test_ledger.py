@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from provisioning import ledger
-from provisioning.ledger import Entry, LedgerError, boot_id, clean, holding, living
+from provisioning.ledger import Entry, LedgerError, clean, holding, living
 from provisioning.processes import LocalProcess, carrying
+from suite.owner import boot_id
 
 
 def entries(home: Path) -> list[Path]:

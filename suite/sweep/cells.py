@@ -1,0 +1,99 @@
+"""The cells of a sweep: what a plan file comes to. A cell is one run: one setting of everything but the target."""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from suite.errors import RequestError
+from suite.sweep.model import Sweep
+
+SPECIFIC = {
+    "model": ("synthetic", "real", "distributed", "shared"),
+    "data": ("synthetic", "real", "distributed", "shared"),
+    "probe": ("probe",),
+    "fio_job": ("probe",),
+    "cache": ("real", "distributed", "shared"),
+    "loader_workers": ("real", "distributed", "shared"),
+    "decoder": ("real", "distributed", "shared"),
+    **dict.fromkeys(("strategy", "workers", "ps", "lab", "inventory", "network", "comm_timeout"), ("distributed",)),
+    **dict.fromkeys(("aggressor", "aggressors", "aggressor_batch", "bare_metal_cpus"), ("shared",)),
+}
+"""Keys that some scenarios alone know. Of the others' cells they are left out."""
+_NAMED = ("data", "cache", "recipe", "profile", "strategy", "network", "aggressor", "aggressors", "engine", "isa")
+_LONGEST_SLUG = 64
+
+
+@dataclass(frozen=True)
+class Cell:
+    """``cell_id`` is also the name of its run's directory."""
+
+    cell_id: str
+    settings: dict[str, Any]
+
+
+def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
+    """In the order of the matrix, each once. Raises RequestError for a plan without cells, and for idle words in it."""
+    every = list(_settings(sweep))
+    _refuse_idle(sweep, every)
+    kept = [settings for settings in every if not any(_has(settings, out.given()) for out in sweep.exclude)]
+    if not kept:
+        raise RequestError("the plan has no cell: all are excluded", remedy="take an exclude away")
+    return tuple(Cell(_cell_id(sweep, settings), settings) for settings in kept)
+
+
+def _settings(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+    for point in (*_points(sweep), *(included.given() for included in sweep.include)):
+        settings = _fitting(sweep.options.given() | point)
+        if settings not in seen:
+            seen.append(settings)
+            yield settings
+
+
+def _points(sweep: Sweep) -> Iterable[dict[str, Any]]:
+    if not sweep.matrix and sweep.include:
+        return ()
+    return (dict(zip(sweep.matrix, values, strict=True)) for values in itertools.product(*sweep.matrix.values()))
+
+
+def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
+    """Without the keys that its scenario does not know, and with the scenario."""
+    scenario = settings.get("scenario", "synthetic")
+    fitting = {key: value for key, value in settings.items() if scenario in SPECIFIC.get(key, (scenario,))}
+    return {"scenario": scenario, **fitting}
+
+
+def _has(settings: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    return all(settings.get(key) == value for key, value in wanted.items())
+
+
+def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
+    """What is written and changes nothing is a mistake: an exclude that fits no cell, a key that no cell has."""
+    for out in sweep.exclude:
+        if not any(_has(settings, out.given()) for settings in every):
+            raise RequestError(f"exclude {_text(out.given())} fits no cell", remedy="mend it or take it away")
+    for key in (*sweep.matrix, *sweep.options.given()):
+        if not any(key in settings for settings in every):
+            knows = ", ".join(SPECIFIC.get(key, ()))
+            raise RequestError(f"no cell has {key}", remedy=f"it is of the scenarios {knows}; take it away")
+
+
+def _text(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in settings.items()) or "{}"
+
+
+def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
+    """What can be read, and a hash of everything that a record of the cell depends on.
+
+    How many blocks there are is no part of it: a longer sweep goes on with the same cells.
+    """
+    what = settings.get("probe", "all") if settings["scenario"] == "probe" else settings.get("model", "resnet50")
+    words = [settings["scenario"], what, *(settings[key] for key in _NAMED if key in settings)]
+    slug = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, words)).lower())[:_LONGEST_SLUG].strip("-")
+    whole = sweep.model_dump(mode="json", include={"targets", "ablate", "aa", "seed", "envelope"})
+    text = json.dumps({**whole, "settings": settings}, sort_keys=True)
+    return f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,0 +1,128 @@
+"""Who is running what of a sweep, so that no two processes run the same.
+
+OUT/.claims/NAME.json says who; OUT/.claims/NAME.lock is held by the kernel for as long as that process lives. The lock
+decides between processes of one machine and ends with them, however they end. Between machines it may not: over NFS
+locks are not to be trusted. There the file decides, which is made by linking: that succeeds once, on NFS too.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from suite.errors import RequestError
+from suite.owner import Owner
+from suite.store import StoreError, write_atomic
+
+WHOLE = "sweep"
+FOLDER = ".claims"
+
+
+class Holder(BaseModel):
+    """Who holds a claim, and what it does now."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    owner: Owner
+    cell: str | None = None
+    trial: str | None = None
+    target: str | None = None
+    number: int | None = None
+    of: int | None = None
+
+
+class Claim:
+    """A claim that this process holds."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self._holder = Holder(name=name, owner=Owner.me())
+
+    def tell(self, **what: str | int) -> None:
+        """Say what is done now. Raises StoreError."""
+        self._holder = self._holder.model_copy(update=what)
+        write_atomic(self._path, self._holder.model_dump_json() + "\n")
+
+
+def block_name(block: int) -> str:
+    return f"block-{block:03d}"
+
+
+@contextmanager
+def claimed(directory: Path, name: str, *, take_over: bool = False) -> Iterator[Claim]:
+    """Hold a name. Raises RequestError when another process has it.
+
+    ``take_over``: the caller knows that a claim of another machine is of a process which has ended.
+    """
+    folder = directory / FOLDER
+    path = folder / f"{name}.json"
+    with _locked(folder, name, directory):
+        _make(path, name, directory, take_over=take_over)
+        try:
+            yield Claim(path, name)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def holders(directory: Path) -> list[Holder]:
+    """Who runs something of the sweep now. Of this machine only who lives; of others who has not said that it ended."""
+    found = [_read(path) for path in sorted((directory / FOLDER).glob("*.json"))]
+    return [holder for holder in found if holder and (holder.owner.lives_here() or not holder.owner.here)]
+
+
+@contextmanager
+def _locked(folder: Path, name: str, directory: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file: IO[str] = (folder / f"{name}.lock").open("w")
+    except OSError as error:
+        raise StoreError(f"cannot write {folder}: {error.strerror}", remedy="give another place with --out") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _taken(directory, name, _read(folder / f"{name}.json")) from error
+        except OSError:
+            pass  # a file system without locks: the file decides alone
+        yield
+
+
+def _make(path: Path, name: str, directory: Path, *, take_over: bool) -> None:
+    """Link the claim into place; what a process left that has ended is removed before."""
+    mine = path.with_name(f".{name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    write_atomic(mine, Holder(name=name, owner=Owner.me()).model_dump_json() + "\n")
+    try:
+        for _ in range(2):
+            with suppress(FileExistsError):
+                os.link(mine, path)
+                return
+            holder = _read(path)
+            if holder and (holder.owner.lives_here() or not (holder.owner.here or take_over)):
+                break
+            path.unlink(missing_ok=True)
+        raise _taken(directory, name, _read(path))
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}", remedy="give another place with --out") from error
+    finally:
+        mine.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Holder | None:
+    try:
+        return Holder.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _taken(directory: Path, name: str, holder: Holder | None) -> RequestError:
+    what = "this sweep" if name == WHOLE else f"{name} of this sweep"
+    who = str(holder.owner) if holder else "another process"
+    remedy = f"see how far it is with: bench sweep status {directory}; end it with: bench sweep stop {directory}"
+    if holder and not holder.owner.here:
+        remedy += "; if it has ended without saying so, give --take-over"
+    return RequestError(f"{who} runs {what} in {directory} already", remedy=remedy)

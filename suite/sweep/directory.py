@@ -1,0 +1,210 @@
+"""A sweep's directory: the plan as it was accepted, and an ordinary run for each cell. Atomic renames, nothing else.
+
+DIR/sweep.json                      the plan, and its cells
+DIR/CELL/plan.json, trials/ID.json  a run: a record of each trial, the last attempt's
+DIR/CELL/attempts/ID.N.json         every attempt that failed
+DIR/.claims/, DIR/.stop             who runs it now; that it is to stop
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from suite.errors import RequestError
+from suite.records import TrialRecord
+from suite.store import RESULTS, Run, StoreError, write_atomic
+from suite.sweep.cells import Cell
+from suite.sweep.model import Sweep
+
+NO_MATTER = {"output", "engine", "budget"}
+"""Tables that say where and by whom it is run, and nothing about what."""
+
+
+class Accepted(BaseModel):
+    """``sweep.json``. ``cells``: the settings of each cell, by its name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = 1
+    sha256: str
+    """Of the plan without what says only where and by whom it is run."""
+    sweep: Sweep
+    cells: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a plan differs from the one that the directory held: keys in words, and names of cells."""
+
+    keys: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """For people; empty where nothing changed."""
+        if not self.keys:
+            return []
+        names = {"kept": "stay valid, with their records", "new": "are new"}
+        names["gone"] = "are no longer part of it (their records stay on the disk)"
+        told = [(getattr(self, key), text) for key, text in names.items()]
+        return [
+            f"the plan has changed: {'; '.join(self.keys)}",
+            *(f"{len(cells)} cells {text}: {', '.join(cells)}" for cells, text in told if cells),
+        ]
+
+
+class CellRun(Run):
+    """A cell's run. A failed trial is tried again until it has failed once more than ``retries``."""
+
+    growing = frozenset({"blocks", "warmup_blocks"})
+
+    def __init__(self, directory: Path, retries: int) -> None:
+        super().__init__(directory)
+        self.retries = retries
+
+    @property
+    def run_id(self) -> str:
+        """Of the sweep and the cell: cells of two sweeps are not one run."""
+        return f"{self.directory.resolve().parent.name}/{self.directory.name}"
+
+    def save(self, record: TrialRecord) -> Path:
+        """A failed attempt is kept beside the trials too, where the next one does not take its place."""
+        if record.outcome.status == "failed":
+            number = self.attempts()[record.trial_id] + 1
+            path = self.directory / "attempts" / f"{record.trial_id}.{number}.json"
+            write_atomic(path, record.model_dump_json(indent=1) + "\n")
+        return super().save(record)
+
+    def attempts(self) -> Counter[str]:
+        """How often each trial has failed."""
+        return Counter(path.name.rsplit(".", 2)[0] for path in (self.directory / "attempts").glob("*.json"))
+
+    def finished(self) -> Iterator[str]:
+        """Those that are ok, and those that have failed often enough."""
+        yield from super().finished()
+        for trial_id, failed in self.attempts().items():
+            if failed > self.retries and self._recorded(trial_id, failed):
+                yield trial_id
+
+    def _recorded(self, trial_id: str, failed: int) -> bool:
+        """Bring a record back that a kill between writing the attempt and writing the trial has left out."""
+        path = self.directory / "trials" / f"{trial_id}.json"
+        if not path.exists():
+            write_atomic(path, (self.directory / "attempts" / f"{trial_id}.{failed}.json").read_text())
+        return True
+
+
+class SweepDirectory:
+    """The directory of a sweep; see the top of this file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def accepted(self) -> Accepted | None:
+        """What is stored; None in a new directory. Raises RequestError for a file that is no plan of ours."""
+        path = self.path / "sweep.json"
+        try:
+            return Accepted.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RequestError(f"cannot read {path}: {error.strerror}", remedy="give another --out") from error
+        except ValidationError as error:
+            raise RequestError(f"{path} is not the plan of a sweep", remedy="give another --out") from error
+
+    def changes(self, sweep: Sweep, cells: Sequence[Cell]) -> Changes:
+        """From the plan that is stored to this one. Of a new directory: all cells are new, and no key has changed."""
+        before = self.accepted()
+        names = [cell.cell_id for cell in cells]
+        if before is None:
+            return Changes(new=tuple(names))
+        old, new = before.sweep.model_dump(mode="json"), sweep.model_dump(mode="json")
+        keys = [_change(key, old[key], new[key]) for key in new if key not in NO_MATTER and old[key] != new[key]]
+        return Changes(
+            tuple(keys),
+            kept=tuple(name for name in names if name in before.cells),
+            gone=tuple(name for name in before.cells if name not in names),
+            new=tuple(name for name in names if name not in before.cells),
+        )
+
+    def accept(self, sweep: Sweep, cells: Sequence[Cell]) -> None:
+        """Store the plan. A file that says the same is left as it is: several machines may do this at once."""
+        if (self.path / "plan.json").exists():
+            raise RequestError(f"{self.path} holds a run of bench run", remedy="give another --out")
+        settings = {cell.cell_id: cell.settings for cell in cells}
+        told = Accepted(sha256=plan_hash(sweep), sweep=sweep, cells=settings)
+        if self.accepted() != told:
+            write_atomic(self.path / "sweep.json", told.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+    def refuse_changed(self, sweep: Sweep) -> None:
+        """For a process that runs one block of many: the plan is not its to change."""
+        before = self.accepted()
+        if before is not None and before.sha256 != plan_hash(sweep):
+            raise RequestError(
+                f"{self.path} is a sweep of another plan than this one's",
+                remedy="run bench sweep run without --only-block",
+            )
+
+    def cell(self, cell_id: str, retries: int) -> CellRun:
+        return CellRun(self.path / cell_id, retries)
+
+    def failed(self, retries: int) -> list[tuple[str, TrialRecord]]:
+        """The cell and the record of each trial that is a failure now."""
+        accepted = self.accepted()
+        return [
+            (name, record)
+            for name in (accepted.cells if accepted else ())
+            for record in self.cell(name, retries).records()
+            if record.outcome.status == "failed"
+        ]
+
+    def stop_requested(self) -> bool:
+        return (self.path / ".stop").exists()
+
+    def request_stop(self) -> None:
+        """Whoever runs the sweep ends after its current trial. Raises StoreError."""
+        try:
+            (self.path / ".stop").touch()
+        except OSError as error:
+            raise StoreError(f"cannot write {self.path / '.stop'}: {error.strerror}") from error
+
+    def clear_stop(self) -> None:
+        """Raises StoreError."""
+        try:
+            (self.path / ".stop").unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot remove {self.path / '.stop'}: {error.strerror}") from error
+
+
+def plan_hash(sweep: Sweep) -> str:
+    text = json.dumps(sweep.model_dump(mode="json", exclude=NO_MATTER), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def default_directory(sweep: Sweep) -> Path:
+    return Path(sweep.output.directory) if sweep.output.directory else RESULTS / sweep.name
+
+
+def runs_below(directory: Path) -> list[Path]:
+    """The runs of a sweep's directory: those of its cells that were begun. Of any other directory, itself.
+
+    ``DIR/*`` of a shell names ``sweep.json`` too, which is no run.
+    """
+    if directory.name == "sweep.json" and directory.is_file():
+        return []
+    accepted = SweepDirectory(directory).accepted() if (directory / "sweep.json").is_file() else None
+    if accepted is None:
+        return [directory]
+    return [directory / name for name in accepted.cells if (directory / name / "trials").is_dir()] or [directory]
+
+
+def _change(key: str, old: object, new: object) -> str:
+    short = [isinstance(value, (str, int, bool)) or value is None for value in (old, new)]
+    return f"{key} from {old} to {new}" if all(short) else key

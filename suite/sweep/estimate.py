@@ -1,0 +1,82 @@
+"""How long trials take, from records of earlier ones like them. What nothing like it is known of stays unknown."""
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from suite.plan import Plan, Trial
+
+MOST_RECORDS = 5000
+"""Of the newest directories: what was measured long ago says no more, and an estimate is to be there at once."""
+_SAME = ("scenario", "model", "target", "profile", "recipe", "data", "page_cache", "workload", "cluster")
+_VMS = ("vm", "container-vm")
+
+
+class Durations:
+    """Medians of opening, elapsed and closing together, by what was run."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """A record as its JSON has it; one that failed says nothing of how long it takes."""
+        if (record.get("outcome") or {}).get("status") == "ok":
+            self._seconds[_key(record, record.get("options") or {})].append(duration_s(record))
+
+    def of(self, trial: Trial, options: Mapping[str, str]) -> float | None:
+        """Seconds; ``options`` are the plan's."""
+        found = self._seconds.get(_key(trial.model_dump(mode="json"), options))
+        return statistics.median(found) if found else None
+
+    def of_block(self, plan: Plan, block: int) -> float | None:
+        """Seconds of one block of a plan; None as soon as one of its trials is unknown."""
+        each = [self.of(trial, plan.options) for trial in plan.trials_of(block)]
+        return None if None in each else sum(filter(None, each))
+
+
+def duration_s(record: Mapping[str, Any]) -> float:
+    return sum(record.get(name) or 0.0 for name in ("open_s", "elapsed_s", "close_s"))
+
+
+def durations_below(directory: Path) -> Durations:
+    """Of the newest records below a directory of runs and sweeps."""
+    found = Durations()
+    for number, record in enumerate(_records(directory)):
+        if number >= MOST_RECORDS:
+            break
+        found.add(record)
+    return found
+
+
+def raw_records(run: Path) -> Iterator[dict[str, Any]]:
+    """The records of a run as their JSON has them; what is none is left out."""
+    for path in sorted((run / "trials").glob("*.json")):
+        try:
+            record = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("trial_id"), str):
+            yield record
+
+
+def _records(directory: Path) -> Iterator[dict[str, Any]]:
+    runs = [directory, *directory.glob("*"), *directory.glob("*/*")]
+    begun = [run for run in runs if (run / "trials").is_dir()]
+    for run in sorted(begun, key=lambda each: (each / "trials").stat().st_mtime, reverse=True):
+        yield from raw_records(run)
+
+
+def _key(what: Mapping[str, Any], options: Mapping[str, str]) -> str:
+    same = {name: what.get(name) for name in _SAME}
+    if what.get("target") in _VMS:
+        same["accelerator"] = options.get("accelerator")
+    return json.dumps(same, sort_keys=True)
+
+
+def total(seconds: Iterable[float | None]) -> float | None:
+    """The sum; None as soon as one is unknown."""
+    each = list(seconds)
+    return None if None in each else sum(filter(None, each))

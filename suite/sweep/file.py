@@ -1,0 +1,67 @@
+"""A plan file to a sweep: what is wrong with it is told with the key, the value and what would do."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from suite.errors import RequestError
+from suite.nearest import nearest
+from suite.sweep.model import Budget, EnvelopeRequest, Output, Settings, Sweep
+
+_TABLES: dict[str, type[BaseModel]] = {
+    "include": Settings,
+    "exclude": Settings,
+    "options": Settings,
+    "envelope": EnvelopeRequest,
+    "budget": Budget,
+    "output": Output,
+}
+_LARGEST_BYTES = 1 << 20
+
+
+def load_sweep(path: Path) -> Sweep:
+    """Raises RequestError for a file that cannot be read or that is no plan of a sweep."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_BYTES + 1)
+        if len(text) > _LARGEST_BYTES:
+            raise RequestError(f"{path} is larger than 1 MiB", remedy="name a plan file: see plans/ and docs/sweeps.md")
+        found = tomllib.loads(text.decode())
+    except OSError as error:
+        raise RequestError(
+            f"cannot read {path}: {error.strerror}", remedy="name a plan file: there are some in plans/"
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/sweeps.md") from error
+    return read_sweep(found, str(path))
+
+
+def read_sweep(found: dict[str, Any], where: str) -> Sweep:
+    """``found`` as TOML gives it. Raises RequestError naming ``where`` and the first fault."""
+    try:
+        return Sweep.model_validate(found)
+    except ValidationError as error:
+        message, remedy = _fault(error)
+        raise RequestError(f"{where}: {message}", remedy=remedy) from error
+
+
+def _fault(error: ValidationError) -> tuple[str, str]:
+    # An unknown key first: a misspelt one is often also missing.
+    faults = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+    first = faults[0]
+    key = ".".join(str(part) for part in first["loc"] if not _of_a_union(part)) or "the plan"
+    if first["type"] == "extra_forbidden":
+        model = _TABLES.get(str(first["loc"][0]), Sweep) if len(first["loc"]) > 1 else Sweep
+        return f"unknown key {key}", nearest(str(first["loc"][-1]), list(model.model_fields))
+    if first["type"] == "missing":
+        return f"{key} is missing", f"add it: {key} = ..."
+    said = first["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(first["input"], (dict, BaseModel)) else f" = {first['input']!r}"
+    return f"{key}{given}: {said}", f"mend {key}; docs/sweeps.md has every key"
+
+
+def _of_a_union(part: object) -> bool:
+    """Whether a part of a place names the branch of a union that was tried, which says nothing to a reader."""
+    return isinstance(part, str) and ("constrained" in part or part in ("int", "str"))

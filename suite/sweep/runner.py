@@ -1,0 +1,159 @@
+"""Running a sweep: block by block, in each every cell, so that a sweep cut off at any point is balanced."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from suite.interfaces import Observer, Scenario
+from suite.loop import Loop, OpenAccount, OpenTarget
+from suite.plan import Plan, Trial
+from suite.records import Environment, TrialRecord
+from suite.sweep.cells import Cell
+from suite.sweep.claims import Claim, block_name, claimed
+from suite.sweep.directory import CellRun, SweepDirectory
+from suite.sweep.model import Sweep
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyCell:
+    """A cell with everything that running it takes; its plan has as many blocks as the sweep has at most."""
+
+    cell: Cell
+    plan: Plan
+    scenario: Scenario
+    open_target: OpenTarget
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the loop asks this machine for."""
+
+    environment: Callable[[], Environment]
+    open_account: OpenAccount
+
+
+Enough = Callable[[CellRun], str | None]
+"""Why a cell needs no further block; None when it does."""
+
+
+class Stopped(Exception):  # noqa: N818 (a wish, no error)
+    """``bench sweep stop`` was heard."""
+
+
+@dataclass
+class Runner:
+    """Runs blocks of a sweep in its directory."""
+
+    sweep: Sweep
+    directory: SweepDirectory
+    cells: Sequence[ReadyCell]
+    host: Host
+    observer: Observer
+    enough: Enough | None = None
+    take_over: bool = False
+    made: list[TrialRecord] = field(default_factory=list)
+    _done: list[ReadyCell] = field(default_factory=list)
+
+    def run(self, blocks: Iterable[int]) -> str | None:
+        """Run what is missing of the blocks. Returns why it ended before they were done; None when they are.
+
+        Every trial is saved before the next begins. Raises StoreError when a record cannot be written, RequestError
+        when another process runs one of the blocks or when a cell's run was begun under another plan.
+        """
+        blocks = list(blocks)
+        runs = {ready: self.directory.cell(ready.cell.cell_id, self.sweep.budget.retries) for ready in self.cells}
+        for ready, run in runs.items():
+            run.begin(ready.plan)
+        watch = _Watch(self.observer, self.directory, _missing(runs, blocks))
+        budget = _Budget(self.sweep, list(runs.values()))
+        try:
+            for block in blocks:
+                left = {ready: run for ready, run in runs.items() if not self._enough(ready, run)}
+                if not left:
+                    return None
+                if not _missing(left, [block]):
+                    continue
+                if budget.spent():
+                    return f"the budget of {self.sweep.budget.total} is spent"
+                with claimed(self.directory.path, block_name(block), take_over=self.take_over) as claim:
+                    watch.claim = claim
+                    for ready, run in left.items():
+                        self._run_cell(ready, run, block, watch)
+        except Stopped:
+            return "it was asked to stop"
+        return None
+
+    def _enough(self, ready: ReadyCell, run: CellRun) -> bool:
+        why = self.enough(run) if self.enough else None
+        if why and ready not in self._done:
+            self._done.append(ready)
+            self.observer.note(f"{ready.cell.cell_id} is done: {why}")
+        return why is not None
+
+    def _run_cell(self, ready: ReadyCell, run: CellRun, block: int, watch: "_Watch") -> None:
+        """One block of one cell; what failed is tried again right after, so that the block stays close in time."""
+        watch.cell = ready.cell.cell_id
+        loop = Loop(ready.scenario, ready.open_target, run, watch, self.host.environment, self.host.open_account)
+        while made := loop.run(ready.plan, block):
+            self.made += made
+            if not any(record.outcome.status == "failed" for record in made):
+                return
+
+
+def _missing(runs: "dict[ReadyCell, CellRun]", blocks: Sequence[int]) -> int:
+    """How many trials of the blocks are still to be run."""
+    total = 0
+    for ready, run in runs.items():
+        finished = set(run.finished())
+        total += sum(trial.trial_id not in finished for block in blocks for trial in ready.plan.trials_of(block))
+    return total
+
+
+class _Budget:
+    """How long the trials have taken together: those of the records, and from now on this process."""
+
+    def __init__(self, sweep: Sweep, runs: Sequence[CellRun]) -> None:
+        self._total_s = sweep.budget.total_s
+        self._begin_s = time.monotonic()
+        self._before_s = sum(spent_s(run) for run in runs) if self._total_s else 0.0
+
+    def spent(self) -> bool:
+        return self._total_s is not None and self._before_s + time.monotonic() - self._begin_s >= self._total_s
+
+
+def spent_s(run: CellRun) -> float:
+    """How long the trials of a cell have taken that have a record."""
+    records = run.records()
+    return sum((record.open_s or 0) + (record.elapsed_s or 0) + (record.close_s or 0) for record in records)
+
+
+class _Watch:
+    """Between the loop and who is told: counts the trials of the whole sweep, says in the claim what is run, stops."""
+
+    def __init__(self, observer: Observer, directory: SweepDirectory, total: int) -> None:
+        self._observer = observer
+        self._directory = directory
+        self._total = total
+        self._number = 0
+        self.claim: Claim | None = None
+        self.cell = ""
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None:
+        del number, of  # of one block of one cell
+        if self._directory.stop_requested():
+            raise Stopped
+        self._number += 1
+        self._total = max(self._total, self._number)  # a trial that is tried again is one more
+        if self.claim:
+            what = {"cell": self.cell, "trial": trial.trial_id, "target": trial.target}
+            self.claim.tell(**what, number=self._number, of=self._total)
+        self._observer.trial_started(trial, self._number, self._total)
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._observer.phase(name, detail)
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self._observer.trial_finished(record)
+
+    def note(self, text: str) -> None:
+        del text  # how many trials of a block are there already, for each block of each cell

@@ -1,0 +1,84 @@
+"""A sweep on real targets, killed while it opens, measures and closes: it comes to the same complete set of records."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from suite.records import TrialRecord
+from tests.integration.machine import require, require_image, require_root
+
+pytestmark = pytest.mark.integration
+
+BENCH = str(Path(sys.executable).with_name("bench"))
+PLAN = """
+name = "killed"
+targets = ["bare-metal", "container"]
+
+[matrix]
+model = ["alexnet"]
+
+[options]
+profile = "smoke"
+engine = "runc"
+steps = 1
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vb-sweep-", dir="/var/tmp") as made:
+        (Path(made) / "plan.toml").write_text(PLAN)
+        yield Path(made)
+
+
+def bench(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([BENCH, *words], check=False, capture_output=True, text=True, timeout=300)
+
+
+def killed_at(place: Path, phase: str) -> None:
+    """Run the sweep until it says the phase, and kill it."""
+    words = ["sweep", "run", str(place / "plan.toml"), "--out", str(place / "out")]
+    with subprocess.Popen([BENCH, *words], stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        said = ""
+        for line in process.stderr:
+            said += line
+            if f": {phase}" in line:
+                break
+        else:
+            pytest.fail(f"it never came to {phase}: {said}")
+        time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+    cleaned = bench("clean")
+    assert cleaned.returncode == 0, cleaned.stderr
+
+
+def test_a_sweep_killed_at_three_moments_comes_to_all_records_and_leaves_nothing(place: Path) -> None:
+    require_root()
+    require_image()
+    require("target", "bare-metal")
+    require("engine", "runc")
+    kept: dict[Path, bytes] = {}
+    for phase in ("opening", "measuring", "closing"):
+        killed_at(place, phase)
+        now = {path: path.read_bytes() for path in (place / "out").glob("*/trials/*.json")}
+        assert kept.items() <= now.items()
+        kept = now
+    end = bench("sweep", "run", str(place / "plan.toml"), "--out", str(place / "out"))
+    assert end.returncode == 0, end.stderr
+    found = {path: path.read_bytes() for path in (place / "out").glob("*/trials/*.json")}
+    assert kept.items() <= found.items()
+    records = [TrialRecord.model_validate_json(content) for content in found.values()]
+    assert sorted(record.target for record in records) == ["bare-metal", "container"]
+    assert {record.outcome.status for record in records} == {"ok"}
+    status = bench("sweep", "status", str(place / "out"), "--json")
+    assert json.loads(status.stdout)["state"] == "complete"
+    assert [*(place / "out").rglob(".*.tmp"), *(place / "out").rglob(".claims/*.json")] == []

@@ -1,0 +1,104 @@
+"""Plan files, and ``bench`` as a process of its own on fakes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.sweep.file import read_sweep
+from suite.sweep.model import Sweep
+
+REPOSITORY = Path(__file__).parents[3]
+PLAN = """
+name = "night"
+targets = ["bare-metal", "container"]
+blocks = 3
+
+[matrix]
+model = ["resnet50", "alexnet"]
+profile = ["smoke"]
+
+[envelope]
+cpus = 1
+memory = "1M"
+"""
+
+
+def make_sweep(**changes: Any) -> Sweep:
+    values: dict[str, Any] = {
+        "name": "night",
+        "targets": ["bare-metal", "container"],
+        "matrix": {"model": ["resnet50", "alexnet"], "profile": ["smoke"]},
+    }
+    return read_sweep(values | changes, "night.toml")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine of fakes in ``place``; a sweep on it goes to ``out``."""
+
+    place: Path
+
+    @property
+    def out(self) -> Path:
+        return self.place / "out"
+
+    @property
+    def plan(self) -> Path:
+        return self.place / "night.toml"
+
+    def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.suite.sweeping_machine", *words],
+            cwd=REPOSITORY,
+            env={**os.environ, "MEASURED": str(self.place / "measured"), "PYTHONPATH": str(REPOSITORY), **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def sweep(self, *words: str, **env: str) -> "subprocess.Popen[str]":
+        return self.start("sweep", "run", str(self.plan), "--out", str(self.out), *words, **env)
+
+    def sweep_to_its_end(self, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        return self.run("sweep", "run", str(self.plan), "--out", str(self.out), *words, **env)
+
+    def measured(self) -> int:
+        """How many jobs were begun, also those whose record a kill has prevented."""
+        path = self.place / "measured"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def run(self, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        process = self.start(*words, **env)
+        said, complained = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(words, process.returncode, said, complained)
+
+    def contents(self) -> dict[str, bytes]:
+        """Every record's file, by cell and trial."""
+        return {str(path.relative_to(self.out)): path.read_bytes() for path in self.out.glob("*/trials/*.json")}
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Every record of the sweep; a torn one fails here."""
+        return {name: json.loads(content) for name, content in self.contents().items()}
+
+    def left(self) -> list[Path]:
+        """Temporaries and claims, of which nothing is to stay."""
+        return [*self.out.rglob(".*.tmp"), *self.out.rglob(".claims/*.json")]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    (tmp_path / "night.toml").write_text(PLAN)
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def sweep() -> Callable[..., Sweep]:
+    """``sweep(blocks=3)``: two models on two targets, with changes."""
+    return make_sweep

@@ -1,0 +1,218 @@
+"""What a sweep's directory holds: the accepted plan, claims, status, estimates."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite.errors import RequestError
+from suite.owner import Owner
+from suite.records import Outcome
+from suite.store import Run, sweep_temporaries
+from suite.sweep.cells import cells_of
+from suite.sweep.claims import WHOLE, claimed, holders
+from suite.sweep.directory import SweepDirectory, runs_below
+from suite.sweep.estimate import Durations, durations_below
+from suite.sweep.model import Sweep
+from suite.sweep.status import latest_sweep, status_of
+from tests.suite.conftest import make_plan, make_record
+
+MakeSweep = Callable[..., Sweep]
+BROKEN = {"outcome": Outcome(status="failed", kind="boot", message="no"), "throughput_images_per_s": None}
+
+
+def accept(path: Path, sweep: Sweep) -> SweepDirectory:
+    directory = SweepDirectory(path)
+    directory.accept(sweep, cells_of(sweep))
+    return directory
+
+
+def test_a_changed_plan_says_what_changed_and_which_records_stay_valid(tmp_path: Path, sweep: MakeSweep) -> None:
+    directory = accept(tmp_path, sweep(blocks=2))
+    resnet, alexnet = (cell.cell_id for cell in cells_of(sweep()))
+    changed = sweep(blocks=5, matrix={"model": ["resnet50", "inception_v3"], "profile": ["smoke"]})
+    changes = directory.changes(changed, cells_of(changed))
+    assert changes.keys == ("matrix", "blocks from 2 to 5")
+    assert (changes.kept, changes.gone) == ((resnet,), (alexnet,))
+    assert [name.partition("-v3")[0] for name in changes.new] == ["synthetic-inception"]
+    assert "1 cells stay valid, with their records" in "\n".join(changes.lines())
+
+
+def test_where_and_by_whom_it_is_run_is_no_change(tmp_path: Path, sweep: MakeSweep) -> None:
+    directory = accept(tmp_path, sweep())
+    same = sweep(output={"directory": "x"}, engine={"kind": "ssh"}, budget={"retries": 5})
+    assert directory.changes(same, cells_of(same)).lines() == []
+    directory.refuse_changed(same)
+    with pytest.raises(RequestError, match="a sweep of another plan"):
+        directory.refuse_changed(sweep(blocks=7))
+
+
+def test_accepting_the_same_plan_again_writes_nothing(tmp_path: Path, sweep: MakeSweep) -> None:
+    accept(tmp_path, sweep())
+    before = (tmp_path / "sweep.json").stat()
+    accept(tmp_path, sweep())
+    assert (tmp_path / "sweep.json").stat().st_ino == before.st_ino
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path, sweep: MakeSweep) -> None:
+    Run(tmp_path / "run").begin(make_plan())
+    with pytest.raises(RequestError, match="holds a run of bench run"):
+        accept(tmp_path / "run", sweep())
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(RequestError, match="is not the plan of a sweep"):
+        SweepDirectory(tmp_path).accepted()
+    with pytest.raises(RequestError, match="no sweep in"):
+        status_of(tmp_path / "nowhere")
+
+
+def test_a_longer_sweep_goes_on_in_the_runs_of_the_shorter(tmp_path: Path) -> None:
+    run = SweepDirectory(tmp_path).cell("cell", 0)
+    run.begin(make_plan(blocks=2, warmup_blocks=0))
+    run.begin(make_plan(blocks=4, warmup_blocks=1))
+    stored = json.loads((tmp_path / "cell/plan.json").read_text())
+    assert (stored["blocks"], stored["warmup_blocks"]) == (4, 1)
+    with pytest.raises(RequestError, match="another plan: seed differ"):
+        run.begin(make_plan(blocks=4, warmup_blocks=1, seed=8))
+
+
+def test_a_trial_is_finished_when_it_is_ok_or_has_failed_often_enough(tmp_path: Path) -> None:
+    run = SweepDirectory(tmp_path).cell("cell", 1)
+    run.save(make_record(trial_id="good"))
+    run.save(make_record(trial_id="bad", **BROKEN))
+    assert set(run.finished()) == {"good"}
+    run.save(make_record(trial_id="bad", **BROKEN))
+    assert set(run.finished()) == {"good", "bad"}
+    assert sorted(path.name for path in (tmp_path / "cell/attempts").iterdir()) == ["bad.1.json", "bad.2.json"]
+    # Killed between writing the attempt and writing the trial.
+    (tmp_path / "cell/trials/bad.json").unlink()
+    assert set(run.finished()) == {"good", "bad"}
+    assert {record.trial_id for record in run.records()} == {"good", "bad"}
+
+
+def test_the_runs_of_a_sweep_are_its_cells_and_not_those_that_are_gone(tmp_path: Path, sweep: MakeSweep) -> None:
+    directory = accept(tmp_path, sweep())
+    names = [cell.cell_id for cell in cells_of(sweep())]
+    for name in (*names, "gone"):
+        directory.cell(name, 0).save(make_record())
+    assert runs_below(tmp_path) == [tmp_path / name for name in names]
+    assert runs_below(tmp_path / names[0]) == [tmp_path / names[0]]
+    assert runs_below(tmp_path / "sweep.json") == []
+
+
+def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: Path, sweep: MakeSweep) -> None:
+    accept(tmp_path, sweep())
+    (tmp_path / "cell/trials").mkdir(parents=True)
+    host = os.uname().nodename
+    kept = [f".a.json.elsewhere.{os.getpid()}.tmp", f".a.json.{host}.1.tmp"]
+    swept = [f".a.json.{host}.{os.getpid()}.tmp", f".a.json.{host}.{2**22 + 1}.tmp", ".a.json.tmp"]
+    for name in (*kept, *swept):
+        (tmp_path / "cell/trials" / name).touch()
+    assert {path.name for path in sweep_temporaries(tmp_path)} == set(swept)
+    assert {path.name for path in (tmp_path / "cell/trials").iterdir()} == set(kept)
+
+
+# ---- claims
+
+
+def leave(path: Path, owner: Owner) -> None:
+    (path / ".claims").mkdir()
+    (path / ".claims/sweep.json").write_text(json.dumps({"name": WHOLE, "owner": owner.model_dump()}))
+
+
+def test_a_claim_is_held_once_and_given_back(tmp_path: Path) -> None:
+    with claimed(tmp_path, WHOLE) as claim:
+        claim.tell(cell="cell", trial="trial")
+        assert [(holder.trial, holder.owner) for holder in holders(tmp_path)] == [("trial", Owner.me())]
+        with (
+            pytest.raises(RequestError, match=f"process {os.getpid()} on .* runs this sweep"),
+            claimed(tmp_path, WHOLE),
+        ):
+            pytest.fail("held twice")
+        with claimed(tmp_path, "block-001"):
+            assert len(holders(tmp_path)) == 2
+    assert holders(tmp_path) == []
+
+
+@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started_ticks": 1.0}, {"boot_id": "before"}])
+def test_a_claim_of_a_process_that_has_ended_is_taken(tmp_path: Path, change: dict[str, object]) -> None:
+    leave(tmp_path, Owner.me().model_copy(update=change))
+    assert holders(tmp_path) == []
+    with claimed(tmp_path, WHOLE):
+        assert holders(tmp_path)[0].owner == Owner.me()
+
+
+def test_a_claim_of_another_machine_is_respected_until_it_is_said_to_have_ended(tmp_path: Path) -> None:
+    leave(tmp_path, Owner.me().model_copy(update={"host": "elsewhere"}))
+    with pytest.raises(RequestError, match="on elsewhere runs") as caught, claimed(tmp_path, WHOLE):
+        pytest.fail("taken from another machine")
+    assert "--take-over" in str(caught.value.remedy)
+    with claimed(tmp_path, WHOLE, take_over=True):
+        assert holders(tmp_path)[0].owner == Owner.me()
+
+
+# ---- status and estimates
+
+
+def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path, sweep: MakeSweep) -> None:
+    made = sweep(blocks=2, matrix={"model": ["resnet50"], "profile": ["smoke"]}, budget={"retries": 0})
+    directory = accept(tmp_path, made)
+    (cell,) = cells_of(made)
+    run = directory.cell(cell.cell_id, 0)
+    plan = make_plan(targets=("bare-metal", "container"), blocks=2)
+    run.begin(plan)
+    ids = {(trial.block, trial.target): trial.trial_id for trial in plan.trials()}
+    run.save(make_record(trial_id=ids[0, "bare-metal"], target="bare-metal", open_s=1.0, close_s=2.0, block=0))
+    run.save(make_record(trial_id=ids[0, "container"], target="container", block=0, **BROKEN))
+    with claimed(tmp_path, "block-001") as claim:
+        claim.tell(cell=cell.cell_id, trial=ids[1, "bare-metal"])
+        now = status_of(tmp_path)
+        assert now.state == "running"
+        directory.request_stop()
+        assert status_of(tmp_path).state == "stopping"
+    arms = {name: counts.model_dump() for name, counts in now.cells[0].arms.items()}
+    assert arms == {
+        "bare-metal": {"done": 1, "failed": 0, "running": 1, "missing": 0},
+        "container": {"done": 0, "failed": 1, "running": 0, "missing": 1},
+    }
+    assert now.elements_left == (1,)
+    assert now.left_s is None, "nothing is known of how long the container takes"
+    assert status_of(tmp_path).state == "incomplete"
+
+
+def test_the_latest_sweep_is_the_one_begun_last(tmp_path: Path, sweep: MakeSweep) -> None:
+    with pytest.raises(RequestError, match="no sweep in"):
+        latest_sweep(tmp_path)
+    for number, name in enumerate(("b", "a")):
+        accept(tmp_path / name, sweep())
+        os.utime(tmp_path / name / "sweep.json", (number, number))
+    assert latest_sweep(tmp_path) == tmp_path / "a"
+
+
+def test_an_estimate_is_the_median_of_earlier_records_of_the_same(tmp_path: Path) -> None:
+    plan = make_plan(targets=("bare-metal",), blocks=1)
+    (trial,) = plan.trials()
+    run = Run(tmp_path / "results/run")
+    same = {"target": "bare-metal", "open_s": 1.0, "close_s": 0.5}
+    for number, elapsed_s in enumerate((1.0, 3.0, 50.0)):
+        run.save(make_record(trial_id=f"t{number}", elapsed_s=elapsed_s, **same))
+    run.save(make_record(trial_id="other", elapsed_s=900.0, **same | {"model": "alexnet"}))
+    run.save(make_record(trial_id="failed", elapsed_s=900.0, **same | BROKEN))
+    (tmp_path / "results/run/trials/torn.json").write_text('{"trial')
+    durations = durations_below(tmp_path / "results")
+    assert durations.of(trial, plan.options) == 4.5
+    assert durations.of_block(plan, 0) == 4.5
+    assert durations.of(trial.model_copy(update={"recipe": "tuned"}), plan.options) is None
+    assert durations.of_block(make_plan(blocks=1), 0) is None, "of two of its targets nothing is known"
+    assert Durations().of(trial, plan.options) is None
+
+
+def test_an_emulated_guest_says_nothing_of_one_under_kvm() -> None:
+    plan = make_plan(targets=("vm",), options={"accelerator": "kvm"})
+    (trial, *_) = plan.trials()
+    durations = Durations()
+    durations.add(make_record(options={"accelerator": "tcg"}).model_dump(mode="json"))
+    assert durations.of(trial, plan.options) is None
+    durations.add(make_record(options={"accelerator": "kvm"}).model_dump(mode="json"))
+    assert durations.of(trial, plan.options) == 5.0

@@ -1,0 +1,167 @@
+"""What is left when a sweep is killed, when two are begun at once, and when the disk is full: real processes."""
+
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from suite.records import TrialRecord
+from tests.suite.sweep.conftest import Machine
+
+CELLS, TARGETS, BLOCKS, WARM_UPS = 2, 2, 40, 1
+ALL = CELLS * TARGETS * (BLOCKS + WARM_UPS)
+
+
+@pytest.fixture
+def long(machine: Machine) -> Machine:
+    machine.plan.write_text(machine.plan.read_text().replace("blocks = 3", f"blocks = {BLOCKS}"))
+    return machine
+
+
+def wait_for(what: object, process: object) -> None:
+    """Until ``what()`` is true, or the process has ended."""
+    deadline = time.monotonic() + 60
+    while not what() and process.poll() is None:  # type: ignore[operator,attr-defined]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_sweep_killed_at_twenty_moments_comes_to_the_same_records_as_one_that_was_not(long: Machine) -> None:
+    moments = random.Random(7)
+    kept: dict[str, bytes] = {}
+    killed = 0
+    for _ in range(20):
+        killed += killed_once(long, moments.uniform(0, 0.08))
+        now = long.contents()
+        assert kept.items() <= now.items(), "a finished record was lost or changed"
+        for content in now.values():
+            TrialRecord.model_validate_json(content)  # none is torn
+        kept = now
+    assert killed == 20, "the sweep is to be long enough for that"
+    assert 0 < len(kept) < ALL
+    assert long.sweep_to_its_end().returncode == 0
+    assert kept.items() <= long.contents().items()
+    found = long.records()
+    assert len({(record["run_id"], record["trial_id"]) for record in found.values()}) == len(found) == ALL
+    undisturbed = Machine(long.place / "undisturbed")
+    undisturbed.place.mkdir()
+    undisturbed.plan.write_text(long.plan.read_text())
+    assert undisturbed.sweep_to_its_end().returncode == 0
+    same = ("trial_id", "block", "position", "seed", "target", "model", "envelope", "workload")
+    assert {name: [record[key] for key in same] for name, record in undisturbed.records().items()} == {
+        name: [record[key] for key in same] for name, record in found.items()
+    }
+    assert long.left() == []
+
+
+def killed_once(machine: Machine, after_s: float) -> bool:
+    """Start the sweep and kill it a while after it has begun to measure."""
+    before = machine.measured()
+    process = machine.sweep(SLOW_S="0.01")
+    wait_for(lambda: machine.measured() > before, process)
+    time.sleep(after_s)
+    process.kill()
+    process.communicate(timeout=60)
+    return process.returncode == -signal.SIGKILL
+
+
+def test_of_two_sweeps_begun_at_once_on_one_output_one_runs_and_the_other_says_who(machine: Machine) -> None:
+    both = [machine.sweep(SLOW_S="0.2") for _ in range(2)]
+    ended = [process.communicate(timeout=120) for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2]
+    ((_, complaint),) = [said for process, said in zip(both, ended, strict=True) if process.returncode == 2]
+    assert "already" in complaint
+    assert f"bench sweep status {machine.out}" in complaint
+    assert len(machine.records()) == 16
+    assert machine.measured() == 16, "a trial was measured twice"
+
+
+def test_elements_of_one_sweep_can_be_run_by_several_processes_at_once(machine: Machine) -> None:
+    elements = [machine.sweep("--only-block", str(block)) for block in range(3)]
+    ended = [process.communicate(timeout=120) for process in elements]
+    assert [process.returncode for process in elements] == [0, 0, 0], ended
+    assert len(machine.records()) == 16
+    assert machine.left() == []
+    status = machine.run("sweep", "status", str(machine.out), "--json")
+    assert '"complete"' in status.stdout
+
+
+def test_the_same_element_is_not_run_twice_at_once(machine: Machine) -> None:
+    first = machine.sweep("--only-block", "1", SLOW_S="1")
+    wait_for((machine.out / ".claims/block-001.json").exists, first)
+    second = machine.sweep_to_its_end("--only-block", "1")
+    assert (second.returncode, f"process {first.pid} on" in second.stderr) == (2, True), second.stderr
+    assert first.communicate(timeout=120)[1]
+    assert first.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_keeps_what_was_measured_and_goes_on(machine: Machine, number: signal.Signals) -> None:
+    process = machine.sweep(SLOW_S="0.3")
+    wait_for(lambda: len(list(machine.out.glob("*/trials/*.json"))) >= 2, process)
+    process.send_signal(number)
+    assert "interrupted" in process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    before = machine.records()
+    assert 2 <= len(before) < 16
+    assert machine.left() == []
+    assert machine.sweep_to_its_end().returncode == 0
+    assert before.items() <= machine.records().items()
+    assert len(machine.records()) == 16
+
+
+def test_stop_ends_a_sweep_after_its_current_trial_and_run_continues_it(machine: Machine) -> None:
+    process = machine.sweep(SLOW_S="0.3")
+    wait_for(lambda: list(machine.out.glob("*/trials/*.json")), process)
+    assert machine.run("sweep", "stop", str(machine.out)).returncode == 0
+    complaint = process.communicate(timeout=60)[1]
+    assert (process.returncode, "asked to stop" in complaint) == (0, True), complaint
+    assert 0 < machine.measured() == len(machine.records()) < 16
+    assert machine.sweep_to_its_end().returncode == 0
+    assert machine.measured() == 16
+
+
+def test_cancel_ends_a_sweep_at_once(machine: Machine) -> None:
+    process = machine.sweep(SLOW_S="30")
+    wait_for((machine.place / "measured").exists, process)
+    said: list[str] = []
+    # Its output is read beside it: a process whose pipe is full would not end.
+    reader = threading.Thread(target=lambda: said.extend(process.communicate(timeout=60)))
+    reader.start()
+    cancelled = machine.run("sweep", "cancel", str(machine.out))
+    reader.join(60)
+    assert (cancelled.returncode, process.returncode) == (0, 130), cancelled.stderr
+    assert "is ended" in cancelled.stderr
+    assert machine.records() == {}
+    assert machine.left() == []
+    assert machine.run("sweep", "cancel", str(machine.out)).returncode == 2
+
+
+def test_a_claim_that_a_crash_left_is_not_held_against_the_next(machine: Machine) -> None:
+    process = machine.sweep(SLOW_S="30")
+    wait_for((machine.place / "measured").exists, process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert [path.name for path in sorted(machine.left()) if path.suffix == ".json"] == ["block-000.json", "sweep.json"]
+    assert '"incomplete"' in machine.run("sweep", "status", str(machine.out), "--json").stdout
+    assert machine.sweep_to_its_end().returncode == 0
+    assert machine.left() == []
+
+
+def test_what_fails_is_tried_again_and_analysis_sees_it_once(machine: Machine) -> None:
+    machine.plan.write_text(machine.plan.read_text() + "\n[budget]\nretries = 2\n")
+    assert machine.sweep_to_its_end(FAILING="container").returncode == 1
+    failed = [name for name, record in machine.records().items() if record["outcome"]["status"] == "failed"]
+    assert len(failed) == 8
+    attempts = list(machine.out.glob("*/attempts/*.json"))
+    assert len(attempts) == 8 * 3
+    assert len(machine.records()) == 16
+    again = machine.sweep_to_its_end()
+    assert again.returncode == 1, "they have failed often enough"
+    assert "0 trials run now, 8 failed in the end" in again.stderr
+    machine.plan.write_text(machine.plan.read_text().replace("retries = 2", "retries = 3"))
+    assert machine.sweep_to_its_end().returncode == 0, "one more attempt is allowed, and they work now"
+    assert not [name for name, record in machine.records().items() if record["outcome"]["status"] == "failed"]
+    assert set(machine.out.glob("*/attempts/*.json")) == set(attempts), "the failed attempts are kept"

@@ -1,0 +1,165 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite import schema
+from suite.errors import RequestError
+from suite.sweep.cells import cells_of
+from suite.sweep.file import load_sweep, read_sweep
+from suite.sweep.model import Budget, EnvelopeRequest, Output, Settings, Sweep
+
+MakeSweep = Callable[..., Sweep]
+REPOSITORY = Path(__file__).parents[3]
+DOCUMENTED = (REPOSITORY / "docs/sweeps.md").read_text()
+
+
+def test_the_published_schema_is_that_of_the_model() -> None:
+    assert schema.SWEEP_SCHEMA.read_text() == schema.sweep_schema(), "run: python -m suite.schema"
+
+
+@pytest.mark.parametrize(
+    ("table", "model"),
+    [("", Sweep), ("", Settings), ("envelope.", EnvelopeRequest), ("budget.", Budget), ("output.", Output)],
+)
+def test_every_key_is_documented_with_what_the_schema_says_of_it(table: str, model: type[Sweep]) -> None:
+    for key, field in model.model_fields.items():
+        assert f"| `{table}{key}` | {field.description} |" in DOCUMENTED
+
+
+def test_the_example_of_the_documentation_is_a_plan() -> None:
+    example = DOCUMENTED.split("```toml\n")[1].split("```")[0]
+    import tomllib
+
+    assert len(cells_of(read_sweep(tomllib.loads(example), "docs/sweeps.md"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "remedy"),
+    [
+        ({"nam": "x"}, "p.toml: unknown key nam", "did you mean name?"),
+        ({"name": "A B"}, "p.toml: name = 'A B': String should match", "mend name"),
+        ({"matrix": {"modle": ["x"]}}, "'modle' is no key of a matrix: did you mean model?", ""),
+        ({"matrix": {"model": "resnet50"}}, "matrix.model = 'resnet50': Input should be a valid list", ""),
+        ({"matrix": {"model": []}}, "model = []: give at least one value", ""),
+        ({"matrix": {"model": ["a", "a"]}}, "give each value once", ""),
+        ({"matrix": {"batch": [0]}}, "matrix.batch = 0: Input should be greater than 0", ""),
+        ({"include": [{"modle": "x"}]}, "unknown key include.0.modle", "did you mean model?"),
+        ({"options": {"step": 3}}, "unknown key options.step", "did you mean steps?"),
+        ({"budget": {"retry": 3}}, "unknown key budget.retry", "did you mean retries?"),
+        ({"budget": {"total": "soon"}}, "budget.total = 'soon': 'soon' is not a span of time; write it as 90s", ""),
+        ({"envelope": {"memory": "much"}}, "'much' is not an amount of memory", ""),
+        ({"until": "2"}, "until = '2': '2' is not a share; write it as 2%", ""),
+        ({"until": "2%", "blocks": 2}, "until and blocks exclude each other", ""),
+        ({"max_blocks": 9}, "min_blocks and max_blocks are about until", ""),
+        ({"until": "2%", "min_blocks": 9, "max_blocks": 8}, "min_blocks 9 is above max_blocks 8", ""),
+        ({"engine": {"kind": "slrum"}}, "engine.kind = 'slrum': Input should be 'local', 'slurm' or 'ssh'", ""),
+        ({"targets": []}, "targets", ""),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_key_the_value_and_the_fix(
+    change: dict[str, object], message: str, remedy: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_sweep({"name": "night"} | change, "p.toml")
+    assert message in caught.value.message
+    assert remedy in str(caught.value.remedy)
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="No such file"):
+        load_sweep(tmp_path / "none.toml")
+    for content in (b"name = ", b"\xff\xfe"):
+        (tmp_path / "bad.toml").write_bytes(content)
+        with pytest.raises(RequestError, match=r"bad\.toml is not TOML"):
+            load_sweep(tmp_path / "bad.toml")
+    (tmp_path / "large.toml").write_bytes(b"#" * ((1 << 20) + 1))
+    with pytest.raises(RequestError, match="larger than 1 MiB"):
+        load_sweep(tmp_path / "large.toml")
+
+
+def test_the_keys_of_an_engine_are_left_to_it(sweep: MakeSweep) -> None:
+    made = sweep(engine={"kind": "slurm", "partition": "long"})
+    assert (made.engine.kind, made.engine.table) == ("slurm", {"partition": "long"})
+    assert Sweep.model_validate_json(made.model_dump_json()) == made
+
+
+# ---- cells
+
+
+def test_the_cells_are_the_product_of_the_lists(sweep: MakeSweep) -> None:
+    found = cells_of(sweep(matrix={"model": ["resnet50", "alexnet"], "recipe": ["reference", "tuned"]}))
+    assert [(cell.settings["model"], cell.settings["recipe"]) for cell in found] == [
+        ("resnet50", "reference"),
+        ("resnet50", "tuned"),
+        ("alexnet", "reference"),
+        ("alexnet", "tuned"),
+    ]
+    assert len({cell.cell_id for cell in found}) == 4
+
+
+def test_a_key_that_a_scenario_does_not_know_multiplies_nothing(sweep: MakeSweep) -> None:
+    matrix = {"scenario": ["synthetic", "probe"], "model": ["resnet50", "alexnet"], "probe": ["disk", "cpu", "memory"]}
+    found = cells_of(sweep(matrix=matrix))
+    assert [(cell.settings.get("model"), cell.settings.get("probe")) for cell in found] == [
+        *(("resnet50", None), ("alexnet", None)),
+        *((None, "disk"), (None, "cpu"), (None, "memory")),
+    ]
+
+
+def test_cells_are_excluded_and_included(sweep: MakeSweep) -> None:
+    made = sweep(
+        matrix={"model": ["resnet50", "alexnet"], "recipe": ["reference", "tuned"]},
+        exclude=[{"model": "alexnet", "recipe": "tuned"}],
+        include=[{"model": "inception_v3"}, {"model": "resnet50", "recipe": "tuned"}],
+        options={"recipe": "reference", "steps": 4},
+    )
+    found = [(cell.settings["model"], cell.settings["recipe"]) for cell in cells_of(made)]
+    assert found == [
+        *(("resnet50", "reference"), ("resnet50", "tuned"), ("alexnet", "reference")),
+        ("inception_v3", "reference"),
+    ]
+    assert {cell.settings["steps"] for cell in cells_of(made)} == {4}
+
+
+def test_includes_alone_are_a_sweep(sweep: MakeSweep) -> None:
+    assert [cell.settings["model"] for cell in cells_of(sweep(matrix={}, include=[{"model": "alexnet"}]))] == [
+        "alexnet"
+    ]
+    assert len(cells_of(sweep(matrix={}))) == 1, "one cell of nothing but defaults"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exclude": [{"model": "inception_v3"}]}, "exclude model = inception_v3 fits no cell"),
+        ({"exclude": [{}]}, "all are excluded"),
+        ({"options": {"cache": "cold"}}, "no cell has cache"),
+        ({"matrix": {"probe": ["disk"]}}, "no cell has probe"),
+    ],
+)
+def test_words_that_change_nothing_are_refused(sweep: MakeSweep, change: dict[str, object], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        cells_of(sweep(**change))
+
+
+def test_a_cell_keeps_its_name_until_its_records_would_be_others(sweep: MakeSweep) -> None:
+    def name(**changes: object) -> str:
+        return cells_of(sweep(**{"matrix": {"model": ["resnet50"], "profile": ["smoke"]}, **changes}))[0].cell_id
+
+    same = name()
+    assert same.startswith("synthetic-resnet50-smoke-")
+    assert name(blocks=9) == same
+    assert name(until="2%") == same
+    assert name(budget={"retries": 7}, output={"directory": "x"}, engine={"kind": "slurm"}) == same
+    assert name(matrix={"model": ["resnet50", "alexnet"], "profile": ["smoke"]}) == same
+    assert name(matrix={"model": ["resnet50"]}, options={"profile": "smoke"}) == same
+    changes: list[dict[str, object]] = [{"seed": 1}, {"aa": True}, {"envelope": {"cpus": 1}}, {"ablate": ["seccomp"]}]
+    assert len({same, *(name(**change) for change in changes), name(targets=["bare-metal"])}) == 6
+
+
+def test_the_name_of_a_cell_is_a_plain_directory(sweep: MakeSweep) -> None:
+    made = sweep(matrix={"scenario": ["real"], "data": ["imagenet:/../../etc/" + "x" * 300]})
+    name = cells_of(made)[0].cell_id
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+    assert len(name) < 80

@@ -1,0 +1,163 @@
+import datetime
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.loop import Loop
+from suite.records import Environment, TrialRecord
+from suite.sweep.cells import cells_of
+from suite.sweep.directory import CellRun, SweepDirectory
+from suite.sweep.model import Sweep
+from suite.sweep.runner import Host, ReadyCell, Runner
+from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
+
+MakeSweep = Callable[..., Sweep]
+HOST = Host(Environment, lambda *_: FakeAccount())
+
+
+@pytest.fixture
+def runner(
+    tmp_path: Path, sweep: MakeSweep, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver
+) -> Callable[..., Runner]:
+    def make(enough: Any = None, **changes: Any) -> Runner:
+        made = sweep(**{"blocks": 3} | changes)
+        directory = SweepDirectory(tmp_path / "night")
+        cells = cells_of(made)
+        directory.accept(made, cells)
+        ready = [
+            ReadyCell(
+                cell,
+                make_plan(models=(cell.settings["model"],), targets=made.targets, blocks=made.element_count),
+                scenario,
+                targets.opened,
+            )
+            for cell in cells
+        ]
+        return Runner(made, directory, ready, HOST, observer, enough)
+
+    return make
+
+
+def order(records: list[TrialRecord]) -> list[tuple[int, str]]:
+    return list(dict.fromkeys((record.block, record.model) for record in records))
+
+
+def test_every_cell_is_measured_before_the_next_block_begins(runner: Callable[..., Runner]) -> None:
+    made = runner()
+    assert made.run(range(3)) is None
+    assert order(made.made) == [(block, model) for block in range(3) for model in ("resnet50", "alexnet")]
+    assert len(made.made) == 12
+    assert {record.run_id for record in made.made} == {f"night/{ready.cell.cell_id}" for ready in made.cells}
+
+
+def test_trials_are_numbered_over_the_whole_sweep(runner: Callable[..., Runner], observer: FakeObserver) -> None:
+    runner().run(range(3))
+    numbers = [told.split()[0] for told in observer.told if told[0].isdigit()]
+    assert numbers == [f"{number}/12" for number in range(1, 13)]
+
+
+def test_what_fails_is_tried_again_at_the_end_of_its_block(
+    runner: Callable[..., Runner], scenario: FakeScenario, failure: Exception
+) -> None:
+    scenario.failing["container"] = failure
+    made = runner(budget={"retries": 2}, matrix={"model": ["resnet50"]}, blocks=1)
+    made.run([0])
+    (run,) = (made.directory.cell(ready.cell.cell_id, 2) for ready in made.cells)
+    assert [record.target for record in made.made].count("container") == 3
+    assert [record.target for record in made.made][-2:] == ["container", "container"]
+    assert run.attempts() == {"synthetic-resnet50-container-b000": 3}
+    again = runner(budget={"retries": 2}, matrix={"model": ["resnet50"]}, blocks=1)
+    again.run([0])
+    assert again.made == []
+
+
+def test_a_block_that_works_at_the_second_attempt_is_whole(
+    runner: Callable[..., Runner], scenario: FakeScenario, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario.failing["container"] = failure
+    save = CellRun.save
+
+    def mend(run: CellRun, record: TrialRecord) -> Path:
+        if record.outcome.status == "failed":
+            scenario.failing.clear()
+        return save(run, record)
+
+    monkeypatch.setattr(CellRun, "save", mend)
+    made = runner(matrix={"model": ["resnet50"]}, blocks=1)
+    made.run([0])
+    assert made.directory.failed(1) == []
+    assert len(list(made.directory.path.glob("*/attempts/*.json"))) == 1
+
+
+def test_a_stop_is_heard_before_the_next_trial(runner: Callable[..., Runner]) -> None:
+    made = runner()
+    made.directory.request_stop()
+    assert made.run(range(3)) == "it was asked to stop"
+    assert made.made == []
+    made.directory.clear_stop()
+    assert made.run(range(3)) is None
+    assert len(made.made) == 12
+
+
+def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner: Callable[..., Runner]) -> None:
+    # The fake jobs claim 5 s each: four of them are a block.
+    first = runner(budget={"total": "20s"})
+    assert first.run([0]) is None
+    again = runner(budget={"total": "20s"})
+    assert again.run(range(3)) == "the budget of 20s is spent"
+    assert again.made == []
+    more = runner(budget={"total": "10h"})
+    assert more.run(range(3)) is None
+    assert len(more.made) == 8
+
+
+def test_a_cell_that_has_enough_is_left_and_the_others_go_on(runner: Callable[..., Runner]) -> None:
+    def enough(run: CellRun) -> str | None:
+        return "narrow" if "alexnet" in run.directory.name and list(run.records()) else None
+
+    made = runner(enough)
+    assert made.run(range(3)) is None
+    assert order(made.made) == [(0, "resnet50"), (0, "alexnet"), (1, "resnet50"), (2, "resnet50")]
+
+
+def test_names_and_order_stay_when_the_clock_steps_back(
+    runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def backwards() -> Iterator[datetime.datetime]:
+        now = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+        while True:
+            now -= datetime.timedelta(hours=3)
+            yield now
+
+    times = backwards()
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, _zone: object = None) -> datetime.datetime:  # type: ignore[override]
+            return next(times)
+
+    monkeypatch.setattr("suite.loop.datetime.datetime", Clock)
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    first = runner()
+    first.run([0])
+    made = runner()
+    made.run(range(3))
+    records = [*first.made, *made.made]
+    assert [record.started_at for record in records] == sorted((r.started_at for r in records), reverse=True)
+    assert order(records) == [(block, model) for block in range(3) for model in ("resnet50", "alexnet")]
+    assert len({(record.run_id, record.trial_id) for record in records}) == 12
+
+
+def test_the_warm_up_belongs_to_the_first_block(
+    tmp_path: Path, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver
+) -> None:
+    plan = make_plan(blocks=2, warmup_blocks=1, targets=("bare-metal",))
+    run = SweepDirectory(tmp_path).cell("cell", 0)
+    loop = Loop(scenario, targets.opened, run, observer, Environment, lambda *_: FakeAccount())
+    assert [record.trial_id[-4:] for record in loop.run(plan, 1)] == ["b001"]
+    assert [record.trial_id[-4:] for record in loop.run(plan, 0)] == ["w000", "b000"]
+    assert [trial.trial_id for block in range(2) for trial in plan.trials_of(block)] == [
+        trial.trial_id for trial in plan.trials()
+    ]

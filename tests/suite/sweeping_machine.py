@@ -1,0 +1,78 @@
+"""``bench`` on a machine that is all fakes and takes milliseconds: a program of its own, so that it can be killed.
+
+    python -m tests.suite.sweeping_machine sweep run plan.toml
+
+Each trial is written to the file MEASURED (a line when it is measured). FAILING: targets that fail. SLOW_S: how long a
+trial takes.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cli
+from provisioning import ledger, nodes
+from provisioning.doctor import Check
+from provisioning.images.image import Image
+from suite.errors import MeasurementError
+from suite.interfaces import Instance, Measurement, Observer
+from suite.plan import TARGETS, Trial
+from tests.suite.conftest import FakeAccount, FakeScenario, FakeTargets
+
+
+class Scenario(FakeScenario):
+    """Takes SLOW_S, and says in MEASURED what it has measured."""
+
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: AbstractContextManager[object],
+    ) -> Measurement:
+        with Path(os.environ["MEASURED"]).open("a") as file:
+            file.write(f"{trial.profile} {trial.trial_id}\n")
+        time.sleep(float(os.environ.get("SLOW_S", "0.005")))
+        return super().measure(trial, instances, observer, account)
+
+
+def checks() -> list[Check]:
+    def usable(kind: Any, name: str) -> Check:
+        return Check(kind=kind, name=name, usable=True, evidence="seen", reason=None, remedy=None)
+
+    nvml = Check(kind="gpu", name="nvml", usable=False, evidence="", reason="none", remedy="buy one")
+    engines = [usable("engine", name) for name in ("docker", "podman", "runc")]
+    return [*(usable("target", name) for name in TARGETS), *engines, nvml]
+
+
+def furnish(patch: pytest.MonkeyPatch, home: Path) -> None:
+    """Everything that ``bench`` asks of the machine is answered here; see ``tests.test_cli.Machine``."""
+    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+    failing: dict[str, BaseException] = {
+        target: MeasurementError(f"{target} is broken") for target in os.environ.get("FAILING", "").split()
+    }
+    targets, scenario = FakeTargets([]), Scenario([], failing)
+    patch.setenv("VIRTBENCH_HOME", str(home))
+    (home / "run").mkdir(parents=True, exist_ok=True, mode=0o700)
+    for module in (ledger, nodes):
+        patch.setattr(module, "runtime", lambda: home / "run")
+    patch.setattr(Image, "check", lambda _: None)
+    patch.setattr("provisioning.doctor.examine", checks)
+    patch.setattr("provisioning.images.image.current", lambda _variant: image)
+    patch.setattr("provisioning.accelerator.choose", lambda _requested: ("tcg", "asked for"))
+    patch.setattr("provisioning.isa.shared", lambda *_: "avx2")
+    patch.setattr("provisioning.targets.prepare", lambda *_: None)
+    patch.setattr("provisioning.targets.open_target", lambda trial, _choices: targets.opened(trial))
+    patch.setattr("provisioning.accounting.open_account", lambda *_: FakeAccount())
+    patch.setattr("scenarios.registry.get_scenario", lambda _name: lambda **_: scenario)
+
+
+if __name__ == "__main__":
+    furnish(pytest.MonkeyPatch(), Path(os.environ["MEASURED"]).parent / "home")
+    cli.main(sys.argv[1:])

@@ -1,0 +1,231 @@
+"""``bench sweep`` as its users have it, on a machine of fakes."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from commands.run import SCENARIOS, run
+from commands.sweeping import options_of, words_of
+from suite.errors import RequestError
+from suite.sweep.cells import cells_of
+from suite.sweep.file import load_sweep
+from suite.sweep.model import Settings
+from tests.suite.sweep.conftest import PLAN, REPOSITORY
+from tests.suite.sweeping_machine import furnish
+
+Bench = Callable[..., Result]
+PLANS = sorted((REPOSITORY / "plans").glob("*.toml"))
+OF_SHARED = {"aggressor", "aggressors", "aggressor_batch", "bare_metal_cpus"}
+ELSEWHERE = {"target", "ablate", "cpus", "memory", "threads", "blocks", "repeat", "warmup_blocks", "until"}
+ELSEWHERE |= {"min_blocks", "max_blocks", "budget", "aa", "seed", "out", "json"}
+"""Options of ``bench run`` that are other keys of a plan, or nothing of a cell."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEASURED", str(tmp_path / "measured"))
+    monkeypatch.setenv("SLOW_S", "0")
+    monkeypatch.delenv("VIRTBENCH_DEBUG", raising=False)
+    furnish(monkeypatch, tmp_path / "home")
+    (tmp_path / "night.toml").write_text(PLAN)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield lambda *words: CliRunner().invoke(cli.main, list(words), prog_name="bench")
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def change(old: str, new: str) -> None:
+    path = Path("night.toml")
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_every_key_of_a_cell_is_an_option_of_bench_run_and_every_option_has_a_key() -> None:
+    options = {
+        name.removeprefix("--").replace("-", "_")
+        for option in run.params
+        if isinstance(option, click.Option)
+        for name in option.opts
+    }
+    keys = set(Settings.model_fields)
+    later = OF_SHARED if "shared" not in SCENARIOS else set()
+    later |= {"inventory"} - options
+    assert keys - options <= later
+    assert options - keys <= ELSEWHERE
+
+
+def test_a_cell_is_the_options_of_the_same_bench_run(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.replace("blocks = 3", 'blocks = 3\naa = true\nseed = 4\nablate = ["seccomp"]'))
+    sweep = load_sweep(path)
+    cell = cells_of(sweep)[1]
+    words = words_of(sweep, cell)
+    options = options_of(words)
+    plain = options_of(("run",))
+    assert {key: value for key, value in options.items() if value != plain[key]} == {
+        "models": ("alexnet",),
+        "profile": "smoke",
+        "targets": ("bare-metal", "container"),
+        "ablations": ("seccomp",),
+        "cpus": "1",
+        "memory": "1M",
+        "blocks": 3,
+        "seed": 4,
+        "aa": True,
+    }
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_the_plans_that_are_there_can_be_run(
+    bench: Bench, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, _home: (given, None))
+    told = json.loads(bench("sweep", "plan", str(path), "--json").stdout)
+    assert told["name"] == path.stem
+    refused = [cell for cell in told["cells"] if cell["refused"]]
+    assert {cell["settings"]["scenario"] for cell in refused} <= {"shared"} - set(SCENARIOS)
+    assert not (tmp_path / "results").exists(), "nothing is written"
+
+
+def test_smoke_is_two_cells_on_two_targets() -> None:
+    sweep = load_sweep(REPOSITORY / "plans/smoke.toml")
+    assert (len(cells_of(sweep)), sweep.targets, sweep.element_count) == (2, ("bare-metal", "container"), 1)
+
+
+def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:
+    before = json.loads(bench("sweep", "plan", "night.toml", "--json").stdout)
+    assert (before["elements"], before["trials"], before["trials_left"]) == (3, 16, 16)
+    assert (before["element_s"], before["total_s"]) == (None, None)
+    assert before["cells"][0]["command"][:4] == ["bench", "run", "--scenario", "synthetic"]
+    assert bench("sweep", "run", "night.toml", "--only-block", "0").exit_code == 0
+    after = json.loads(bench("sweep", "plan", "night.toml", "--json").stdout)
+    assert (after["trials"], after["trials_left"]) == (16, 8)
+    assert after["element_s"] == pytest.approx(20, abs=2), "four fake jobs of 5 s each"
+    assert after["total_s"] == pytest.approx(80, abs=8), "with the warm-up block"
+    said = bench("sweep", "plan", "night.toml").stdout
+    assert "2 cells, 3 blocks, 16 trials (8 to be run) into results/night, by the engine local; time: 80 s" in said
+
+
+def test_what_is_refused_is_told_for_all_cells_at_once_and_nothing_is_begun(bench: Bench, tmp_path: Path) -> None:
+    change('["resnet50", "alexnet"]', '["resnet50", "alexnte"]\nrecipe = ["reference", "tunned"]')
+    planned = bench("sweep", "plan", "night.toml", "--json")
+    reasons = [cell["refused"] for cell in json.loads(planned.stdout)["cells"]]
+    assert planned.exit_code == 2
+    assert reasons[0] is None
+    assert "--recipe 'tunned' is unknown" in reasons[1]
+    assert "--model 'alexnte' is unknown" in reasons[2]
+    result = bench("sweep", "run", "night.toml")
+    assert result.exit_code == 2
+    assert "3 of 4 cells cannot be run here" in result.stderr
+    assert "did you mean alexnet?" in result.stderr
+    assert not (tmp_path / "measured").exists()
+    assert not (tmp_path / "results/night/sweep.json").exists()
+
+
+def test_a_changed_plan_goes_on_with_the_records_that_stay_valid(bench: Bench, tmp_path: Path) -> None:
+    assert bench("sweep", "run", "night.toml", "--json").exit_code == 0
+    change("blocks = 3", "blocks = 4")
+    change('"alexnet"', '"inception_v3"')
+    result = bench("sweep", "run", "night.toml", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "the plan has changed: matrix; blocks from 3 to 4" in result.stderr
+    assert "1 cells stay valid, with their records: synthetic-resnet50" in result.stderr
+    assert "1 cells are new: synthetic-inception-v3" in result.stderr
+    assert "1 cells are no longer part of it" in result.stderr
+    assert json.loads(result.stdout)["measured"] == 2 + 10, "one more block, and a cell with its warm-up"
+    assert len(list((tmp_path / "results/night").glob("synthetic-alexnet*/trials/*.json"))) == 8
+
+
+def test_another_machine_under_the_same_names_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bench("sweep", "run", "night.toml").exit_code == 0
+    monkeypatch.setattr("provisioning.isa.shared", lambda *_: "default")
+    result = bench("sweep", "run", "night.toml")
+    assert result.exit_code == 2
+    assert "holds a run of another plan: cpu_capability differ" in result.stderr
+
+
+def test_until_goes_on_until_every_cell_is_narrow(bench: Bench) -> None:
+    change("blocks = 3", 'until = "5%"\nmax_blocks = 30')
+    result = bench("sweep", "run", "night.toml", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("every interval is within 5.0%") == 2
+    assert json.loads(result.stdout)["measured"] == 2 * 2 * (13 + 1), "the fakes are as steady as can be"
+    status = json.loads(bench("sweep", "status", "results/night", "--json").stdout)
+    assert status["state"] == "complete"
+    assert [cell["enough"] for cell in status["cells"]] == [True, True]
+    assert json.loads(bench("sweep", "run", "night.toml", "--json").stdout)["measured"] == 0
+
+
+def test_compare_takes_the_directory_of_a_sweep(bench: Bench) -> None:
+    assert bench("sweep", "run", "night.toml").exit_code == 0
+    whole = json.loads(bench("compare", "results/night", "--json").stdout)
+    cells = json.loads(Path("results/night/sweep.json").read_text())["cells"]
+    # As DIR/* names them, but in the order of the plan: sums differ in their last digit with the order.
+    each = [*(f"results/night/{name}" for name in cells), "results/night/sweep.json"]
+    assert json.loads(bench("compare", *each, "--json").stdout) == whole
+    assert "resnet50" in json.dumps(whole)
+    assert "alexnet" in json.dumps(whole)
+
+
+def test_status_shows_cells_targets_and_intervals(bench: Bench) -> None:
+    assert bench("sweep", "run", "night.toml").exit_code == 0
+    result = bench("sweep", "status")
+    assert "night: complete" in result.stdout
+    assert "4/4" in result.stdout
+    told = json.loads(bench("sweep", "status", "--json").stdout)
+    name = told["cells"][0]["cell_id"]
+    assert told["half_widths"][name] == {"resnet50 on container": pytest.approx(0)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "none.toml"), "cannot read none.toml"),
+        (("run", "night.toml", "--only-block", "3"), "the blocks are 0 to 2"),
+        (("status", "nowhere"), "no sweep in nowhere"),
+        (("status",), "no sweep in results/"),
+        (("stop", "nowhere"), "no sweep in nowhere"),
+        (("cancel",), "no sweep in results/"),
+    ],
+)
+def test_wrong_requests_are_refused(bench: Bench, words: tuple[str, ...], said: str) -> None:
+    result = bench("sweep", *words)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+    assert "what to do:" in result.stderr
+
+
+def test_an_engine_that_is_local_has_no_keys_of_its_own(bench: Bench) -> None:
+    change("[envelope]", '[engine]\npartition = "long"\n\n[envelope]')
+    result = bench("sweep", "run", "night.toml")
+    assert (result.exit_code, "unknown key engine.partition" in result.stderr) == (2, True)
+
+
+def test_a_dry_run_writes_nothing(bench: Bench, tmp_path: Path) -> None:
+    assert bench("sweep", "run", "night.toml", "--dry-run").exit_code == 0
+    assert not (tmp_path / "results").exists()
+    assert not (tmp_path / "measured").exists()
+
+
+def test_one_block_of_a_changed_plan_is_refused(bench: Bench) -> None:
+    assert bench("sweep", "run", "night.toml", "--only-block", "0").exit_code == 0
+    change("blocks = 3", "blocks = 4")
+    result = bench("sweep", "run", "night.toml", "--only-block", "1")
+    assert (result.exit_code, "a sweep of another plan" in result.stderr) == (2, True)
+
+
+def test_an_option_that_bench_run_does_not_have_is_a_wrong_request() -> None:
+    with pytest.raises(RequestError, match="No such option"):
+        options_of(("run", "--nothing", "1"))
+    with pytest.raises(RequestError, match="not a valid integer"):
+        options_of(("run", "--steps", "many"))
