@@ -117,7 +117,7 @@ def _in_use(directory: Path) -> str | None:
 
 def _hold(directory: Path, held: ExitStack) -> bool:
     """Lock every run against a bench; False where one has it, or a sweep claims its blocks."""
-    if any((directory / CLAIMS).glob("*")):
+    if any((directory / CLAIMS).glob("*.json")):
         return False
     for path in _locks(directory):
         try:
