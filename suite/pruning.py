@@ -11,9 +11,7 @@ from pathlib import Path
 from suite.errors import RequestError
 from suite.runs import PLAN, TRIALS, find_runs, is_run, is_sweep, summarise
 from suite.store import StoreError
-
-CLAIMS = ".claims"
-"""Where a sweep says which of its blocks are being run."""
+from suite.sweep.claims import holders
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def _in_use(directory: Path) -> str | None:
 
 def _hold(directory: Path, held: ExitStack) -> bool:
     """Lock every run against a bench; False where one has it, or a sweep claims its blocks."""
-    if any((directory / CLAIMS).glob("*.json")):
+    if holders(directory):
         return False
     for path in _locks(directory):
         try:

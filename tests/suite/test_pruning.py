@@ -10,6 +10,7 @@ from suite.plan import Plan
 from suite.pruning import Rule, entries, remove
 from suite.records import TrialRecord
 from suite.store import Run
+from suite.sweep.claims import claimed
 
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 
@@ -80,9 +81,9 @@ def test_what_is_in_use_stays_and_what_comes_into_use_is_not_removed(make: Any, 
 def test_a_sweep_that_claims_a_block_stays(make: Any, tmp_path: Path) -> None:
     make("sweep/x", 30)
     make("new", 1)
-    (tmp_path / "sweep/.claims").mkdir()
-    (tmp_path / "sweep/.claims/block-003.json").write_text("{}")
-    assert going(tmp_path, last=1) == []
+    with claimed(tmp_path / "sweep", "block-003"):
+        assert going(tmp_path, last=1) == []
+    assert going(tmp_path, last=1) == ["sweep"]
 
 
 def test_a_run_that_is_kept_is_not_removed(make: Any, tmp_path: Path) -> None:
