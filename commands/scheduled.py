@@ -12,7 +12,7 @@ import click
 from commands.options import shares
 from commands.schedule import bench_argv, notify_argv
 from suite.errors import BenchError, RequestError
-from suite.store import Run, new_run_directory, write_atomic
+from suite.store import Run, StoreError, new_run_directory, write_atomic
 
 RESULT = "schedule.json"
 NOTIFY_TIMEOUT_S = 60.0
@@ -41,9 +41,8 @@ def schedule_run(
     with Run(into).exclusive():  # a firing that still runs is not run beside
         result = _fire(file, into, baseline, fail_above)
         result["removed"] = _clear_up(into, [baseline, Path(result["directory"])], keep_last)
-        text = json.dumps(result, indent=1)
-        if Path(result["directory"]).is_dir():
-            write_atomic(Path(result["directory"]) / RESULT, text + "\n")
+        _store(result)
+    text = json.dumps(result, indent=1)
     click.echo(text)
     if result["outcome"] != "ok":
         if words:
@@ -51,6 +50,16 @@ def schedule_run(
 
             tell(words, text, NOTIFY_TIMEOUT_S)
         sys.exit(1)
+
+
+def _store(result: dict[str, Any]) -> None:
+    """Beside the sweep. A disk that is full is one more thing to be told, and no reason to tell nothing."""
+    directory = Path(result["directory"])
+    try:
+        if directory.is_dir():
+            write_atomic(directory / RESULT, json.dumps(result, indent=1) + "\n")
+    except StoreError as error:
+        result |= {"outcome": "failed", "reason": error.message}
 
 
 def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | None) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from commands import scheduled
 from provisioning import foreground
-from suite.store import Run
+from suite.store import Run, StoreError
 from tests.suite.conftest import make_plan, make_record
 
 Bench = Callable[..., Result]
@@ -102,6 +103,19 @@ def test_a_firing_that_shares_nothing_with_the_baseline_has_failed(
     code, result = fire(bench, "--baseline", "other", "--fail-above", "5%")
     assert (code, result["outcome"]) == (1, "failed")
     assert "nothing in common" in result["reason"]
+
+
+def test_a_result_that_cannot_be_written_is_told_all_the_same(
+    bench: Bench, sweeps: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _text: str) -> None:
+        raise StoreError(f"cannot write {path}: No space left on device")
+
+    assert sweeps["code"] == 0
+    monkeypatch.setattr(scheduled, "write_atomic", full)
+    code, result = fire(bench, "--notify", f"tee '{tmp_path / 'told'}'")
+    assert (code, result["outcome"]) == (1, "failed")
+    assert "No space left" in json.loads((tmp_path / "told").read_text())["reason"]
 
 
 def test_a_program_to_notify_that_fails_is_an_error(bench: Bench, sweeps: dict[str, Any]) -> None:
