@@ -5,12 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from suite.errors import RequestError
 from suite.hosts import Host
-from suite.migrations import current
-from suite.records import TrialRecord
+from suite.migrations import NewerRecordError, current
+from suite.records import Outcome, TrialRecord
 from suite.runs import TRIALS, find_run, stored_plan, summarise
 
 
@@ -72,44 +72,58 @@ def record_lines(path: Path) -> Iterator[str]:
         yield from (f"    {line}" for line in outcome.output_tail.rstrip().splitlines()[-20:])
 
 
+class _Host(BaseModel):
+    host: dict[str, Any]
+
+
+class _Shown(BaseModel):
+    """What is told of each record of a run; the rest, which is most of it, is not validated."""
+
+    trial_id: str
+    model: str
+    target: str
+    replica: int = 0
+    ablation: str | None = None
+    warm_up: bool = False
+    outcome: Outcome
+    environment: _Host
+
+    @property
+    def arm(self) -> tuple[str, str]:
+        again, switched = "-again" * bool(self.replica), f"+{self.ablation}" if self.ablation else ""
+        return self.model, f"{self.target}{again}{switched}"
+
+
 def run_json(run: Path) -> dict[str, Any]:
-    """``summary``, ``plan``, ``hosts``, and ``failures``: trial, kind and message of each failed trial."""
-    records = list(_records(run))
-    hosts = dict.fromkeys(Host.of(record.environment.host.model_dump()) for record in records)
+    """``summary``, ``plan``, ``hosts``, ``arms`` (trials of each model and target, warm-up ones not counted), and
+    ``failures``: trial, kind and message of each failed trial."""
+    hosts: dict[Host, None] = {}
+    arms: dict[tuple[str, str], dict[str, Any]] = {}
+    failures: list[dict[str, Any]] = []
+    for record in _records(run):
+        outcome = record.outcome
+        hosts[Host.of(record.environment.host)] = None
+        if not record.warm_up:
+            arm = {"model": record.arm[0], "target": record.arm[1], "ok": 0, "failed": 0}
+            arms.setdefault(record.arm, arm)[outcome.status] += 1
+        if outcome.status == "failed":
+            failures.append({"trial_id": record.trial_id, "kind": outcome.kind, "message": outcome.message})
     return {
         "schema_version": 1,
         "summary": asdict(summarise(run)),
         "plan": stored_plan(run).model_dump(mode="json"),
         "hosts": [host.model_dump() for host in hosts],
-        "arms": _arms(records),
-        "failures": [
-            {"trial_id": record.trial_id, "kind": record.outcome.kind, "message": record.outcome.message}
-            for record in records
-            if record.outcome.status == "failed"
-        ],
+        "arms": list(arms.values()),
+        "failures": failures,
     }
 
 
-def _records(run: Path) -> Iterator[TrialRecord]:
+def _records(run: Path) -> Iterator[_Shown]:
     for path in sorted((run / TRIALS).glob("[!.]*.json")):
         try:
-            yield _read(path)
-        except RequestError:
-            continue  # counted as unreadable by the summary
-
-
-def _arms(records: list[TrialRecord]) -> list[dict[str, Any]]:
-    """How many trials of each model and target are ok, and have failed; warm-up trials are not counted."""
-    arms: dict[tuple[str, str], dict[str, Any]] = {}
-    for record in records:
-        if record.warm_up:
-            continue
-        target = (
-            record.target + ("-again" if record.replica else "") + (f"+{record.ablation}" if record.ablation else "")
-        )
-        arm = {"model": record.model, "target": target, "ok": 0, "failed": 0}
-        arms.setdefault((record.model, target), arm)[record.outcome.status] += 1
-    return list(arms.values())
+            yield _Shown.model_validate_json(current(path.read_bytes()))
+        except (OSError, NewerRecordError, ValidationError):
+            continue  # not shown; what the summary can tell of it is in the summary
 
 
 def run_lines(run: Path) -> Iterator[str]:
