@@ -8,4 +8,9 @@ from commands.scheduled import schedule_run
 
 @click.group(commands=(schedule, schedule_run))
 def sweep() -> None:
-    """Sweeps at set times."""
+    """Sweeps at set times.
+
+    \b
+    Examples:
+      bench sweep schedule plans/nightly.toml --every "02:00 daily"
+    """
