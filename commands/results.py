@@ -58,13 +58,16 @@ def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
 
     table = Table(box=None, pad_edge=False)
     for title, justify in zip(_TITLES, _JUSTIFIED, strict=True):
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=title in ("run", "size"))
+        table.add_column(
+            title, justify=justify, overflow="fold", no_wrap=justify == "right", min_width=_WIDTHS.get(title)
+        )
     for run in runs:
         table.add_row(*_cells(run), style="red" if run.failed or run.unreadable or run.problem else "")
     Console(highlight=False).print(table)
 
 
 _TITLES = ("run", "started (UTC)", "scenario", "models", "targets", "blocks", "ok", "failed", "size")
+_WIDTHS = {"run": 24, "started (UTC)": 10, "failed": 6}
 _JUSTIFIED: tuple[Any, ...] = (*("left",) * 5, *("right",) * 4)
 
 
