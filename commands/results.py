@@ -1,6 +1,7 @@
 """``bench results list|show|export``: what has been measured so far. ``commands.keeping`` has merge and prune."""
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -57,29 +58,26 @@ def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for title, justify in zip(_TITLES, _JUSTIFIED, strict=True):
-        table.add_column(
-            title, justify=justify, overflow="fold", no_wrap=justify == "right", min_width=_WIDTHS.get(title)
-        )
+    for title in _TITLES:
+        numeric = title in ("ok", "failed", "size", "blocks")
+        table.add_column(title, justify="right" if numeric else "left", overflow="fold", min_width=_WIDTHS.get(title))
     for run in runs:
         table.add_row(*_cells(run), style="red" if run.failed or run.unreadable or run.problem else "")
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED).print(table)
 
 
-_TITLES = ("run", "started (UTC)", "scenario", "models", "targets", "blocks", "ok", "failed", "size")
-_WIDTHS = {"run": 24, "started (UTC)": 10, "failed": 6}
-_JUSTIFIED: tuple[Any, ...] = (*("left",) * 5, *("right",) * 4)
+# The numbers before the long texts: a narrow terminal cuts off what stands last.
+_TITLES = ("run", "started (UTC)", "ok", "failed", "size", "blocks", "scenario", "models", "targets")
+_WIDTHS = {"run": 24, "started (UTC)": 16, "ok": 3, "failed": 6, "size": 8}
+_UNBOUNDED = 240
+"""Columns of a table that goes to a file or a pipe."""
 
 
 def _cells(run: "RunSummary") -> Iterator[str]:
-    when = run.started_at[:16].replace("T", " ")
-    yield from (run.directory, when, run.scenario, ", ".join(run.models), ", ".join(run.targets))
-    yield from (
-        str(run.blocks),
-        str(run.ok),
-        str(run.failed) + (f" +{run.unreadable} unreadable" * bool(run.unreadable)),
-    )
-    yield f"{run.size_bytes / (1 << 20):.1f} MiB"
+    failed = f"{run.failed} +{run.unreadable} unreadable" if run.unreadable else str(run.failed)
+    yield from (run.directory, run.started_at[:16].replace("T", " "), str(run.ok), failed)
+    yield from (f"{run.size_bytes / (1 << 20):.1f} MiB", str(run.blocks))
+    yield from (run.scenario, ", ".join(run.models), ", ".join(run.targets))
 
 
 @results.command()
