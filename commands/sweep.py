@@ -61,7 +61,7 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
       bench sweep run plans/smoke.toml --only-block 3
     """
     from commands.sweep_engines import SweepRequest, engine_of
-    from commands.sweeping import resolve
+    from commands.sweeping import refuse_refused, resolve
     from suite.sweep.directory import SweepDirectory, default_directory
 
     planned = load_sweep(file)
@@ -72,7 +72,9 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
     directory = SweepDirectory(out or default_directory(planned))
     with _observing(directory.path) as observer:
         if dry_run:
-            engine(SweepRequest(file, planned, directory, resolve(planned, observer.note), observer, dry_run=True))
+            cells = resolve(planned, observer.note)
+            refuse_refused(cells)
+            engine(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
             click.echo(f"{file} can be run into {directory.path}; bench sweep plan tells what it comes to", err=True)
             return
         end = _run(SweepRequest(file, planned, directory, (), observer), only_block, take_over=take_over)

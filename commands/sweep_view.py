@@ -1,5 +1,6 @@
 """How a sweep is shown: a matrix of cells and targets, what is run now, and how much is left."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -93,14 +94,20 @@ class SweepDisplay(Display):
         self._widths: dict[str, Widths] = {}
         self._matrix: Table | None = None
         self._block = -1
+        self._next_s = 0.0
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         super().trial_started(trial, number, of)
+        begin_s = time.monotonic()
+        if begin_s < self._next_s:
+            return
         status = status_of(self._directory)
         if trial.block != self._block:  # the intervals change with blocks, and take a moment to compute
             self._block = trial.block
             self._widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
         self._matrix = matrix(status, self._widths)
+        # Of a sweep of many thousand records it takes a while: at most a twentieth of the time.
+        self._next_s = begin_s + 20 * (time.monotonic() - begin_s)
 
     def _shown(self, line: Text) -> RenderableType:
         return Group(self._matrix, line) if self._matrix else line

@@ -147,21 +147,28 @@ class Run:
         return path
 
     def records(self) -> Iterator[TrialRecord]:
-        """Every record there is, one per trial.
+        """Every record there is, one per trial."""
+        yield from filter(None, map(read_record, self.record_files()))
 
-        Raises NewerRecordError for a record of a later suite, which must not be run over.
-        """
-        for path in sorted((self.directory / "trials").glob("*.json")):
-            try:
-                yield TrialRecord.model_validate_json(current(path.read_bytes()))
-            except NewerRecordError as error:
-                raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
-            except ValidationError:
-                continue  # not one of ours: the trial is run, and its record takes the place
+    def record_files(self) -> list[Path]:
+        return sorted((self.directory / "trials").glob("*.json"))
 
     def finished(self) -> Iterator[str]:
         """The trials that need not be run again: those with a record that is ok."""
         yield from (record.trial_id for record in self.records() if record.outcome.status == "ok")
+
+
+def read_record(path: Path) -> TrialRecord | None:
+    """None for a file that is not one of ours: its trial is run, and the record takes the place.
+
+    Raises NewerRecordError for a record of a later suite, which must not be run over.
+    """
+    try:
+        return TrialRecord.model_validate_json(current(path.read_bytes()))
+    except NewerRecordError as error:
+        raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
+    except ValidationError:
+        return None
 
 
 def _stored_plan(path: Path) -> dict[str, object]:

@@ -131,6 +131,8 @@ def test_what_is_refused_is_told_for_all_cells_at_once_and_nothing_is_begun(benc
     assert "did you mean alexnet?" in result.stderr
     assert not (tmp_path / "measured").exists()
     assert not (tmp_path / "results/night/sweep.json").exists()
+    dry = bench("sweep", "run", "night.toml", "--dry-run")
+    assert (dry.exit_code, "3 of 4 cells cannot be run here" in dry.stderr) == (2, True)
 
 
 def test_a_changed_plan_goes_on_with_the_records_that_stay_valid(bench: Bench, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.errors import RequestError
 from suite.records import TrialRecord
-from suite.store import RESULTS, Run, StoreError, write_atomic
+from suite.store import RESULTS, Run, StoreError, read_record, write_atomic
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep
 
@@ -68,6 +68,7 @@ class CellRun(Run):
     def __init__(self, directory: Path, retries: int) -> None:
         super().__init__(directory)
         self.retries = retries
+        self._ok: set[str] = set()
 
     @property
     def run_id(self) -> str:
@@ -88,7 +89,12 @@ class CellRun(Run):
 
     def finished(self) -> Iterator[str]:
         """Those that are ok, and those that have failed often enough."""
-        yield from super().finished()
+        for path in self.record_files():
+            # A record that is ok stays as it is: it is read once, however many blocks there are.
+            if path.stem not in self._ok and (record := read_record(path)) and record.outcome.status == "ok":
+                self._ok.add(path.stem)
+            if path.stem in self._ok:
+                yield path.stem
         for trial_id, failed in self.attempts().items():
             if failed > self.retries and self._recorded(trial_id, failed):
                 yield trial_id

@@ -64,7 +64,10 @@ class Runner:
         runs = {ready: self.directory.cell(ready.cell.cell_id, self.sweep.budget.retries) for ready in self.cells}
         for ready, run in runs.items():
             run.begin(ready.plan)
-        watch = _Watch(self.observer, self.directory, _missing(runs, blocks))
+        missing, of = _missing(runs, blocks), _count(self.cells, blocks)
+        if missing < of:
+            self.observer.note(f"{of - missing} of {of} trials are there already and are kept")
+        watch = _Watch(self.observer, self.directory, missing)
         budget = _Budget(self.sweep, list(runs.values()))
         try:
             for block in blocks:
@@ -107,6 +110,10 @@ def _missing(runs: "dict[ReadyCell, CellRun]", blocks: Sequence[int]) -> int:
         finished = set(run.finished())
         total += sum(trial.trial_id not in finished for block in blocks for trial in ready.plan.trials_of(block))
     return total
+
+
+def _count(cells: Sequence[ReadyCell], blocks: Sequence[int]) -> int:
+    return sum(1 for ready in cells for block in blocks for _ in ready.plan.trials_of(block))
 
 
 class _Budget:

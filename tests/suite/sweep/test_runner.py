@@ -58,6 +58,15 @@ def test_trials_are_numbered_over_the_whole_sweep(runner: Callable[..., Runner],
     assert numbers == [f"{number}/12" for number in range(1, 13)]
 
 
+def test_what_is_there_already_is_told_and_kept(runner: Callable[..., Runner], observer: FakeObserver) -> None:
+    runner().run([0])
+    observer.told.clear()
+    made = runner()
+    made.run(range(3))
+    assert observer.told[0] == "4 of 12 trials are there already and are kept"
+    assert {record.block for record in made.made} == {1, 2}
+
+
 def test_what_fails_is_tried_again_at_the_end_of_its_block(
     runner: Callable[..., Runner], scenario: FakeScenario, failure: Exception
 ) -> None:

@@ -1,0 +1,76 @@
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from commands.sweep_view import SweepDisplay, lines, matrix, span
+from suite.owner import Owner
+from suite.sweep.cells import cells_of
+from suite.sweep.claims import Holder
+from suite.sweep.directory import SweepDirectory
+from suite.sweep.status import CellStatus, Counts, SweepStatus
+from tests.suite.conftest import make_plan, make_record
+from tests.suite.sweep.conftest import make_sweep
+
+ME = Owner(host="node1", boot_id="b", pid=7, started_ticks=1.0)
+
+
+def status(**changes: object) -> SweepStatus:
+    arms = {"bare-metal": Counts(done=3), "container": Counts(done=1, failed=1, running=1), "vm": Counts(missing=3)}
+    cells = (CellStatus(cell_id="a-cell", settings={}, arms=arms),)
+    values = {"name": "night", "directory": "out", "state": "running", "cells": cells, "running": ()}
+    return SweepStatus.model_validate({**values, "elements_left": (1, 2), "left_s": 600.0, **changes})
+
+
+def shown(what: object) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(what)
+    return stream.getvalue()
+
+
+def test_the_matrix_has_every_target_of_every_cell() -> None:
+    widths = {"a-cell": {"resnet50 on container": 0.021, "resnet50 on vm": None, "resnet50 on container-vm": 0.5}}
+    text = shown(matrix(status(), widths))
+    assert "night: running" in text
+    assert text.splitlines()[1].split() == ["cell", "bare-metal", "container", "vm"]
+    assert text.splitlines()[2].split() == ["a-cell", "3/3", "1/3,", "1", "failed", "running", "±2.1%", "0/3"]
+
+
+def test_what_is_run_and_what_is_left_is_told() -> None:
+    holder = Holder(name="block-001", owner=ME, cell="a-cell", trial="t", number=5, of=9)
+    idle = Holder(name="sweep", owner=ME)
+    assert lines(status(running=(holder, idle))) == [
+        "now: trial 5 of 9, t of a-cell, by process 7 on node1",
+        "left: 3 trials in 2 blocks, time 10 min",
+        "1 trials failed: their records say why",
+    ]
+    assert "time unknown" in lines(status(left_s=None))[0]
+    assert lines(status(elements_left=(), cells=())) == []
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")])
+def test_spans_are_told_in_the_unit_that_people_use(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_the_live_view_writes_nothing_while_it_measures(tmp_path: Path) -> None:
+    sweep = make_sweep(matrix={"model": ["resnet50"]})
+    directory = SweepDirectory(tmp_path)
+    (cell,) = cells_of(sweep)
+    directory.accept(sweep, [cell])
+    plan = make_plan(targets=("bare-metal", "container"), blocks=1)
+    directory.cell(cell.cell_id, 0).begin(plan)
+    stream = io.StringIO()
+    display = SweepDisplay(Console(file=stream, force_terminal=True, width=120), tmp_path)
+    display.trial_started(next(plan.trials()), 1, 2)
+    display.phase("measuring")
+    before = stream.getvalue()
+    assert cell.cell_id in before
+    assert "[1/2] resnet50 on" in before
+    # Neither a thread nor a timer: only what is said makes it write.
+    assert display._live.auto_refresh is False
+    assert stream.getvalue() == before
+    display.trial_finished(make_record(open_s=1.0))
+    display.close()
+    assert "10 images/s" in stream.getvalue()
