@@ -5,9 +5,10 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Of the host: VMs, containers, bare metal under limits, image building.
 PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsprogs openssh-client cpio \
             util-linux iproute2 python3-venv
-# Tests start a docker daemon of their own, run the probes' programs here too, and look at the report in a browser
+# Tests start docker and cron daemons of their own, run the probes' programs here too, and look at the report in a browser
 # (elsewhere than on Debian it is no package of apt's; then that test is skipped).
-TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables munge slurmctld slurmd slurm-client openssh-server $(if $(shell command -v dockerd),,docker.io) \
+TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurmctld slurmd slurm-client \
+                 $(if $(shell command -v dockerd),,docker.io) \
                  $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
 TESTS ?= tests
 # How pytest ends when a part (TESTS=...) holds none of a kind.

@@ -10,6 +10,7 @@ from commands.compare import compare, report
 from commands.data import data
 from commands.image import image
 from commands.machine import clean, doctor
+from commands.results import results
 from commands.run import run
 from commands.sweep import sweep
 from suite import __version__
@@ -51,7 +52,7 @@ def _complain(error: BenchError) -> None:
 
 @click.group(
     cls=Edge,
-    commands=(doctor, image, data, run, sweep, compare, report, clean),
+    commands=(doctor, image, data, run, sweep, compare, report, results, clean),
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -24,6 +24,7 @@ from analysis.statistics import MARGIN, locate, step_times
 from analysis.switches import switches
 from analysis.validity import usable
 from analysis.warnings import AnalysisWarning, SkippedRecord
+from suite.migrations import current
 from suite.plan import BASELINE, TARGETS
 from suite.profiles import MODELS
 from suite.records import Steps, Timeline
@@ -122,7 +123,7 @@ class _Reader:
 
     def _read(self, path: str) -> Parts | None:
         try:
-            return Parts.model_validate_json(Path(path).read_bytes())
+            return Parts.model_validate_json(current(Path(path).read_bytes()))
         except (OSError, ValidationError) as error:
             reason = str(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else str(error.strerror)
             self.warnings.append(SkippedRecord(Path(path), f"its parts cannot be read ({reason})"))

@@ -14,6 +14,7 @@ from analysis.costs import ALL_IN, costs, with_costs
 from analysis.effects import interactions, judged, overall, ratios_of
 from analysis.findings import failures, mixtures, refusals, unnormalised
 from analysis.groups import groups
+from analysis.hosts import hosts_differ
 from analysis.load import Records
 from analysis.noise import against_itself, differing, noise_floors, replicas
 from analysis.pairs import plain, to_baseline, with_variants
@@ -65,7 +66,14 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         runs=tuple(sorted(trials["run_id"].unique())),
         groups=tuple(found),
         warnings=(
-            *(*records.warnings, *failures(trials), *mixtures(plain(trials)), *refusals(formed.refused), *refused),
+            *(
+                *records.warnings,
+                *hosts_differ(trials),
+                *failures(trials),
+                *mixtures(plain(trials)),
+                *refusals(formed.refused),
+                *refused,
+            ),
             *(*unnormalised(found), *differing(again, metrics), *disturbances(every_ok)),
         ),
         overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin)),

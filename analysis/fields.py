@@ -13,8 +13,16 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Host(BaseModel):
+    hostname: str | None = None
+    kernel: str | None = None
     cpu_model: str | None = None
+    cpus: list[_Count] | None = None
+    memory_bytes: _Count | None = None
     mitigations: dict[str, str] | None = None
+
+    def row(self) -> tuple[str | int | None, ...]:
+        cpus = None if self.cpus is None else len(self.cpus)
+        return self.hostname, self.kernel, self.cpu_model, cpus, self.memory_bytes
 
 
 class _Target(BaseModel):
@@ -106,7 +114,7 @@ class _Envelope(BaseModel):
 class Apart(BaseModel):
     """``Fields`` without the environment, for who has read that on its own."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     run_id: str
     trial_id: str
     started_at: str
@@ -156,7 +164,7 @@ class Apart(BaseModel):
             *((workload.batch, workload.image_px, workload.warmup_steps, workload.steps) if workload else _NO_WORK),
             *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
             "\n".join([f"{key}={value}" for key, value in sorted(self.options.items())]),
-            environment.host.cpu_model,
+            *environment.host.row(),
             *(outcome.status == "ok", outcome.kind, outcome.message),
             *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
             "\n".join(self.substitutes),
@@ -217,7 +225,7 @@ COLUMNS = (
     *("batch", "image_px", "warmup_steps", "steps"),
     *("cpus", "memory_bytes", "threads"),
     "options",
-    "host_cpu_model",
+    *("hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes"),
     *("ok", "error_kind", "error_message"),
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
     "substitutes",

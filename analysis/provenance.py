@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from analysis.load import Records
 from analysis.metrics import PROBE
 from suite.envelope import format_cpu_list
+from suite.migrations import NewerRecordError, current
 from suite.plan import Plan
 from suite.profiles import PROFILES
 from suite.records import TrialRecord
@@ -67,8 +68,8 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
 def _first(paths: "Iterator[str]") -> TrialRecord | None:
     for path in paths:
         try:
-            return TrialRecord.model_validate_json(Path(path).read_bytes())
-        except (OSError, ValidationError):
+            return TrialRecord.model_validate_json(current(Path(path).read_bytes()))
+        except (OSError, NewerRecordError, ValidationError):
             continue  # what is wrong with a record is said where it is loaded
     return None
 

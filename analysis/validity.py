@@ -26,6 +26,8 @@ _MEMORY_TOLERANCE = 0.02
 """As in ``suite.loop.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
 CAPABILITY = Check("CPU capability", "torch_cpu_capability")
 CHECKS = (
+    # Unequal or not, another machine is another time and place: a ratio of two measures both.
+    Check("host", "hostname"),
     Check("userland", "userland_sha256"),
     Check("page cache", "page_cache"),
     Check("data set", "data_sha256"),

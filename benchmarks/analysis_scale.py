@@ -1,7 +1,11 @@
-"""How long ``bench compare`` takes, and how much memory, over many records: ``python benchmarks/analysis_scale.py``.
+"""How long listing, exporting and comparing many records takes, and how much memory.
 
-Writes synthetic records of the ``paper`` profile (100 measured steps each), compares them in a process of its own per
-size, and prints time, time per record and peak memory. Growth is linear when the time per record stays the same.
+``python benchmarks/analysis_scale.py``
+
+Writes synthetic records of the ``paper`` profile (100 measured steps each), and in a process of its own per size does
+what ``bench results list``, ``compare`` and ``export`` do. Prints seconds, microseconds per record, and the
+ratio of each to merely reading the files, which tells what the machine does from what the suite does. Growth is linear
+when the time per record stays the same.
 """
 
 import argparse
@@ -11,15 +15,20 @@ import random
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from analysis.compare import compare
+from analysis.export import FORMATS, steps_tables, trials_table
+from analysis.export import write as export
 from analysis.load import load
 from analysis.tables import as_json
 from suite.envelope import GIB, Envelope
 from suite.plan import TARGETS, Plan, Trial
 from suite.profiles import MODELS, get_profile
 from suite.records import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.runs import summarise
 
 SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.12}
 
@@ -69,6 +78,7 @@ def write(directory: Path, count: int) -> None:
     )
     trials = directory / "trials"
     trials.mkdir(parents=True)
+    (directory / "plan.json").write_text(plan.model_dump_json())
     noise = random.Random(0)  # noqa: S311
     text = {}
     for number, trial in zip(range(count), plan.trials(), strict=False):
@@ -80,19 +90,43 @@ def write(directory: Path, count: int) -> None:
         (trials / f"{trial.trial_id}.json").write_text(made)
 
 
-def measure(directory: Path) -> dict[str, float]:
-    """Seconds and peak bytes of one comparison, in this process."""
-    begin = time.perf_counter()
-    records = load([directory])
-    loaded = time.perf_counter()
-    as_json(compare(records))
-    end = time.perf_counter()
+def measure(directory: Path) -> dict[str, object]:
+    """Seconds of each command and peak memory of them all, in this process."""
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        seconds[name] = time.perf_counter() - begin
+
+    with timed("read"):
+        for path in sorted((directory / "trials").iterdir()):
+            path.read_bytes()
+    with timed("list"):
+        summarise(directory)
+    with timed("load"):
+        records = load([directory])
+    with timed("compare"):
+        as_json(compare(records))
+    for form in FORMATS:
+        with timed(f"export {form}"):
+            export(iter([trials_table(records)]), form, directory / f"trials.{form}")
+    with timed("export steps parquet"):
+        export(steps_tables(records, []), "parquet", directory / "steps.parquet")
+    count = len(records.trials)
     return {
-        "records": len(records.trials),
-        "load_s": round(loaded - begin, 2),
-        "compare_s": round(end - loaded, 2),
-        "us_per_record": round((end - begin) / len(records.trials) * 1e6, 1),
+        "records": count,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        "load_and_compare_s": round(seconds["load"] + seconds["compare"], 2),
+        **{
+            name: {
+                "s": round(value, 2),
+                "us_per_record": round(value / count * 1e6, 1),
+                "of_reading": round(value / seconds["read"], 2),
+            }
+            for name, value in seconds.items()
+        },
     }
 
 
@@ -102,7 +136,7 @@ def main() -> None:
     for count in parser.parse_args().records:
         with tempfile.TemporaryDirectory() as place, multiprocessing.get_context("spawn").Pool(1) as pool:
             write(Path(place) / "run", count)
-            print(json.dumps(pool.apply(measure, (Path(place) / "run",))), flush=True)
+            print(json.dumps(pool.apply(measure, (Path(place) / "run",)), indent=1), flush=True)
 
 
 if __name__ == "__main__":

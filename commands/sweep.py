@@ -11,6 +11,8 @@ import click
 
 from commands.element import element
 from commands.options import positive
+from commands.schedule import schedule
+from commands.scheduled import schedule_run
 from commands.sweep_end import cancel, stop
 from commands.sweep_look import plan, status
 from suite.errors import RequestError
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from suite.sweep.model import Sweep
 
 
-@click.group(commands=(plan, status, stop, cancel, element))
+@click.group(commands=(plan, status, stop, cancel, schedule, schedule_run, element))
 def sweep() -> None:
     """Measure a matrix of cells, planned in a file, resumed by itself.
 

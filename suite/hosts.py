@@ -44,8 +44,8 @@ def differences(hosts: Iterable[Host]) -> tuple[str, ...]:
 
     What one host knows and another does not, differs.
     """
-    first, *others = dict.fromkeys(hosts)
-    return tuple(dict.fromkeys(text for other in others for text in _between(first, other)))
+    distinct = list(dict.fromkeys(hosts))
+    return tuple(dict.fromkeys(text for other in distinct[1:] for text in _between(distinct[0], other)))
 
 
 def _between(one: Host, other: Host) -> Iterator[str]:

@@ -12,7 +12,8 @@ from suite.datasets import Kind, PageCache
 from suite.envelope import Envelope
 from suite.profiles import Recipe, Workload
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""See ``suite.migrations`` for what the versions before were like."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -264,7 +265,7 @@ class Outcome(_Part):
 class TrialRecord(_Part):
     """One trial: one job, launched and finished, or failed."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     run_id: str
     trial_id: str
     suite_version: str

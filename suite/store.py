@@ -6,7 +6,6 @@ DIR/trials/ID.json      a record
 
 import datetime
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from suite.errors import BenchError, RequestError
+from suite.migrations import NewerRecordError, current
 from suite.plan import Plan
 from suite.records import TrialRecord
 
@@ -159,21 +159,34 @@ class Run:
 
 
 def read_record(path: Path) -> TrialRecord | None:
-    """None for a file that is not one of ours: its trial is run, and the record takes the place."""
+    """None for a file that is not one of ours: its trial is run, and the record takes the place.
+
+    Raises NewerRecordError for a record of a later suite, which must not be run over.
+    """
     try:
-        return TrialRecord.model_validate_json(path.read_bytes())
+        return TrialRecord.model_validate_json(current(path.read_bytes()))
+    except NewerRecordError as error:
+        raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
     except ValidationError:
         return None
 
 
 def _stored_plan(path: Path) -> dict[str, object]:
+    """As it would be written today: what the suite that wrote it did not know of a plan has its default."""
     try:
-        stored = json.loads(path.read_bytes())
-    except ValueError:
-        stored = None
-    if not isinstance(stored, dict):
-        raise RequestError(f"{path} is not a plan of this suite", remedy="give another directory with --out")
-    return stored
+        return Plan.model_validate_json(path.read_bytes()).model_dump(mode="json")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise RequestError(
+            f"{path} is not a plan of this suite, or of a newer one ({place}: {first['msg']})",
+            remedy="give another directory with --out",
+        ) from error
+
+
+def plan_differences(old: Plan, new: Plan) -> list[str]:
+    """The keys in which two plans differ."""
+    return _differences(old.model_dump(mode="json"), new.model_dump(mode="json"))
 
 
 def _differences(old: dict[str, object], new: dict[str, object]) -> list[str]:

@@ -49,7 +49,7 @@ def test_a_record_that_another_program_formatted_reads_the_same(tmp_path: Path, 
         (b"[" * 100_000, "not JSON"),
         (b"[1, 2]", "not a record of this suite"),
         (b'{"name": "pytest-benchmark"}', "not a record of this suite"),
-        (b'{"schema_version": 99}', "its schema version is 99, this suite reads up to 1"),
+        (b'{"schema_version": 99}', "its schema version is 99, this suite reads up to 2"),
         (b'{"schema_version": 1}', "run_id: Field required"),
     ],
 )
@@ -79,6 +79,24 @@ def test_a_record_edited_to_nonsense_is_left_out(tmp_path: Path, save: Any, key:
     records = load([tmp_path / "run"])
     assert len(records.trials) == 1
     assert key in records.warnings[0].message
+
+
+def test_records_of_several_environments_in_turn_keep_each_their_own(tmp_path: Path, save: Any) -> None:
+    for block in range(6):
+        save(block=block, userland="ab"[block % 2] * 64, capability=("AVX2", "AVX512")[block // 3])
+    trials = load([tmp_path / "run"]).trials
+    assert [text[0] for text in trials["userland_sha256"]] == ["a", "b"] * 3
+    assert trials["torch_cpu_capability"].tolist() == ["AVX2"] * 3 + ["AVX512"] * 3
+
+
+def test_steps_that_are_nonsense_do_not_take_the_rest_of_the_record_with_them(tmp_path: Path, save: Any) -> None:
+    made = save()
+    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+    found = json.loads(path.read_text())
+    found["steps"] = {"note": "a } in a text", "inner": {"deeper": {}}}
+    path.write_text(json.dumps(found, indent=1))
+    (trial,) = load([tmp_path / "run"]).trials.to_dict("records")
+    assert (trial["throughput_images_per_s"], trial["userland_sha256"]) == (10.0, "a" * 64)
 
 
 def test_a_directory_among_the_records_is_left_out_with_a_warning(tmp_path: Path, save: Any) -> None:

@@ -39,7 +39,7 @@ def test_what_was_not_measured_is_null_and_not_zero(fields: Fields) -> None:
     assert written["steps"] is None
     assert written["clock_ratio"] is None
     assert written["environment"]["host"]["memory_bytes"] is None
-    assert written["schema_version"] == 1
+    assert written["schema_version"] == 2
 
 
 @pytest.mark.parametrize("absent", ["throughput_images_per_s", "elapsed_s"])
@@ -76,7 +76,7 @@ def test_a_throughput_of_zero_is_refused(fields: Fields) -> None:
     "change",
     [
         {"speed": 1},
-        {"schema_version": 2},
+        {"schema_version": 99},
         {"recipe": "secret"},
         {"block": -1},
         {"position": -1},

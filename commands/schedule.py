@@ -1,0 +1,173 @@
+"""``bench sweep schedule``: a sweep at set times, by the timer that the host has."""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from suite.errors import RequestError
+from suite.store import RESULTS
+
+if TYPE_CHECKING:
+    from provisioning.timers.base import Job, Timer
+
+KINDS = ("systemd", "cron", "scrontab")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Timers give a job a shorter one, without the programs that make networks and disks."""
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--every", help="When, in this host's time: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
+@click.option("--name", help="Of the schedule. Default: that of the file.")
+@click.option(
+    "--into", type=click.Path(path_type=Path), help="Each firing makes a directory here. Default: results/NAME."
+)
+@click.option("--baseline", type=click.Path(path_type=Path), help="A run or sweep that every firing is compared with.")
+@click.option("--fail-above", help="A firing has regressed when it is slower than the baseline by more: 5%.")
+@click.option(
+    "--notify", help="Run when a firing fails or regresses: a program with its arguments; no shell. JSON on its input."
+)
+@click.option(
+    "--keep-last", type=int, help="After a firing, only so many directories stay (the baseline too). Default: all."
+)
+@click.option("--with", "kind", type=click.Choice(KINDS), help="Default: the first that this host has.")
+@click.option("--dry-run", is_flag=True, help="Show what would be installed, and do nothing.")
+@click.option("--list", "listing", is_flag=True, help="Show what is installed.")
+@click.option("--remove", metavar="NAME", help="Remove a schedule.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: for machines.")
+def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
+    """Run a sweep at set times: installs a systemd timer, a crontab entry or a Slurm scrontab entry.
+
+    Again with the same name it takes the place of the older one. Entries of others are never touched.
+
+    \b
+    Examples:
+      bench sweep schedule plans/nightly.toml --every "02:00 daily"
+      bench sweep schedule plans/nightly.toml --every "02:00 mon,wed" --baseline results/good --fail-above 5% \\
+          --notify "mail -s regression me@example.org" --keep-last 14
+      bench sweep schedule plans/nightly.toml --every 6h --with cron --dry-run
+      bench sweep schedule --list
+      bench sweep schedule --remove nightly
+    """
+    if options["listing"]:
+        _list(as_json=options["as_json"])
+    elif options["remove"]:
+        _remove(options["remove"])
+    else:
+        _install(options)
+
+
+def _install(options: dict[str, Any]) -> None:
+    from provisioning.timers.choose import TIMERS, choose
+
+    job = job_of(options)
+    if options["dry_run"] and options["kind"]:
+        _show(TIMERS[options["kind"]](), job)
+        return
+    timer = choose(options["kind"])
+    _show(timer, job)
+    if options["dry_run"]:
+        return
+    Path(job.log).parent.mkdir(parents=True, exist_ok=True)
+    changed = timer.install(job)
+    click.echo(f"{'installed' if changed else 'there already'}: {job.name} ({timer.kind}, {job.every.text})", err=True)
+    if why := timer.asleep():
+        click.echo(f"warning: it will not be fired: {why}", err=True)
+
+
+def _show(timer: "Timer", job: "Job") -> None:
+    for place, text in timer.render(job).items():
+        click.echo(f"# {place}:\n{text}")
+
+
+def job_of(options: dict[str, Any]) -> "Job":
+    """Checked whole before anything is installed. Raises RequestError."""
+    from provisioning.timers.base import Job, check_name
+    from suite.every import parse_every
+    from suite.sweep.file import load_sweep
+
+    file = options["file"]
+    if file is None or options["every"] is None:
+        raise RequestError(
+            "what is to be run, and when?",
+            remedy='bench sweep schedule FILE --every "02:00 daily"; or --list, --remove NAME',
+        )
+    load_sweep(file)  # refused now, and not at two in the morning
+    name = check_name(options["name"] or file.stem)
+    into = (options["into"] or RESULTS / name).absolute()
+    return Job(
+        name=name,
+        every=parse_every(options["every"]),
+        argv=(*bench_argv(), "sweep", "schedule-run", str(file.absolute()), "--into", str(into), *_checked(options)),
+        directory=str(Path.cwd()),
+        environment={"PATH": PATH} | {key: os.environ[key] for key in ("VIRTBENCH_HOME",) if key in os.environ},
+        log=f"{into}.log",
+    )
+
+
+def _checked(options: dict[str, Any]) -> list[str]:
+    """The options of ``schedule-run``, each as it will be read there."""
+    from suite.runs import find_runs
+    from suite.units import parse_share
+
+    words: list[str] = []
+    if (options["baseline"] is None) != (options["fail_above"] is None):
+        raise RequestError("--baseline and --fail-above need each other", remedy="give both, or none")
+    if options["baseline"]:
+        if not find_runs([options["baseline"]]):
+            raise RequestError(f"--baseline {options['baseline']} holds no run", remedy="name a run or a sweep")
+        parse_share(options["fail_above"])
+        words += ["--baseline", str(options["baseline"].absolute()), "--fail-above", options["fail_above"]]
+    if options["notify"]:
+        words += ["--notify", shlex.join(notify_argv(options["notify"]))]
+    if options["keep_last"] is not None:
+        if options["keep_last"] < 1:
+            raise RequestError(f"--keep-last {options['keep_last']} would keep nothing", remedy="give a number above 0")
+        words += ["--keep-last", str(options["keep_last"])]
+    return words
+
+
+def notify_argv(text: str) -> list[str]:
+    """A command as it is typed, to its words. Raises RequestError when it has none, or an open quote."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise RequestError(f"--notify {text}: {error}", remedy="quote it as on a command line") from error
+    if not words:
+        raise RequestError("--notify names no program", remedy='write it as "mail -s regression me@example.org"')
+    return words
+
+
+def bench_argv() -> list[str]:
+    """How this very bench is started from anywhere: by its interpreter and its file, both absolute."""
+    return [sys.executable, str(Path(__file__).resolve().parents[1] / "cli.py")]
+
+
+def _list(*, as_json: bool) -> None:
+    from provisioning.timers.choose import present
+
+    found = [(timer.kind, entry) for timer in present() for entry in timer.installed()]
+    if as_json:
+        entries = [{"name": one.name, "when": one.when, "with": kind, "entry": one.line} for kind, one in found]
+        click.echo(json.dumps({"schema_version": 1, "schedules": entries}, indent=1))
+        return
+    for kind, one in found:
+        click.echo(f"{one.name}  {one.when}  ({kind})\n  {one.line}")
+    if not found:
+        click.echo("nothing is scheduled", err=True)
+
+
+def _remove(name: str) -> None:
+    from provisioning.timers.base import check_name
+    from provisioning.timers.choose import present
+
+    check_name(name)
+    removed = [timer.kind for timer in present() if timer.remove(name)]
+    if not removed:
+        raise RequestError(f"there is no schedule {name}", remedy="bench sweep schedule --list shows what there is")
+    click.echo(f"removed: {name} ({', '.join(removed)})", err=True)

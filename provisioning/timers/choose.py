@@ -1,0 +1,31 @@
+"""Which timer a host has."""
+
+from collections.abc import Callable, Mapping
+
+from provisioning.timers.base import Timer
+from provisioning.timers.cron import Cron
+from provisioning.timers.scrontab import Scrontab
+from provisioning.timers.systemd import Systemd
+from suite.errors import RequestError
+
+TIMERS: Mapping[str, Callable[[], Timer]] = {"systemd": Systemd, "cron": Cron, "scrontab": Scrontab}
+"""In the order in which they are tried."""
+
+
+def choose(kind: str | None) -> Timer:
+    """The one that is asked for, or the first that would fire here. Raises RequestError with the reason of each."""
+    made = [TIMERS[kind]()] if kind else [make() for make in TIMERS.values()]
+    reasons = {timer.kind: timer.missing() or (None if kind else timer.asleep()) for timer in made}
+    for timer in made:
+        if reasons[timer.kind] is None:
+            return timer
+    why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise RequestError(
+        f"this host has no timer to install into ({why})",
+        remedy="install and start cron, or choose one with --with; --dry-run only shows the entry",
+    )
+
+
+def present() -> list[Timer]:
+    """Every kind that this host has, awake or not."""
+    return [timer for make in TIMERS.values() if (timer := make()).missing() is None]

@@ -1,0 +1,60 @@
+"""Entries in the user's own crontab."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+
+import psutil
+
+from provisioning.timers import tables
+from provisioning.timers.base import Installed, Job, call
+
+_NO_TABLE = r"(?i)no crontab for |can't open '[^']*': No such file"
+DAEMONS = {"cron", "crond", "cronie", "fcron", "busybox-crond"}
+
+
+class Cron:
+    """See ``base.Timer``. Reads the table with ``-l`` and replaces it as a whole, as ``crontab -e`` does."""
+
+    kind = "cron"
+    program = "crontab"
+
+    def missing(self) -> str | None:
+        return None if shutil.which(self.program) else f"{self.program} is not installed"
+
+    def asleep(self) -> str | None:
+        names = {process.info["name"] for process in psutil.process_iter(["name"])}
+        return None if names & DAEMONS else "no cron daemon is running on this host"
+
+    def lines(self, job: Job) -> list[str]:
+        return [tables.line(job)]
+
+    def render(self, job: Job) -> Mapping[str, str]:
+        return {self.program: "".join(f"{text}\n" for text in self.lines(job))}
+
+    def install(self, job: Job) -> bool:
+        before = self._table()
+        after = tables.with_entry(before, job.name, self.lines(job))
+        return self._replace(before, after)
+
+    def installed(self) -> list[Installed]:
+        return tables.entries(self._table())
+
+    def remove(self, name: str) -> bool:
+        before = self._table()
+        return self._replace(before, tables.without(before, name))
+
+    def _table(self) -> str:
+        """Empty where the user has none; no other failure may be taken for that, or the table would be overwritten."""
+        found = call([self.program, "-l"], allowed=_NO_TABLE)
+        return "" if re.match(_NO_TABLE, found) else found
+
+    def _replace(self, before: str, after: str) -> bool:
+        if before == after:
+            return False
+        with tempfile.NamedTemporaryFile("w", prefix="virtbench-", suffix=".crontab") as file:
+            file.write(after)
+            file.flush()
+            call([self.program, file.name])
+        return True

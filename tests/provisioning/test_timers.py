@@ -1,0 +1,160 @@
+"""Entries of timers: their text, and that those of others stay."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.timers import tables
+from provisioning.timers.base import Job
+from provisioning.timers.choose import TIMERS, choose
+from provisioning.timers.cron import Cron
+from provisioning.timers.scrontab import Scrontab
+from provisioning.timers.systemd import Systemd, quoted
+from suite.errors import CommandError, RequestError
+from suite.every import parse_every
+
+FOREIGN = "MAILTO=me\n# 0 2 * * * old\n\n5 5 * * * /usr/bin/true # virtbench-schedule\n@daily backup --all\n"
+
+
+def job(**changes: Any) -> Job:
+    values: dict[str, Any] = {
+        "name": "night",
+        "every": parse_every("02:00 daily"),
+        "argv": ("/opt/python", "/opt/cli.py", "--notify", "tee 'a b' 100%"),
+        "directory": "/home/me/my runs",
+        "environment": {"PATH": "/usr/bin:/bin"},
+        "log": "/home/me/night.log",
+    }
+    return Job(**(values | changes))
+
+
+def test_the_shell_of_cron_gets_back_every_word_as_it_was(tmp_path: Path) -> None:
+    shown = tmp_path / "it's a log"
+    words = ("/usr/bin/printf", "%s\\n", "tee 'a b'", "$HOME `id` \\ %", '"')
+    text = tables.line(job(argv=words, directory=str(tmp_path), log=str(shown), environment={"A": "b c"}))
+    # As cron does: the five fields go, an escaped % is one, and the rest is the shell's.
+    subprocess.run(["sh", "-c", text.split(None, 5)[5].replace(r"\%", "%")], env={}, check=True)
+    assert shown.read_text().splitlines() == list(words[2:])
+
+
+def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays() -> None:
+    once = tables.with_entry(FOREIGN, "night", [tables.line(job())])
+    assert once.startswith(FOREIGN)
+    assert tables.with_entry(once, "night", [tables.line(job())]) == once
+    other = tables.with_entry(once, "noon", [tables.line(job(name="noon"))])
+    changed = tables.with_entry(other, "night", [tables.line(job(every=parse_every("6h")))])
+    assert [(one.name, one.when) for one in tables.entries(changed)] == [
+        ("noon", "0 2 * * *"),
+        ("night", "0 */6 * * *"),
+    ]
+    assert tables.without(tables.without(changed, "night"), "noon") == FOREIGN
+    assert tables.without(FOREIGN, "night") == FOREIGN
+
+
+def test_a_table_without_a_last_line_break_keeps_its_last_entry() -> None:
+    table = tables.with_entry("1 1 * * * a", "night", [tables.line(job())])
+    assert table.splitlines()[0] == "1 1 * * * a"
+    assert tables.without(table, "night") == "1 1 * * * a\n"
+
+
+def test_the_options_of_a_scrontab_entry_go_with_it_and_those_of_others_stay() -> None:
+    lines = Scrontab().lines(job())
+    assert [line.split("=")[0] for line in lines[:2]] == ["#SCRON --job-name", "#SCRON --chdir"]
+    table = "#SCRON --time=1:00\n3 3 * * * a\n"
+    assert tables.without(tables.with_entry(table, "night", lines), "night") == table
+
+
+def test_a_command_longer_than_cron_takes_is_refused() -> None:
+    with pytest.raises(RequestError, match="cron takes 998"):
+        tables.line(job(directory="/" + "x" * 1000))
+
+
+@pytest.mark.parametrize("change", [{"name": "../x"}, {"name": ""}, {"name": "a b"}, {"directory": "/a\n* * * * * rm"}])
+def test_what_could_become_another_entry_is_refused(change: dict[str, str]) -> None:
+    with pytest.raises(RequestError):
+        job(**change)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """``program("crontab", script)``: puts a program of this name first on the search path."""
+
+    def _program(name: str, script: str) -> Path:
+        place = tmp_path / "bin" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(f"#!/bin/sh\n{script}\n")
+        place.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{place.parent}:/usr/bin:/bin")
+        return place
+
+    return _program
+
+
+STORE = """case "$1" in
+-l) if [ -e "$0.table" ]; then cat "$0.table"; else echo "no crontab for me" >&2; exit 1; fi;;
+*) cp "$1" "$0.table";;
+esac"""
+
+
+@pytest.mark.parametrize(("kind", "timer"), [("crontab", Cron()), ("scrontab", Scrontab())])
+def test_entries_are_kept_by_the_program_that_keeps_the_table(kind: str, timer: Cron, program: Any) -> None:
+    table = Path(f"{program(kind, STORE)}.table")
+    assert timer.installed() == []
+    assert (timer.install(job()), timer.install(job())) == (True, False)
+    assert [one.name for one in timer.installed()] == ["night"]
+    assert table.read_text() == "".join(timer.render(job()).values())
+    assert (timer.remove("night"), timer.remove("night")) == (True, False)
+    assert table.read_text() == ""
+
+
+def test_a_table_that_cannot_be_read_is_never_overwritten(program: Any) -> None:
+    table = Path(f"{program('crontab', STORE.replace('no crontab for me', 'you are not allowed to use this'))}.table")
+    with pytest.raises(CommandError, match="not allowed"):
+        Cron().install(job())
+    assert not table.exists()
+
+
+def test_a_unit_of_systemd_is_installed_listed_and_removed_and_others_stay(tmp_path: Path, program: Any) -> None:
+    called = tmp_path / "called"
+    program("systemctl", f'echo "$@" >>{called}; echo running')
+    timer = Systemd(tmp_path / "units")
+    timer.units.mkdir()
+    (timer.units / "virtbench-mine.timer").write_text("[Timer]\nOnCalendar=daily\n")
+    assert timer.missing() is None
+    assert (timer.install(job()), timer.install(job())) == (True, False)
+    assert [(one.name, one.when) for one in timer.installed()] == [("night", "*-*-* 02:00:00")]
+    assert "enable --now virtbench-night.timer" in called.read_text()
+    assert (timer.remove("night"), timer.remove("night"), timer.remove("mine")) == (True, False, False)
+    assert [path.name for path in timer.units.iterdir()] == ["virtbench-mine.timer"]
+
+
+def test_a_host_whose_first_process_is_not_systemd_has_no_such_timer(program: Any) -> None:
+    program("systemctl", "echo offline; exit 1")
+    assert "does not manage" in str(Systemd().missing())
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    made = job(argv=("/bin/echo", "a 'b' \"c\" 100% $HOME \\"), directory="/tmp")
+    for place, text in Systemd(tmp_path).render(made).items():
+        Path(place).write_text(text)
+    units = [str(tmp_path / f"virtbench-night.{suffix}") for suffix in ("service", "timer")]
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True)
+    assert "virtbench-night" not in done.stderr, done.stderr
+
+
+def test_a_word_is_quoted_as_systemd_reads_it() -> None:
+    assert quoted('a "b" 5% \\') == '"a \\"b\\" 5%% \\\\"'
+
+
+def test_without_any_timer_the_reason_of_each_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(RequestError, match=r"systemd: systemctl is not installed; cron: crontab is not installed; scr"):
+        choose(None)
+    for kind in TIMERS:
+        with pytest.raises(RequestError, match="not installed"):
+            choose(kind)

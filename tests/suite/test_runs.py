@@ -1,0 +1,85 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite.errors import RequestError
+from suite.plan import Plan
+from suite.records import Outcome, TrialRecord
+from suite.runs import Glance, find_run, find_runs, glances, summarise
+from suite.store import Run
+
+MakePlan = Callable[..., Plan]
+MakeRecord = Callable[..., TrialRecord]
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+
+
+@pytest.fixture
+def run(tmp_path: Path, plan: MakePlan, record: MakeRecord) -> Path:
+    store = Run(tmp_path / "results/one")
+    store.begin(plan())
+    store.save(record(trial_id="a", started_at="2026-01-02T00:00:00+00:00"))
+    store.save(record(trial_id="b", started_at="2026-01-01T00:00:00+00:00", **FAILED))
+    return store.directory
+
+
+def test_a_summary_says_what_a_run_is_and_how_its_trials_ended(run: Path) -> None:
+    (run / "trials/c.json").write_text("{")
+    (run / "trials/.d.json.tmp").write_text("{")
+    found = summarise(run)
+    assert (found.run_id, found.scenario, found.blocks, found.problem) == ("one", "synthetic", 2, None)
+    assert (found.ok, found.failed, found.unreadable) == (1, 1, 1)
+    assert (found.started_at[:10], found.last_at[:10]) == ("2026-01-01", "2026-01-02")
+    assert found.size_bytes == sum(path.stat().st_size for path in run.glob("trials/[a-c].json"))
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4])
+def test_a_glance_reads_a_record_however_it_is_formatted(run: Path, indent: int | None) -> None:
+    for path in run.glob("trials/*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()), indent=indent, sort_keys=indent == 4))
+    seen = [(one.trial_id, one.started_at[:10], one.ok) for one in glances(run)]
+    assert seen == [("a", "2026-01-02", True), ("b", "2026-01-01", False)]
+
+
+def test_a_record_whose_outcome_stands_beyond_its_beginning_is_still_told(run: Path, record: MakeRecord) -> None:
+    Run(run).save(record(trial_id="long", options={f"option{number}": "x" * 100 for number in range(100)}))
+    assert [one.ok for one in glances(run) if one.trial_id == "long"] == [True]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"outcome": 1, "started_at": 2}', "[" * 5000, "\x00"])
+def test_a_file_that_is_no_record_is_unreadable_and_no_failure(run: Path, content: str) -> None:
+    (run / "trials/c.json").write_text(content)
+    assert list(glances(run))[2] == Glance("c", "", None, len(content))
+
+
+def test_a_plan_that_cannot_be_read_is_in_the_summary(run: Path) -> None:
+    (run / "plan.json").write_text("{}")
+    assert "is not a plan of this suite" in str(summarise(run).problem)
+    assert summarise(run).ok == 1
+
+
+def test_runs_are_found_themselves_in_a_directory_and_in_sweeps_and_links_are_not_followed(
+    run: Path, tmp_path: Path, plan: MakePlan
+) -> None:
+    results = tmp_path / "results"
+    for name in ("sweep/x", "sweep/y"):
+        Run(results / name).begin(plan())
+    (results / "link").symlink_to(run)
+    (results / "empty").mkdir()
+    assert find_runs([results]) == [run, results / "sweep/x", results / "sweep/y"]
+    assert find_runs([run, run]) == [run]
+    with pytest.raises(RequestError, match="no directory"):
+        find_runs([tmp_path / "gone"])
+
+
+def test_a_run_is_found_by_its_directory_or_its_id(run: Path, tmp_path: Path, plan: MakePlan) -> None:
+    results = tmp_path / "results"
+    Run(results / "s/x").begin(plan())
+    Run(results / "t/x").begin(plan())
+    assert find_run(str(run)) == find_run("one", results) == run
+    assert find_run("t/x", results) == results / "t/x"
+    with pytest.raises(RequestError, match="the name of 2 runs"):
+        find_run("x", results)
+    with pytest.raises(RequestError, match="there is no run two"):
+        find_run("two", results)

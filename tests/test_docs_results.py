@@ -1,0 +1,15 @@
+"""docs/results.md says what every exported column is."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.export import STEP_COLUMNS
+from analysis.fields import COLUMNS
+
+TEXT = (Path(__file__).parents[1] / "docs" / "results.md").read_text()
+
+
+@pytest.mark.parametrize("column", [*(name for name in COLUMNS if name != "metrics"), "path", *STEP_COLUMNS])
+def test_every_column_of_an_export_is_documented(column: str) -> None:
+    assert f"`{column}`" in TEXT

@@ -1,0 +1,117 @@
+"""``bench results …`` as a user calls it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from suite.records import Environment, Environments, Outcome, TrialRecord
+from suite.store import Run
+from tests.suite.conftest import make_plan, make_record
+
+Bench = Callable[..., Result]
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+
+    def _bench(*words: str, **options: Any) -> Result:
+        return CliRunner().invoke(cli.main, ["results", *words], prog_name="bench", **options)
+
+    return _bench
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """results/old and results/new, each with a trial that is ok, and a failed one in new."""
+    for name, year in (("old", 2025), ("new", 2026)):
+        run = Run(tmp_path / "results" / name)
+        run.begin(make_plan())
+        run.save(make_record(run_id=name, trial_id="vm-b000", started_at=f"{year}-01-01T00:00:00+00:00"))
+    run.save(make_record(run_id="new", trial_id="vm-b001", block=1, **FAILED))
+    return tmp_path / "results"
+
+
+def test_runs_are_listed_for_people_and_for_machines(bench: Bench, runs: Path) -> None:
+    told = bench("list").stdout
+    assert told.index("results/old") < told.index("results/new"), "the newest is last"
+    (old, new) = json.loads(bench("list", "--json").stdout)["runs"]
+    assert (old["run_id"], old["ok"], old["failed"]) == ("old", 1, 0)
+    assert (new["run_id"], new["ok"], new["failed"], new["models"]) == ("new", 1, 1, ["resnet50"])
+    assert bench("list", str(runs / "old"), "--json").exit_code == 0
+
+
+def test_without_results_there_is_nothing_to_list_and_it_says_what_to_do(bench: Bench) -> None:
+    done = bench("list")
+    assert done.exit_code == 2
+    assert "what to do" in done.stderr
+
+
+def test_a_run_and_a_record_are_shown(bench: Bench, runs: Path) -> None:
+    assert "failed: vm-b001: boot: no guest" in bench("show", "new").stdout
+    told = json.loads(bench("show", str(runs / "new"), "--json").stdout)
+    assert told["failures"] == [{"trial_id": "vm-b001", "kind": "boot", "message": "no guest"}]
+    assert told["arms"] == [{"model": "resnet50", "target": "vm", "ok": 1, "failed": 1}]
+    assert "throughput: 10 images/s" in bench("show", "new/vm-b000").stdout
+    path = runs / "new/trials/vm-b001.json"
+    assert TrialRecord.model_validate_json(bench("show", str(path), "--json").stdout).outcome.status == "failed"
+    assert bench("show", "nothing").exit_code == 2
+    assert bench("show", "new/nothing").exit_code == 2
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_latest_run_is_shown_when_none_is_named(bench: Bench) -> None:
+    assert json.loads(bench("show", "--json").stdout)["summary"]["directory"] == "results/old", (
+        "by name, as compare has it"
+    )
+
+
+@pytest.mark.usefixtures("runs")
+def test_trials_are_exported_to_a_file_and_to_standard_output(bench: Bench, tmp_path: Path) -> None:
+    assert len(bench("export").stdout.splitlines()) == 4
+    rows = [json.loads(line) for line in bench("export", "results/new", "--format", "jsonl").stdout.splitlines()]
+    assert [row["ok"] for row in rows] == [True, False]
+    assert bench("export", "--format", "parquet").exit_code == 2
+    assert "3 rows" in bench("export", "--format", "parquet", "--out", "a.parquet").stderr
+    assert (tmp_path / "a.parquet").read_bytes()[:4] == b"PAR1"
+
+
+def test_runs_of_unequal_hosts_are_pooled_only_by_force(bench: Bench, runs: Path) -> None:
+    for name in ("a", "b"):
+        run = Run(runs.parent / "from" / name)
+        run.begin(make_plan())
+        host = Environment(hostname=name, kernel=f"6.{len(name)}" if name == "a" else "6.6")
+        run.save(make_record(trial_id=f"vm-{name}", environment=Environments(host=host)))
+    refused = bench("merge", "from/a", "from/b", "--into", "results/all")
+    assert refused.exit_code == 2
+    assert "the hosts are not equal: kernel: a 6.1, b 6.6" in refused.stderr
+    done = bench("merge", "from/a", "from/b", "--into", "results/all", "--force", "--json")
+    assert json.loads(done.stdout)["added"] == ["vm-a", "vm-b"]
+    compared = CliRunner().invoke(cli.main, ["compare", "results/all", "--json"])
+    assert "hosts-differ" in [warning["kind"] for warning in json.loads(compared.stdout)["warnings"]]
+
+
+def test_nothing_is_removed_without_a_rule_or_an_answer(bench: Bench, runs: Path) -> None:
+    assert bench("prune").exit_code == 2
+    assert bench("prune", "--keep-last", "1", input="n\n").exit_code == 2
+    told = bench("prune", "--keep-last", "1", "--dry-run").stdout
+    assert "remove: results/old" in told
+    assert "stay:   results/new (it is among the last 1)" in told
+    assert json.loads(bench("prune", "--keep-last", "1", "--json").stdout)["entries"][1]["kept"] is None
+    assert (runs / "old").is_dir()
+
+
+def test_old_runs_go_when_it_is_confirmed_and_a_baseline_stays(bench: Bench, runs: Path) -> None:
+    assert bench("prune", "--keep-last", "1", "--keep", "results/old", "--yes").exit_code == 0
+    assert (runs / "old").is_dir()
+    done = bench("prune", "--keep-last", "1", input="y\n")
+    assert done.exit_code == 0
+    assert "removed: results/old" in done.stderr
+    assert [path.name for path in runs.iterdir()] == ["new"]

@@ -1,0 +1,185 @@
+"""``bench sweep schedule`` and one firing of it. The sweep itself is answered by the test."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from commands import scheduled
+from provisioning import foreground
+from suite.store import Run, StoreError
+from tests.suite.conftest import make_plan, make_record
+
+Bench = Callable[..., Result]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+    shutil.copy(Path(cli.__file__).parent / "plans/smoke.toml", tmp_path / "night.toml")
+    (tmp_path / "wrong.toml").write_text("nmae = 1\n")
+
+    def _bench(*words: str) -> Result:
+        return CliRunner().invoke(cli.main, ["sweep", *words], prog_name="bench")
+
+    return _bench
+
+
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the next sweep comes to: its exit code, and the images per second of its cell (None writes nothing)."""
+    coming: dict[str, Any] = {"code": 0, "images_per_s": 10.0, "argv": []}
+
+    def run(argv: Sequence[str]) -> int:
+        coming["argv"].append(list(argv))
+        if coming["images_per_s"]:
+            cell(Path(argv[-1]), coming["images_per_s"])
+        return int(coming["code"])
+
+    monkeypatch.setattr(foreground, "run", run)
+    return coming
+
+
+def cell(sweep: Path, images_per_s: float) -> None:
+    run = Run(sweep / "cell")
+    run.begin(make_plan(blocks=3))
+    for block in range(3):
+        made = {"trial_id": f"vm-b{block:03d}", "block": block, "throughput_images_per_s": images_per_s + block / 100}
+        run.save(make_record(**made))
+
+
+def fire(bench: Bench, *words: str) -> tuple[int, dict[str, Any]]:
+    done = bench("schedule-run", "night.toml", "--into", "results/night", *words)
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_a_firing_is_a_directory_of_its_own_with_its_result(bench: Bench, sweeps: dict[str, Any]) -> None:
+    code, result = fire(bench)
+    assert (code, result["outcome"]) == (0, "ok")
+    assert sweeps["argv"][0][-5:] == ["sweep", "run", "night.toml", "--out", result["directory"]]
+    assert json.loads((Path(result["directory"]) / "schedule.json").read_text()) == result
+
+
+@pytest.mark.parametrize(("images_per_s", "outcome", "code"), [(9.8, "ok", 0), (5.0, "regressed", 1), (20.0, "ok", 0)])
+def test_a_firing_is_compared_with_the_baseline(
+    bench: Bench, sweeps: dict[str, Any], tmp_path: Path, images_per_s: float, outcome: str, code: int
+) -> None:
+    cell(tmp_path / "good", 10.0)
+    sweeps["images_per_s"] = images_per_s
+    told = tmp_path / "told"
+    words = ("--baseline", "good", "--fail-above", "5%", "--notify", f"tee '{told}'")
+    found, result = fire(bench, *words)
+    assert (found, result["outcome"]) == (code, outcome)
+    assert [change["metric"] for change in result["changes"]] == ["throughput", "elapsed"]
+    assert told.exists() == bool(code)
+    if code:
+        assert json.loads(told.read_text()) == result
+
+
+def test_a_sweep_that_fails_is_told_and_not_called_a_regression(
+    bench: Bench, sweeps: dict[str, Any], tmp_path: Path
+) -> None:
+    cell(tmp_path / "good", 10.0)
+    for images_per_s in (5.0, None):
+        sweeps |= {"code": 1, "images_per_s": images_per_s}
+        code, result = fire(bench, "--baseline", "good", "--fail-above", "5%")
+        assert (code, result["outcome"]) == (1, "failed")
+        assert "exit code 1" in result["reason"]
+
+
+def test_a_firing_that_shares_nothing_with_the_baseline_has_failed(
+    bench: Bench, sweeps: dict[str, Any], tmp_path: Path
+) -> None:
+    run = Run(tmp_path / "other/cell")
+    run.begin(make_plan())
+    run.save(make_record(target="container", trial_id="c-b000"))
+    assert sweeps["code"] == 0
+    code, result = fire(bench, "--baseline", "other", "--fail-above", "5%")
+    assert (code, result["outcome"]) == (1, "failed")
+    assert "nothing in common" in result["reason"]
+
+
+def test_a_result_that_cannot_be_written_is_told_all_the_same(
+    bench: Bench, sweeps: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _text: str) -> None:
+        raise StoreError(f"cannot write {path}: No space left on device")
+
+    assert sweeps["code"] == 0
+    monkeypatch.setattr(scheduled, "write_atomic", full)
+    code, result = fire(bench, "--notify", f"tee '{tmp_path / 'told'}'")
+    assert (code, result["outcome"]) == (1, "failed")
+    assert "No space left" in json.loads((tmp_path / "told").read_text())["reason"]
+
+
+def test_a_program_to_notify_that_fails_is_an_error(bench: Bench, sweeps: dict[str, Any]) -> None:
+    sweeps["code"] = 1
+    done = bench("schedule-run", "night.toml", "--into", "out", "--notify", "false")
+    assert done.exit_code == 1
+    assert "false ended with exit status 1" in done.stderr
+    done = bench("schedule-run", "night.toml", "--into", "out", "--notify", "/no/such/program")
+    assert "cannot start /no/such/program" in done.stderr
+
+
+def test_old_firings_go_by_the_rule_and_are_named_and_the_baseline_stays(
+    bench: Bench, sweeps: dict[str, Any], tmp_path: Path
+) -> None:
+    assert sweeps["code"] == 0
+    for name in ("a-baseline", "b-old", "c-newest"):
+        cell(tmp_path / "results/night" / name, 10.0)
+    words = ("--baseline", "results/night/a-baseline", "--fail-above", "5%", "--keep-last", "1")
+    _, result = fire(bench, *words)
+    assert result["removed"] == [str(Path("results/night/b-old"))]
+    left = {path.name for path in (tmp_path / "results/night").iterdir() if path.is_dir()}
+    assert left == {"a-baseline", "c-newest", Path(result["directory"]).name}
+
+
+def test_a_second_firing_does_not_run_beside_the_first(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:
+    with Run(tmp_path / "results/night").exclusive():
+        done = bench("schedule-run", "night.toml", "--into", "results/night")
+    assert done.exit_code == 2
+    assert sweeps["argv"] == []
+
+
+def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench: Bench, tmp_path: Path) -> None:
+    cell(tmp_path / "good", 10.0)
+    words = ("--every", "02:00 daily", "--baseline", "good", "--fail-above", "5%", "--notify", "mail me", "--dry-run")
+    shown = bench("schedule", "night.toml", "--with", "cron", *words, "--keep-last", "7").stdout
+    assert shown.splitlines()[1].startswith(f"0 2 * * * cd {tmp_path} && exec /usr/bin/env PATH=")
+    wanted = f"sweep schedule-run {tmp_path}/night.toml --into {tmp_path}/results/night --baseline {tmp_path}/good"
+    assert f"{wanted} --fail-above 5% --notify 'mail me' --keep-last 7".replace("%", r"\%") in shown
+    assert "OnCalendar=*-*-* 02:00:00" in bench("schedule", "night.toml", "--with", "systemd", *words).stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml", "wrong.toml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "what is to be run, and when"),
+        (("night.toml",), "what is to be run, and when"),
+        (("gone.toml", "--every", "1h"), "cannot read gone.toml"),
+        (("wrong.toml", "--every", "1h"), "unknown key nmae"),
+        (("night.toml", "--every", "sometimes"), "is not understood"),
+        (("night.toml", "--every", "1h", "--name", "a/b"), "no name of a schedule"),
+        (("night.toml", "--every", "1h", "--baseline", "."), "need each other"),
+        (("night.toml", "--every", "1h", "--fail-above", "5%"), "need each other"),
+        (("night.toml", "--every", "1h", "--baseline", ".", "--fail-above", "5%"), "holds no run"),
+        (("night.toml", "--every", "1h", "--notify", "'open"), "No closing quotation"),
+        (("night.toml", "--every", "1h", "--notify", " "), "names no program"),
+        (("night.toml", "--every", "1h", "--keep-last", "0"), "would keep nothing"),
+        (("--remove", "../x"), "no name of a schedule"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_refused_before_anything_is_installed(
+    bench: Bench, words: tuple[str, ...], why: str
+) -> None:
+    done = bench("schedule", *words)
+    assert done.exit_code == 2
+    assert why in done.stderr
+    assert "what to do" in done.stderr
