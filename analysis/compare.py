@@ -9,13 +9,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+import pandas as pd
+
 from analysis.conditions import disturbances
 from analysis.costs import ALL_IN, costs, with_costs
 from analysis.effects import interactions, judged, overall, ratios_of
 from analysis.findings import failures, mixtures, refusals, unnormalised
 from analysis.groups import groups
 from analysis.hosts import hosts_differ
+from analysis.interference import interference, isolation
 from analysis.load import Records
+from analysis.metrics import SHARED
 from analysis.noise import against_itself, differing, noise_floors, replicas
 from analysis.pairs import plain, to_baseline, with_variants
 from analysis.results import Comparison, Group, Job, Overall
@@ -47,6 +51,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     floors, itself = noise_floors(ok, again, metrics), against_itself(again, metrics, margin)
     switched, refused = switches(every_ok, metrics, margin, force=force)
     taken = costs(ok, formed.pairs)
+    beside = interference(every_ok, margin, force=force)
     found = [
         replace(
             group,
@@ -71,15 +76,27 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
                 *hosts_differ(trials),
                 *failures(trials),
                 *mixtures(plain(trials)),
-                *refusals(formed.refused),
+                *refusals(_to_warn(formed.refused)),
                 *refused,
             ),
-            *(*unnormalised(found), *differing(again, metrics), *disturbances(every_ok)),
+            *beside.warnings,
+            *(
+                *unnormalised([one for one in found if one.job.scenario != SHARED]),
+                *differing(again, metrics),
+                *disturbances(every_ok),
+            ),
         ),
         overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin)),
+        interference=beside.found,
+        isolation=isolation(beside, margin),
         margin=margin,
         warmup_trials=records.warmup_trials,
     )
+
+
+def _to_warn(refused: pd.DataFrame) -> pd.DataFrame:
+    """Jobs that share the machine are held against themselves alone, and on bare metal they may have all of it."""
+    return refused[refused["scenario"] != SHARED]
 
 
 class _Placed(Protocol):

@@ -80,6 +80,15 @@ class _DataUse(BaseModel):
     damaged: _Count = 0
 
 
+class _Aggression(BaseModel):
+    before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class _Aggressor(BaseModel):
+    aggression: _Aggression | None = None
+
+
 class _Details(BaseModel):
     devices: Any = None  # details promise nothing
 
@@ -139,6 +148,8 @@ class Apart(BaseModel):
     open_s: _Seconds | None = None
     metrics: dict[str, Probed] = {}
     data_use: _DataUse | None = None
+    aggressor: _Name | None = None
+    aggressors: list[_Aggressor] = []
     clock_ratio: _Positive | None = None
     substitutes: list[str] = []
     conditions: _Conditions | None = None
@@ -183,6 +194,7 @@ class Apart(BaseModel):
             sum(resources.energy_j.values()) if resources.energy_j else None,
             devices if isinstance(devices, int) and devices > 0 else None,
             *(self._data() if self.data_use else _NO_DATA),
+            *(self.aggressor, *self._aggressor_rates()),
             self.metrics or None,
         )
 
@@ -193,6 +205,12 @@ class Apart(BaseModel):
             (used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NO_DATA
         )
 
+    def _aggressor_rates(self) -> tuple[float | None, float | None]:
+        """Of all aggressors together, before the victim was launched and beside it; None where one is unknown."""
+        at_work = [one.aggression for one in self.aggressors if one.aggression]
+        before, beside = [one.before_per_s for one in at_work], [one.beside_per_s for one in at_work]
+        return _sum(before), _sum(beside)
+
 
 class Fields(Apart):
     """The part of ``suite.records.TrialRecord`` that is read here; a test holds the two together."""
@@ -201,6 +219,11 @@ class Fields(Apart):
 
     def row(self) -> tuple[Any, ...]:
         return self.row_in(self.environment)
+
+
+def _sum(rates: list[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known and len(known) == len(rates) else None
 
 
 def _lines(mitigations: dict[str, str] | None) -> str | None:
@@ -236,6 +259,7 @@ COLUMNS = (
     *USED,
     "devices",
     *("data_sha256", "data_bytes", "images_read", "damaged"),
+    *("aggressor", "aggressor_before_per_s", "aggressor_beside_per_s"),
     "metrics",
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,

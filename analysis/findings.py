@@ -21,11 +21,13 @@ def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
     """One per target and model that has failed trials, with the first of them."""
     if trials["ok"].all():
         return
-    arms = trials.assign(ablation=trials["ablation"].fillna(""))
-    of = arms.groupby([*ROW, "ablation"])["ok"].transform("size")
-    for _, failed in arms[~arms["ok"]].groupby([*ROW, "ablation"]):
+    arms = trials.assign(ablation=trials["ablation"].fillna(""), aggressor=trials["aggressor"].fillna(""))
+    arm = [*ROW, "ablation", "aggressor"]
+    of = arms.groupby(arm)["ok"].transform("size")
+    for _, failed in arms[~arms["ok"]].groupby(arm):
         first = failed.iloc[0]
         target = f"{first['target']}, {switched(first['ablation'])}" if first["ablation"] else first["target"]
+        target += f", beside {first['aggressor']}" if first["aggressor"] else ""
         error = f"{first['error_kind']}: {first['error_message']}"
         yield FailedTrials(_what(first), target, len(failed), int(of[failed.index[0]]), error, Path(first["path"]))
 

@@ -27,6 +27,7 @@ FLOATS = (
     *("batch", "image_px", "warmup_steps", "steps"),
     *USED,
     *("devices", "data_bytes", "images_read", "damaged"),
+    *("aggressor_before_per_s", "aggressor_beside_per_s"),
 )
 _CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target")
 

@@ -10,6 +10,7 @@ from analysis.fields import Probed
 from analysis.warnings import AnalysisWarning, MetricRedefined
 
 PROBE = "probe"
+SHARED = "shared"
 """The scenario whose model is the name of a probe, and which has metrics in place of a throughput."""
 Better = Literal["more", "less"]
 

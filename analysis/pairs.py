@@ -56,13 +56,13 @@ def _data_of_run(trials: pd.DataFrame) -> pd.Series:
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials of the targets as they are, without those that have a property switched."""
-    return trials[trials["ablation"].isna()]
+    """The trials of the targets as they are: without those that have a property switched, or an aggressor beside."""
+    return trials[trials["ablation"].isna() & trials["aggressor"].isna()]
 
 
 def baseline(trials: pd.DataFrame) -> pd.DataFrame:
     """Bare metal as it is."""
-    return trials[(trials["target"] == BASELINE) & trials["ablation"].isna()]
+    return plain(trials[trials["target"] == BASELINE])
 
 
 def _variants(settings: pd.DataFrame) -> pd.Series:

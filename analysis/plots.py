@@ -5,8 +5,9 @@ As in Lin, Pai and Chou (2018), bars grouped by model, one per target, normalise
     figure-2-synthetic-throughput   figure-4-real-throughput
     figure-3-synthetic-elapsed      figure-5-real-elapsed
 
-and figure-6 to figure-9 of distributed runs. What the paper does not have (the opening of targets, the
-probes, the ablations) has names without a number: synthetic-opening, probe-disk. Where one scenario has several jobs,
+and figure-6 to figure-9 of distributed runs; figure-10-shared is of jobs beside each other. What the paper has not
+(the opening of targets, the probes, the ablations, the heat map of interference) has names without a number:
+synthetic-opening, probe-disk. Where one scenario has several jobs,
 what tells them apart stands between the scenario and the metric.
 """
 
@@ -18,9 +19,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from analysis.drawing.bars import figure, probe_figure
+from analysis.drawing.beside import heat_map, losses
 from analysis.drawing.dots import spread
 from analysis.drawing.style import save, svg
-from analysis.metrics import METRICS, PROBE
+from analysis.interference import SHARED_METRICS
+from analysis.metrics import METRICS, PROBE, SHARED
 from analysis.reference import Key, kind_of
 from analysis.results import Comparison, Group, Job
 from suite.errors import RequestError
@@ -61,7 +64,7 @@ def draw(comparison: Comparison, directory: Path, reference: Mapping[Key, float]
         directory.mkdir(parents=True, exist_ok=True)
         for job in jobs:
             groups = [group for group in comparison.groups if group.job == job]
-            for found in figures(groups, jobs, reference or {}):
+            for found in figures(groups, jobs, reference or {}, comparison):
                 paths += save(found.chart, [directory / f"{found.stem}.png", directory / f"{found.stem}.svg"])
     except OSError as error:
         raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
@@ -69,10 +72,19 @@ def draw(comparison: Comparison, directory: Path, reference: Mapping[Key, float]
 
 
 def figures(
-    groups: Sequence[Group], jobs: Sequence[Job], reference: Mapping[Key, float] = _NO_REFERENCE
+    groups: Sequence[Group],
+    jobs: Sequence[Job],
+    reference: Mapping[Key, float] = _NO_REFERENCE,
+    comparison: Comparison | None = None,
 ) -> Iterator[Named]:
-    """Of the groups of one job among ``jobs``: one per metric that was measured, or one per probe."""
+    """Of the groups of one job among ``jobs``: one per metric that was measured, or one per probe.
+
+    Of jobs that share the machine, what ``comparison`` says of them beside each other.
+    """
     job = groups[0].job
+    if job.scenario == SHARED:
+        yield from _beside(job, jobs, comparison)
+        return
     if job.scenario == PROBE:
         for group in groups:
             if any(summary.estimates for summary in group.targets):
@@ -88,6 +100,20 @@ def figures(
             stem = "-".join([*([f"figure-{place}"] if place else []), *_name(job, jobs), metric.name])
             caption = f"{title}{' (numbered as in the paper)' if place else ''}"
             yield Named(stem, caption, figure(groups, metric, reference, title))
+
+
+def _beside(job: Job, jobs: Sequence[Job], comparison: Comparison | None) -> Iterator[Named]:
+    found = [one for one in comparison.interference if one.job == job and not one.ablation] if comparison else []
+    paper = [one for one in found if one.aggressor == "alexnet"]
+    name, *rest = _name(job, jobs)
+    for metric in SHARED_METRICS[:2]:
+        if any(metric.name in one.effects for one in paper):
+            title = f"Figure 10: {metric.name} beside AlexNet, shared scenario"
+            stem = "-".join(["figure-10", name, *rest, metric.name])
+            yield Named(stem, f"{title} (numbered as in the paper)", losses(paper, metric, title))
+    if any("throughput" in one.effects for one in found):
+        title = "Interference: throughput that victims lose beside aggressors"
+        yield Named("-".join([name, "interference", *rest]), title, heat_map(found, title))
 
 
 def paper_figure(job: Job, metric: str) -> int | None:

@@ -139,6 +139,11 @@ def _blocks_and_data(plan: Plan) -> Iterator[str]:
         yield from ("--cache", plan.page_cache)
     for name in plan.ablations:
         yield from ("--ablate", name)
+    if plan.sharing:
+        yield from (word for name in plan.sharing.aggressors for word in ("--aggressor", name))
+        yield from ("--aggressors", str(plan.sharing.copies), "--bare-metal-cpus", plan.sharing.bare_metal_cpus)
+        if "aggressor_batch" in plan.options:
+            yield from ("--aggressor-batch", plan.options["aggressor_batch"])
     if plan.warmup_blocks or plan.blocks > 1:
         yield from ("--warmup-blocks", str(plan.warmup_blocks))
     if plan.aa:

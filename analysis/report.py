@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from analysis import expenses, words
+from analysis import beside, expenses, words
 from analysis.attribution import explain
 from analysis.compare import compare
 from analysis.explanation import UNEXPLAINED, Explained, Explanation
@@ -50,7 +50,9 @@ def write_report(records: Records, path: Path, *, margin: float = MARGIN, force:
 def render(records: Records, comparison: Comparison, explained: Explained) -> str:
     """The page as text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(words=words, expenses=expenses, grid=grid, bars=_bars, step_lines=step_lines)
+    environment.globals.update(
+        beside=beside, words=words, expenses=expenses, grid=grid, bars=_bars, step_lines=step_lines
+    )
     environment.globals.update(seconds=seconds, share=share, interval=interval, prediction_lines=prediction_lines)
     template = environment.from_string((files("analysis") / TEMPLATE).read_text(encoding="utf-8"))
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]
@@ -81,19 +83,21 @@ def _section(comparison: Comparison, explained: Explained, job: Job, records: Re
         if job.scenario == PROBE
         else [line for group in groups for line in answers(group, explanations, comparison.margin)],
         "overall": list(words.overall_lines(comparison, job)),
-        "pictures": _pictures(groups, _jobs(comparison), records),
+        "beside": beside.matrix(comparison, job) if job in beside.jobs(comparison) else None,
+        "beside_lines": list(beside.lines(comparison, job)),
+        "pictures": _pictures(comparison, groups, records),
         "explanations": explanations,
     }
 
 
-def _pictures(groups: Sequence[Group], jobs: Sequence[Job], records: Records) -> list[Picture]:
+def _pictures(comparison: Comparison, groups: Sequence[Group], records: Records) -> list[Picture]:
     # Here and not above: matplotlib takes a second to import, and who renders without pictures need not wait.
     from analysis.plots import figures, spread, svg
 
     text = "relative to bare metal; the table holds the values"
     found = [
         Picture(_uri(svg(one.chart)), one.caption, f"{one.caption}, {text}")
-        for one in figures(groups, jobs, normalised())
+        for one in figures(groups, _jobs(comparison), normalised(), comparison)
     ]
     if chart := spread(groups, records.trials):
         text = "throughput of every single trial relative to bare metal's mean, one dot per trial"

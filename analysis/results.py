@@ -109,6 +109,40 @@ class AblationEffect:
 
 
 @dataclass(frozen=True)
+class Interference:
+    """A victim beside an aggressor, over the same victim alone on the same target in the same blocks."""
+
+    job: Job
+    model: str
+    target: str
+    ablation: str
+    """Switched in both; empty where nothing is."""
+    aggressor: str
+    effects: Mapping[str, Effect]
+    """By the metric's name: throughput, elapsed, step-p99 (the 99th percentile of a trial's steps) and cpu-time. A CPU
+    time that grows less than elapsed means waiting for CPUs; one that grows with it means slower computing."""
+    noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
+    """By the metric's name: what the victim alone shows against itself."""
+    kept: Effect | None = None
+    """The aggressor's own speed beside the victim, over that of the same aggressor before the victim was launched."""
+    steal_shares: tuple[float | None, float | None] = (None, None)
+    """Of the envelope's CPU time, alone and beside: what a hypervisor below this machine took."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How much a target's victims keep: the geometric mean of their throughput ratios over the ``cells`` (victims and
+    aggressors) that every target has. The first of a job isolates best."""
+
+    job: Job
+    target: str
+    cells: int
+    effect: Effect
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Cost:
     """What one target takes of the host, per ``unit``: all-in is everything that serves the target, the job included,
     by the host's accounting; inside is the job by its own. Under emulation the two clocks need not agree.
@@ -162,6 +196,8 @@ class Comparison:
     warnings: tuple[AnalysisWarning, ...]
     overall: tuple[Overall, ...] = ()
     """Empty for a single model."""
+    interference: tuple[Interference, ...] = ()
+    isolation: tuple[Isolation, ...] = ()
     margin: float = MARGIN
     warmup_trials: int = 0
     """Left out of everything, by the rule that says which blocks are warm-up."""

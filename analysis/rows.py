@@ -75,6 +75,24 @@ def ablation_rows(comparison: Comparison) -> Iterator[Row]:
             yield {**asdict(one.job), **what, **_effect(effect), "notes": list(one.notes)}
 
 
+def interference_rows(comparison: Comparison) -> Iterator[Row]:
+    for one in comparison.interference:
+        what = {"model": one.model, "target": one.target, "ablation": one.ablation, "aggressor": one.aggressor}
+        alone, beside = one.steal_shares
+        more = {"steal_share_alone": alone, "steal_share_beside": beside, "notes": list(one.notes)}
+        kept = {f"kept_{name}": value for name, value in (_ratio(one.kept) if one.kept else {}).items()}
+        for name, found in one.effects.items():
+            floor = one.noise_floors.get(name)
+            floors = {"noise_floor": floor.share if floor else None, "noise_method": floor.method if floor else None}
+            yield {**asdict(one.job), **what, "metric": name, **_effect(found), **floors, **kept, **more}
+
+
+def isolation_rows(comparison: Comparison) -> Iterator[Row]:
+    for rank, one in enumerate(comparison.isolation, start=1):
+        what = {"target": one.target, "rank": rank, "cells": one.cells, "metric": "throughput"}
+        yield {**asdict(one.job), **what, **_effect(one.effect), "notes": list(one.notes)}
+
+
 def cost_rows(comparison: Comparison) -> Iterator[Row]:
     for one in comparison.costs:
         row = asdict(one)

@@ -29,8 +29,9 @@ def switches(
     ratios: dict[str, dict[_Key, pd.Series[float]]] = {metric.column: {} for metric in metrics}
     notes: dict[_Key, tuple[str, ...]] = {}
     warnings: list[Incomparable] = []
-    for name in ok["ablation"].dropna().unique():
-        own = ok[ok["ablation"] == name]
+    undisturbed = ok[ok["aggressor"].isna()]
+    for name in undisturbed["ablation"].dropna().unique():
+        own = undisturbed[undisturbed["ablation"] == name]
         pairs = pair(own, plain(ok), list(ratios), same=["target"])
         found = usable(pairs, force=force, switched=ABLATIONS[name].differs if name in ABLATIONS else ())
         warnings += refusals(found.refused, "the same target as it is", str(name))

@@ -31,10 +31,20 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from analysis import expenses, words
+from analysis import beside, expenses, words
 from analysis.grid import Cell, Grid, Head, grid
 from analysis.results import Comparison, Group
-from analysis.rows import KEYS, aa_rows, ablation_rows, cost_rows, interaction_rows, overall_rows, rows
+from analysis.rows import (
+    KEYS,
+    aa_rows,
+    ablation_rows,
+    cost_rows,
+    interaction_rows,
+    interference_rows,
+    isolation_rows,
+    overall_rows,
+    rows,
+)
 from analysis.words import ends, explanation, group_lines, number, overall_lines, times, warmup_line
 
 __all__ = ["KEYS", "Terminal", "as_csv", "as_json", "as_markdown", "rows", "warning_lines"]
@@ -46,7 +56,8 @@ def as_json(comparison: Comparison) -> str:
     advice). With the keys of the rows that they share: ``overall`` holds ratios over all models, ``interactions``
     container-vm's over the product of container's and vm's, ``aa`` the second bare-metal trial's over the first's, and
     ``ablations`` a switched target's over the same target as it is. ``costs`` is what targets take of the host; see
-    ``results.Cost``. ``warmup_trials`` were left out of all."""
+    ``results.Cost``. ``interference`` is a victim beside an aggressor over the same alone, ``isolation`` ranks the
+    targets; see ``results.Interference``. ``warmup_trials`` were left out of all."""
     return json.dumps(
         {
             "schema_version": 1,
@@ -58,6 +69,8 @@ def as_json(comparison: Comparison) -> str:
             "aa": list(aa_rows(comparison)),
             "ablations": list(ablation_rows(comparison)),
             "costs": list(cost_rows(comparison)),
+            "interference": list(interference_rows(comparison)),
+            "isolation": list(isolation_rows(comparison)),
             "warmup_trials": comparison.warmup_trials,
             "warnings": [warning.as_json() for warning in comparison.warnings],
         },
@@ -86,6 +99,9 @@ def as_markdown(comparison: Comparison) -> str:
         if caption := expenses.caption(group):
             costs = [expenses.cells(cost) for cost in group.costs]
             lines += [_escaped(caption), "", *_pipes(expenses.HEADER, costs), ""]
+    for job in beside.jobs(comparison):
+        lines += [f"### {beside.TITLE}: {_escaped(str(job))}", "", *_markdown(beside.matrix(comparison, job))]
+        lines += ["", *(f"- {_escaped(line)}" for line in beside.lines(comparison, job)), ""]
     for job in dict.fromkeys(overall.job for overall in comparison.overall):
         lines += [f"### all models: {_escaped(str(job))}", ""]
         lines += [*(f"- {_escaped(line)}" for line in overall_lines(comparison, job)), ""]
@@ -128,6 +144,12 @@ class Terminal:
             if group.costs:
                 yield Text(expenses.caption(group), style="dim")
                 yield _fitting(console, options, _costs(group), _cost_list(group))
+            yield Text()
+        for job in beside.jobs(self.comparison):
+            yield Text(beside.TITLE, style="bold").append(f"  {job}", style="not bold")
+            laid = beside.matrix(self.comparison, job)
+            yield _fitting(console, options, _table(laid), _list(laid))
+            yield from (Text(line, style="dim") for line in beside.lines(self.comparison, job))
             yield Text()
         for job in dict.fromkeys(overall.job for overall in self.comparison.overall):
             yield Text("all models", style="bold").append(f"  {job}", style="not bold")

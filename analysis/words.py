@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.metrics import METRICS, Metric
+from analysis.metrics import METRICS, SHARED, Metric
 from analysis.results import AblationEffect, Comparison, Effect, Estimate, Group, Job, switched
 from analysis.statistics import Verdict
 from suite.plan import BASELINE
@@ -46,6 +46,8 @@ def ratio(found: Effect | Estimate) -> str:
 def group_lines(group: Group) -> Iterator[str]:
     """What is known of a group besides its targets: bare metal's own noise, whether the layers add up, and what was
     switched."""
+    if group.job.scenario == SHARED:
+        yield "the victim alone, the instances beside it idle: what is beside aggressors is held against this"
     floors: dict[str, list[str]] = {}
     for metric in group.metrics:
         if floor := group.noise_floors.get(metric.name):

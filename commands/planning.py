@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commands.sharing import check_shares, sharing_of, victims
 from suite.cluster import Cluster, check_memory, cpus_are_shared
 from suite.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
 from suite.lab import LabSpec, parse_lab
 from suite.plan import BASELINE, TARGETS, Plan
-from suite.profiles import Profile, get_profile, make_workload
+from suite.profiles import MODELS, Profile, get_profile, make_workload
+from suite.sharing import VICTIMS
 
 if TYPE_CHECKING:
     from provisioning.doctor import Check
@@ -78,6 +80,20 @@ def _words(option: str, text: str | None, form: str, example: str) -> tuple[str,
     return words
 
 
+def models_of(options: Options) -> tuple[str, ...]:
+    """What is trained. Raises RequestError for a victim's name where there is no victim."""
+    shared = options["scenario"] == "shared"
+    if not options["models"]:
+        # The smoke profile proves the path, and on an emulated CPU every victim takes minutes.
+        return VICTIMS if shared and options["profile"] != "smoke" else ("resnet50",)
+    named: tuple[str, ...] = options["models"]
+    if shared or set(named) <= set(MODELS):
+        return named
+    if named != VICTIMS:
+        raise RequestError("--model alexnet-small is a victim", remedy="use --scenario shared, or alexnet with --batch")
+    return MODELS
+
+
 def data_of(options: Options) -> tuple[str, Dataset | None]:
     """The name of the data and, where they are files, the data set."""
     from provisioning.home import home
@@ -106,11 +122,16 @@ def plan_of(
     from suite import ablations
 
     _check_blocks(options, targets)
+    _refuse_foreign(options)
     ablations.check(options["ablations"], targets)
     refuse_ablations(options["ablations"], choices, options["recipe"])
     profile = get_profile(options["profile"])
     cluster = cluster_of(options, choices, targets)
-    envelope = _envelope(options, profile, len(cluster.roles) if cluster else 1)
+    instances = len(cluster.roles) if cluster else 1 + (options["copies"] or 1) * (options["scenario"] == "shared")
+    envelope = _envelope(options, profile, instances)
+    sharing = sharing_of(options, profile)
+    if sharing:
+        check_shares(sharing, envelope, targets, note)
     if cluster:
         check_memory(envelope, len(cluster.roles), LEAST_INSTANCE_BYTES)
         if cpus_are_shared(envelope, len(cluster.roles)):
@@ -141,6 +162,7 @@ def plan_of(
         dataset=dataset,
         page_cache=(options["cache"] or "cold") if dataset else None,
         cluster=cluster,
+        sharing=sharing,
         scratch_bytes=_scratch_bytes(options, profile),
         options={**choices.options(), **_scenario_options(options), "isa": options["isa"]},
     )
@@ -148,12 +170,32 @@ def plan_of(
     return plan
 
 
+def _refuse_foreign(options: Options) -> None:
+    """Options of a shared machine say nothing elsewhere."""
+    if options["scenario"] == "shared":
+        return
+    given = [
+        name
+        for name, usual in (("aggressors", ("alexnet",)), ("bare_metal_cpus", "unrestricted"))
+        if options[name] != usual
+    ]
+    given += [name for name in ("copies", "aggressor_batch") if options[name] is not None]
+    if given:
+        words = {"aggressors": "aggressor", "copies": "aggressors"}
+        name = words.get(given[0], given[0]).replace("_", "-")
+        raise RequestError(f"--{name} is about jobs beside each other", remedy="use --scenario shared")
+
+
 def _check_blocks(options: Options, targets: tuple[str, ...]) -> None:
     if options["until"] and options["blocks"]:
         raise RequestError("--until and --blocks exclude each other", remedy="use --max-blocks with --until")
+    if options["until"] and options["scenario"] == "shared":
+        raise RequestError(
+            "--until is about ratios to bare metal, and --scenario shared has others", remedy="use --blocks"
+        )
     if options["until"] and len(targets) < 2 and not options["aa"]:
         raise RequestError("--until needs ratios", remedy="add a --target, or --aa for bare metal against itself")
-    if (options["until"] or options["aa"]) and BASELINE not in targets:
+    if (options["until"] or options["aa"]) and BASELINE not in targets and options["scenario"] != "shared":
         raise RequestError("--until and --aa need bare metal in the run", remedy=f"add --target {BASELINE}")
 
 
@@ -210,6 +252,8 @@ def _workloads(options: Options, profile: Profile) -> dict[str, Any]:
     if options["scenario"] == "probe":
         return {}
     changed = {key: options[key] for key in ("batch", "image_px", "steps", "warmup_steps") if options[key] is not None}
+    if options["scenario"] == "shared":
+        return victims(profile, options["models"], changed)
     return {model: make_workload(profile, model, changed) for model in options["models"]}
 
 
@@ -229,6 +273,9 @@ def fio_job_of(options: Options) -> str | None:
 def _scratch_bytes(options: Options, profile: Profile) -> dict[str, int]:
     from scenarios.probe import DISK, scratch_bytes
 
+    if options["scenario"] == "shared":
+        room = scratch_bytes(options["aggressors"], profile.name)
+        return dict.fromkeys(options["models"], room) if room else {}
     if options["scenario"] != "probe":
         return {}
     needed = scratch_bytes(options["probes"], profile.name, options["fio_job"])
@@ -243,6 +290,11 @@ def _scenario_options(options: Options) -> dict[str, str]:
     if options["scenario"] == "real":
         workers = options["loader_workers"]
         chosen |= {"decoder": options["decoder"], "loader_workers": "auto" if workers is None else str(workers)}
+    if options["scenario"] == "shared":
+        # What differs among aggressors is their own; this is common to all trials, and tells runs apart.
+        chosen |= {"copies": str(options["copies"] or 1), "bare_metal_cpus": options["bare_metal_cpus"]}
+        if options["aggressor_batch"]:
+            chosen["aggressor_batch"] = str(options["aggressor_batch"])
     if job := options["fio_job"]:
         chosen["fio_job"] = hashlib.sha256(job.encode()).hexdigest()
     return chosen

@@ -44,11 +44,12 @@ def ready(options: dict[str, Any], note: "Note", checks: "list[Check] | None" = 
 
     ``checks``: what ``doctor.examine`` gave, where it was asked already.
     """
-    from commands.planning import carried, choices_of, data_of, fio_job_of, plan_of
+    from commands.planning import carried, choices_of, data_of, fio_job_of, models_of, plan_of
     from provisioning.doctor import examine
 
+    options = {**options, "models": models_of(options)}
     data = data_of(options)
-    options = {**options, "fio_job": fio_job_of(options)}
+    options["fio_job"] = fio_job_of(options)
     scenario = scenario_of(options)
     if checks is None:
         note("checking this machine")

@@ -14,7 +14,8 @@ from suite.ablations import ABLATIONS
 from suite.cluster import CONTAINER_NETWORKS, STRATEGIES
 from suite.errors import RequestError
 from suite.plan import TARGETS, Plan
-from suite.profiles import MODELS, PROFILES
+from suite.profiles import PROFILES
+from suite.sharing import AGGRESSORS, BARE_METAL_CPUS, VICTIMS
 from suite.store import Run, new_run_directory
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 # As their registries have them; a test holds them together. Not imported: the help of bench is to be there at once.
 ENGINES = ("docker", "podman", "runc")
-SCENARIOS = ("synthetic", "real", "probe", "distributed")
+SCENARIOS = ("synthetic", "real", "probe", "distributed", "shared")
 PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
 
 
@@ -34,7 +35,7 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     callback=choice(SCENARIOS),
     show_default=True,
     help="synthetic: training on data in memory. real: on images from the disk. probe: what a layer costs in "
-    "itself. distributed: one job over several instances.",
+    "itself. distributed: one job over several instances. shared: a job alone and beside another on the same machine.",
 )
 @click.option(
     "--target",
@@ -48,10 +49,9 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     "--model",
     "models",
     multiple=True,
-    default=("resnet50",),
-    callback=choice(MODELS, several=True),
-    show_default=True,
-    help="inception_v3, resnet50, alexnet, or all. Repeatable.",
+    callback=choice(VICTIMS, several=True),
+    help="inception_v3, resnet50, alexnet, or all; with --scenario shared also alexnet-small (its small batch). "
+    "Repeatable. Default: resnet50; all with --scenario shared, but for the smoke profile.",
 )
 @click.option(
     "--probe",
@@ -130,6 +130,26 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     show_default=True,
     help="Of containers in a lab. overlay: VXLAN between the nodes, as flannel makes it. host: the node's own.",
 )
+@click.option(
+    "--aggressor",
+    "aggressors",
+    multiple=True,
+    default=("alexnet",),
+    callback=choice(AGGRESSORS, several=True),
+    show_default=True,
+    help="With --scenario shared: what runs beside the victim. alexnet, resnet50, inception_v3 train; disk (fio), "
+    "memory (triad), network (iperf3 to itself), cpu (matrix products); or all. Repeatable: one at a time.",
+)
+@number("--aggressors", "copies", help="How many instances run the aggressor, all the same. Default: 1.")
+@number("--aggressor-batch", help="Images per step of an aggressor that trains. Default: the profile's.")
+@click.option(
+    "--bare-metal-cpus",
+    default="unrestricted",
+    callback=choice(BARE_METAL_CPUS),
+    show_default=True,
+    help="With --scenario shared. unrestricted: jobs on bare metal all have the whole envelope, as in the paper. "
+    "equal: each has a share of its own, as on other targets.",
+)
 @number("--comm-timeout", help="Seconds after which a silent rank is given up. Default: 60; 600 with emulated VMs.")
 @click.option("--cpus", help="How many (2), or which (0-1,4). Default: all that this process may use.")
 @click.option("--memory", help="Of every target, such as 4G. Default: the profile's.")
@@ -181,6 +201,8 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench run --scenario real --data generated --cache cold --target all --profile smoke
       bench run --scenario probe --probe disk --probe memory --target all
       bench run --scenario distributed --target container --lab nodes=3,rate=1gbit
+      bench run --scenario shared --target all --profile smoke
+      bench run --scenario shared --target bare-metal --target container --aggressor disk --aggressor memory
       bench run --target bare-metal --target container --model all --repeat 10 --engine podman
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
       bench run --target all --aa --until 2% --budget 2h

@@ -15,26 +15,33 @@ from provisioning.gpu_usage import GpuSampler
 from provisioning.serving import Reading, Serving
 from suite.interfaces import Instance, Node
 from suite.plan import Trial
-from suite.records import Conditions, Resources
+from suite.records import Conditions, Resources, Usage
 
 
 def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount":
     """For the opened instances of the trial."""
-    return HostAccount(trial.envelope.cpus, [instance.node for instance in instances])
+    nodes = [instance.node for instance in instances]
+    return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.sharing else len(nodes))
 
 
 class HostAccount:
-    """See ``suite.interfaces.Account``. It is entered once."""
+    """See ``suite.interfaces.Account``. It is entered once.
 
-    def __init__(self, cpus: Sequence[int], nodes: Sequence[Node]) -> None:
+    Of nodes that share the machine the first ``victims`` are those that the resources are of; what serves the others is
+    told apart, and is no stranger to the conditions.
+    """
+
+    def __init__(self, cpus: Sequence[int], nodes: Sequence[Node], *, victims: int | None = None) -> None:
         self._cpus = cpus
         self._nodes = nodes
+        self._victims = nodes[:victims]
         self.conditions: Conditions | None = None
         self.resources: Resources | None = None
 
     def __enter__(self) -> None:
         begin_s = time.thread_time()
         self._serving = Serving.of(self._nodes)
+        self._of_victims = Serving.of(self._victims) if len(self._victims) < len(self._nodes) else None
         groups = [served.group for served in self._serving.served if served.group]
         self._host = Host(self._cpus, [ControlGroup.of_process("self"), *groups])
         self._gpus = GpuSampler()
@@ -47,16 +54,28 @@ class HostAccount:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         begin_s = time.thread_time()
-        host, energy, reading = self._read()
-        host_before, energy_before, reading_before = self._before
+        host, energy, reading, of_victims = self._read()
+        host_before, energy_before, reading_before, of_victims_before = self._before
         serving = self._serving.usage(reading_before, reading)
         conditions = self._host.conditions(host_before, host, serving.cpu_s)
+        beside = None
+        if self._of_victims and of_victims and of_victims_before:
+            everything, serving = serving, self._of_victims.usage(of_victims_before, of_victims)
+            beside = rest(everything, serving)
         gpu_joules, gpus = self._gpus.stop()
         spent = joules(energy_before, energy) | (gpu_joules or {})
-        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus)
+        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus, beside=beside)
         sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
         self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
 
-    def _read(self) -> tuple[HostReading, dict[str, Energy], Reading]:
+    def _read(self) -> tuple[HostReading, dict[str, Energy], Reading, Reading | None]:
         host = self._host.read(time.monotonic(), time.process_time())
-        return host, read_energy(), self._serving.read()
+        of_victims = self._of_victims.read() if self._of_victims else None
+        return host, read_energy(), self._serving.read(), of_victims
+
+
+def rest(everything: Usage, part: Usage) -> Usage:
+    """What is left of CPU time. Of disk and faults nothing is known here while bare metal's aggressors run."""
+    if everything.cpu_s is None or part.cpu_s is None:
+        return Usage()
+    return Usage(cpu_s=max(0.0, everything.cpu_s - part.cpu_s))

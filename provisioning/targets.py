@@ -46,6 +46,22 @@ class Choices:
             chosen["vfio"] = ",".join(self.vfio)
         return chosen
 
+    def of_instance(self, number: int, count: int) -> "Choices":
+        """For one of several instances: its share of the GPUs. Fewer GPUs than instances are shared by all of them,
+        as the user has set them up (MPS, MIG). Raises RequestError for passed-through ones, which cannot be."""
+        if self.vfio and len(self.vfio) < count:
+            raise RequestError(
+                f"--vfio names {len(self.vfio)} GPUs, and {count} virtual machines need one each: a GPU that is passed "
+                "through belongs to one machine",
+                remedy=f"name {count}, or leave out the targets with a VM",
+            )
+        return replace(self, gpus=_share(self.gpus, number, count), vfio=_share(self.vfio, number, count))
+
+
+def _share(devices: tuple[str, ...], number: int, count: int) -> tuple[str, ...]:
+    each = len(devices) // count
+    return devices[number * each : (number + 1) * each] if each else devices
+
 
 def layers(
     target: str, choices: Choices, envelope: Envelope, *, ablation: str | None = None, volume: Volume | None = None
@@ -112,6 +128,10 @@ def prepare(
 @contextmanager
 def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]]:
     """Open the instances of the trial's target on this machine; at the end nothing of them is left."""
+    if trial.sharing:
+        with _open_sharing(trial, choices) as instances:
+            yield instances
+        return
     with ExitStack() as stack:
         volume = stack.enter_context(volume_of(trial))
         data = str(volume.directory) if volume else None
@@ -125,3 +145,22 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
         else:
             node = stack.enter_context(local_node(trial.envelope.cpus, tree, data))
             yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)
+
+
+@contextmanager
+def _open_sharing(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]]:
+    """The victim's instance, and those beside it, whether something will run in them or not.
+
+    Only aggressors write: each has room of its own, for two guests cannot write to one disk.
+    """
+    with ExitStack() as stack:
+        opened = []
+        for number, planned in enumerate(trial.instances):
+            volume = stack.enter_context(volume_of(trial)) if planned.role == "aggressor" else None
+            machine = stack.enter_context(
+                local_node(planned.envelope.cpus, str(choices.image.tree), str(volume.directory) if volume else None)
+            )
+            own = choices.of_instance(number, len(trial.instances))
+            stacked = layers(trial.target, own, planned.envelope, ablation=trial.ablation, volume=volume)
+            opened.append(Instance(stack.enter_context(open_stack(machine, stacked))))
+        yield tuple(opened)

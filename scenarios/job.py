@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 
@@ -49,8 +49,8 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     interpreter, python_path = node.python
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.ablation == "huge-pages" else {}
-    # Waiting threads that spin take the CPUs from those who read and decode, or from the rank beside: up to four times.
-    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.dataset or trial.cluster else {}
+    # Waiting threads that spin take the CPUs from those who read and decode, or from the job beside: up to four times.
+    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.dataset or trial.cluster or trial.sharing else {}
     variables = clean_environment(
         trial.envelope.threads, trial.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting
     )
@@ -118,20 +118,47 @@ def run_job(
 
     ``loading`` says how the trial's data set is read, where it has one.
     """
+    return launch(prepare(trial, node, observer, devices, loading), account)
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that the launch of an attested job needs, and what it will say."""
+
+    trial: Trial
+    node: Node
+    devices: Devices
+    argv: list[str]
+    spec: bytes
+    attested: Mapping[str, object]
+    page_cache_share: float | None
+    transcript: Transcript
+
+
+def prepare(trial: Trial, node: Node, observer: Observer, devices: Devices, loading: Loading | None = None) -> Job:
+    """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails."""
     argv = worker_argv(node, trial)
     spec = specification(trial, devices, data_of(trial, node, loading or Loading()))
     observer.phase("attesting")
     attested = attest(node, argv, trial.trial_timeout_s)
     share = arrange_page_cache(trial, node, argv, observer)
-    transcript = Transcript(workload_of(trial), observer)
+    return Job(trial, node, devices, argv, spec, attested, share, Transcript(workload_of(trial), observer))
+
+
+def launch(
+    job: Job, account: AbstractContextManager[object], launched: Callable[[Process], None] = lambda _: None
+) -> Measurement:
+    """Run the job to its end; ``launched`` is given its process, for who may have to end it."""
+    trial, transcript = job.trial, job.transcript
     with account:
         transcript.begin()
-        process = node.start(argv, stdin=spec)
-        elapsed_s = follow(trial, argv, process, transcript)
-    with recordable(argv):
-        measured = measurement_of(node, devices, attested, transcript, elapsed_s)
+        process = job.node.start(job.argv, stdin=job.spec)
+        launched(process)
+        elapsed_s = follow(trial, job.argv, process, transcript)
+    with recordable(job.argv):
+        measured = measurement_of(job.node, job.devices, job.attested, transcript, elapsed_s)
         said = transcript.events["done"].fields.get("data_use")
-        return replace(measured, data_use=data_use(trial, said, share))
+        return replace(measured, data_use=data_use(trial, said, job.page_cache_share))
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Story:
     def hear(self, line: str) -> None:
         """Take in one line. Raises MeasurementError on one that does not belong here, or that says the probe failed."""
         arrived_s = self.clock()
-        fields = _fields(line)
+        fields = fields_of(line)
         name, t_s = fields.pop("event", None), fields.pop("t", None)
         if name == "error":
             said = {key: fields.get(key) for key in ("message", "kind", "remedy")}
@@ -65,7 +65,8 @@ class Story:
         return found if isinstance(found, Mapping) else {}
 
 
-def _fields(line: str) -> dict[str, object]:
+def fields_of(line: str) -> dict[str, object]:
+    """The object of a line; empty where it is none."""
     try:
         said = json.loads(line)
     except ValueError:

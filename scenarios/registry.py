@@ -5,6 +5,7 @@ from collections.abc import Callable
 from scenarios.distributed import Distributed
 from scenarios.probe import Probe
 from scenarios.real import Real
+from scenarios.shared import Shared
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.interfaces import Scenario
@@ -17,6 +18,7 @@ SCENARIOS: dict[str, ScenarioFactory] = {
     "real": Real,
     "probe": Probe,
     "distributed": Distributed,
+    "shared": Shared,
 }
 
 

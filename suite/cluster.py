@@ -12,7 +12,7 @@ Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
 STRATEGIES: tuple[Strategy, ...] = ("parameter-server", "parameter-server-async", "all-reduce")
 ContainerNetwork = Literal["overlay", "host"]
 CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "host")
-Role = Literal["server", "worker"]
+Role = Literal["server", "worker", "victim", "aggressor"]
 
 
 class Cluster(BaseModel):

@@ -10,7 +10,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from suite.plan import Trial
-from suite.records import Conditions, DataUse, Environment, Metric, Rank, Resources, Steps, Timeline, TrialRecord, Usage
+from suite.records import (
+    Aggressor,
+    Conditions,
+    DataUse,
+    Environment,
+    Metric,
+    Rank,
+    Resources,
+    Steps,
+    Timeline,
+    TrialRecord,
+    Usage,
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,8 @@ class Node(Protocol):
 
 @dataclass(frozen=True)
 class Instance:
-    """One opened instance of a trial's target. Most trials have one, a cluster one for each rank, in order."""
+    """One opened instance of a trial's target. Most trials have one, a cluster one for each rank, in order; jobs that
+    share the machine have one each, the victim first."""
 
     node: Node
     address: str | None = None
@@ -119,6 +132,8 @@ class Measurement:
     data_use: DataUse | None = None
     ranks: Sequence[Rank] = ()
     """Of a cluster; ``environment`` is then that of the first worker."""
+    aggressors: Sequence[Aggressor] = ()
+    """Of a victim, whose ``environment`` is; by instance."""
     clock_ratio: float | None = None
     """Measured time on the target's clock over the same on the host's; 1 when the clocks agree."""
     usage: Usage | None = None

@@ -124,10 +124,22 @@ def _differences(trial: Trial, measured: Measurement) -> list[str]:
     if not trial.instances:
         return envelope_differences(trial, trial.envelope, measured.environment)
     return [
-        f"rank {rank.rank}: {difference}"
-        for planned, rank in zip(trial.instances, measured.ranks, strict=True)
-        for difference in envelope_differences(trial, planned.envelope, rank.environment)
+        f"{name}: {difference}"
+        for planned, (name, seen) in zip(trial.instances, _seen(trial, measured), strict=True)
+        for difference in envelope_differences(trial, planned.envelope, seen)
     ]
+
+
+def _seen(trial: Trial, measured: Measurement) -> list[tuple[str, Environment]]:
+    """What each instance is called, and what was seen inside it."""
+    if not trial.sharing:
+        return [(f"rank {rank.rank}", rank.environment) for rank in measured.ranks]
+    found = [("victim", measured.environment)]
+    for number, (planned, one) in enumerate(zip(trial.instances[1:], measured.aggressors, strict=True), start=1):
+        # In an idle instance nothing computes that could have threads.
+        idle = {} if one.aggression else {"threads": planned.envelope.threads}
+        found.append((f"aggressor {number}", one.environment.model_copy(update=idle)))
+    return found
 
 
 def _numbers(measured: Measurement | None) -> dict[str, Any]:
@@ -136,7 +148,7 @@ def _numbers(measured: Measurement | None) -> dict[str, Any]:
         return {}
     names = ("throughput_images_per_s", "elapsed_s", "steps", "timeline", "data_use", "clock_ratio")
     copied = {name: getattr(measured, name) for name in names}
-    copied["ranks"] = list(measured.ranks)
+    copied |= {"ranks": list(measured.ranks), "aggressors": list(measured.aggressors)}
     return {**copied, "metrics": dict(measured.metrics), "details": dict(measured.details)}
 
 

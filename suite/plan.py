@@ -12,12 +12,17 @@ from suite.datasets import Dataset, PageCache
 from suite.envelope import Envelope
 from suite.errors import RequestError
 from suite.profiles import Recipe, Workload
+from suite.sharing import Sharing
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
 BASELINE = "bare-metal"
 CpuCapability = Literal["default", "avx2", "avx512"]
 CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
 """Levels of vector instructions, lowest first, as torch's ATen names them."""
+
+
+Arm = tuple[str, int, str | None, str | None]
+"""Target, replica, ablation, aggressor: what tells the trials of one model in a block apart."""
 
 
 class Trial(BaseModel):
@@ -54,7 +59,11 @@ class Trial(BaseModel):
     """In which state the job finds the data set; None where there is none."""
     cluster: Cluster | None = None
     instances: tuple[InstancePlan, ...] = ()
-    """Of a cluster, by rank; a trial without one has one instance with the whole envelope."""
+    """Of a cluster, by rank, or of jobs that share the machine, the victim first; a trial without has one instance with
+    the whole envelope."""
+    sharing: Sharing | None = None
+    aggressor: str | None = None
+    """What runs beside the victim in this trial; None where the instances beside it are idle."""
     scratch_bytes: int | None = None
     """How much room the job needs on the data disk to write to; None where it writes nothing."""
 
@@ -86,6 +95,8 @@ class Plan(BaseModel):
     dataset: Dataset | None = None
     page_cache: PageCache | None = None
     cluster: Cluster | None = None
+    sharing: Sharing | None = None
+    """Each aggressor of it adds to every block one more trial of each target, with it beside the victim."""
     scratch_bytes: dict[str, Annotated[int, Field(gt=0)]] = {}
     """By model, of those that write."""
     options: dict[str, str] = {}
@@ -109,20 +120,29 @@ class Plan(BaseModel):
         position = 0
         for model in self.models:
             arms = self._arms()
-            for target, replica, ablation in order.sample(arms, len(arms)):
-                yield self._trial(block, position, model, (target, replica, ablation), warm_up=warm_up)
+            for arm in order.sample(arms, len(arms)):
+                yield self._trial(block, position, model, arm, warm_up=warm_up)
                 position += 1
 
-    def _arms(self) -> list[tuple[str, int, str | None]]:
-        """What a block holds of each model: target, replica, ablation."""
+    def _arms(self) -> list[Arm]:
+        """What a block holds of each model."""
         switched = [(target, 0, name) for target in self.targets for name in ablations.arms(target, self.ablations)]
-        return [*((target, 0, None) for target in self.targets), *([(BASELINE, 1, None)] if self.aa else []), *switched]
+        # What a victim loses is held against the same target, so that each target shows what is only noise.
+        twice = () if not self.aa else self.targets if self.sharing else (BASELINE,)
+        alone: list[tuple[str, int, str | None]] = [
+            *((target, 0, None) for target in self.targets),
+            *((target, 1, None) for target in twice),
+            *switched,
+        ]
+        beside = [
+            (*arm, name) for arm in alone if not arm[1] for name in (self.sharing.aggressors if self.sharing else ())
+        ]
+        return [*((*arm, None) for arm in alone), *beside]
 
-    def _trial(
-        self, block: int, position: int, model: str, arm: tuple[str, int, str | None], *, warm_up: bool
-    ) -> Trial:
-        target, replica, ablation = arm
+    def _trial(self, block: int, position: int, model: str, arm: Arm, *, warm_up: bool) -> Trial:
+        target, replica, ablation, aggressor = arm
         name = target + ("-again" if replica else "") + (f"+{ablation}" if ablation else "")
+        name += f"-beside-{aggressor}" if aggressor else ""
         return Trial(
             trial_id=f"{self.scenario}-{model}-{name}-{'w' if warm_up else 'b'}{block:03d}",
             scenario=self.scenario,
@@ -144,9 +164,16 @@ class Plan(BaseModel):
             dataset=self.dataset,
             page_cache=self.page_cache,
             cluster=self.cluster,
-            instances=instances_of(self.cluster, self.envelope) if self.cluster else (),
+            instances=self._instances(target),
+            sharing=self.sharing,
+            aggressor=aggressor,
             scratch_bytes=self.scratch_bytes.get(model),
         )
+
+    def _instances(self, target: str) -> tuple[InstancePlan, ...]:
+        if self.sharing:
+            return self.sharing.instances_of(target, self.envelope)
+        return instances_of(self.cluster, self.envelope) if self.cluster else ()
 
 
 def _lower(capability: CpuCapability | None) -> CpuCapability:

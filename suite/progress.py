@@ -105,7 +105,8 @@ class Clock:
 def name(trial: Trial) -> str:
     """What is run where."""
     switched = f", {trial.ablation} switched" if trial.ablation else ""
-    return f"{trial.model} on {trial.target}{switched}"
+    beside = "" if not trial.sharing else f", beside {trial.aggressor}" if trial.aggressor else ", alone"
+    return f"{trial.model} on {trial.target}{switched}{beside}"
 
 
 def block(trial: Trial) -> str:

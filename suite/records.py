@@ -11,6 +11,7 @@ from suite.cluster import Cluster, Role
 from suite.datasets import Kind, PageCache
 from suite.envelope import Envelope
 from suite.profiles import Recipe, Workload
+from suite.sharing import Sharing
 
 SCHEMA_VERSION = 2
 """See ``suite.migrations`` for what the versions before were like."""
@@ -193,6 +194,9 @@ class Resources(_Part):
     energy_j: dict[str, Seconds] | None = None
     """Of the whole host, by counter: ``package-0``, ``dram-0`` (RAPL), ``gpu-0`` (NVML). They do not overlap."""
     gpus: list[GpuUsage] | None = None
+    beside: Usage | None = None
+    """What served the instances beside the victim's, while the victim ran: CPU time; ``serving`` is then the victim's
+    alone."""
 
 
 class DataUse(_Part):
@@ -243,6 +247,36 @@ class Rank(_Part):
     """That a step waited for; what went on beside computing is not in it."""
     sent_bytes: Count | None = None
     received_bytes: Count | None = None
+
+
+class Aggression(_Part):
+    """What an aggressor did. Seconds are on the host's clock, as its lines came in, from the launch of the victim."""
+
+    unit: str
+    """Of its work: images, bytes, operations."""
+    begun_s: Annotated[float, Field(lt=0, allow_inf_nan=False)]
+    """When its measured steps began: before the victim was launched."""
+    ended_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """When the last of them had ended: after the victim had."""
+    heard_s: list[Annotated[float, Field(allow_inf_nan=False)]]
+    """When it told that so many ``steps`` were done, and so much ``work``."""
+    steps: list[Count]
+    work: list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
+    """Null where the place cannot tell."""
+    before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Work per second until the victim was launched."""
+    beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """While the victim took its measured steps."""
+    usage: Usage | None = None
+    """By its own accounting, from its start to its end, which the programs that it started are part of."""
+
+
+class Aggressor(_Part):
+    """One instance beside the victim's."""
+
+    environment: Environment
+    aggression: Aggression | None = None
+    """Null where the instance was idle."""
 
 
 class Outcome(_Part):
@@ -304,6 +338,10 @@ class TrialRecord(_Part):
     data_use: DataUse | None = None
     cluster: Cluster | None = None
     ranks: list[Rank] = []
+    sharing: Sharing | None = None
+    aggressor: str | None = None
+    """What ran beside the victim; null where the instances beside it were idle."""
+    aggressors: list[Aggressor] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     substitutes: list[str] = []
     """What stood in for what this host lacks; shown wherever the numbers are shown."""
@@ -319,4 +357,13 @@ class TrialRecord(_Part):
             raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         if self.outcome.status == "failed" and measured:
             raise ValueError("a failed trial has no throughput and no metrics")
+        return self
+
+    @model_validator(mode="after")
+    def _aggressors_enclose_the_victim(self) -> Self:
+        """A trial whose victim was not under load all the time must not be taken for one that was."""
+        if self.outcome.status == "ok" and self.aggressor is not None:
+            ends_s = [one.aggression.ended_s if one.aggression else 0.0 for one in self.aggressors]
+            if not ends_s or min(ends_s) < (self.elapsed_s or 0.0):
+                raise ValueError("the measured steps of every aggressor last until the victim has ended")
         return self

@@ -16,7 +16,12 @@ MODULES = sorted(
     [REPOSITORY / "cli.py", *(path for room in (*ROOMS, "commands") for path in (REPOSITORY / room).rglob("*.py"))]
 )
 # Inside a target there is nobody else to start what the job needs: its ranks, and the programs that the probes are.
-STARTS_PROCESSES = ("provisioning/", "scenarios/worker/ddp.py", "scenarios/worker/probes/")
+STARTS_PROCESSES = (
+    "provisioning/",
+    "scenarios/worker/ddp.py",
+    "scenarios/worker/probes/",
+    "scenarios/worker/aggressor/",
+)
 IN_THE_IMAGE = {"suite", "scenarios", "torch", "torchvision", "numpy", "PIL", "simplejpeg"}
 NAMES = [path.relative_to(REPOSITORY).as_posix() for path in MODULES]
 

@@ -6,7 +6,7 @@ and the same comparison gives the same bytes.
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -72,6 +72,11 @@ def legend(groups: Sequence[Group], targets: Sequence[str]) -> list[Patch]:
     for target in targets:
         summaries = [summary for group in groups for summary in group.targets if summary.target == target]
         notes = dict.fromkeys(note for summary in summaries for note in summary.notes)
-        look = {"facecolor": _COLOURS.get(target, "0.5"), "hatch": hatch(target), "edgecolor": "white"}
-        entries.append(Patch(**look, label="\n".join((target, *(textwrap.fill(note, 40) for note in notes)))))
+        entries.append(entry(target, notes))
     return entries
+
+
+def entry(target: str, notes: Iterable[str]) -> Patch:
+    """Of a legend."""
+    look = {"facecolor": _COLOURS.get(target, "0.5"), "hatch": hatch(target), "edgecolor": "white"}
+    return Patch(**look, label="\n".join((target, *(textwrap.fill(note, 40) for note in notes))))

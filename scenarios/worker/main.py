@@ -25,6 +25,10 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
             from scenarios.worker.probes import program
 
             return program.main(events, started_s)
+        case ["--aggressor"]:
+            from scenarios.worker.aggressor import program as aggressor
+
+            return aggressor.main(events, started_s)
         case ["--page-cache", "cold" | "warm" as state, directory]:
             return _arrange_page_cache(state, directory, events)
         case ["--rank", rank, port]:

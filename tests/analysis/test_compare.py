@@ -313,7 +313,9 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
         for target, times in (("bare-metal", 1.0), ("vm", factor))
     ]
     numbers = dict.fromkeys((*FLOATS, "memory_bytes", "cpus"), 1.0) | {"steal_s": 0.0, "other_cpu_s": 0.0}
-    common = dict.fromkeys(COLUMNS, "same") | {"ok": True, "ablation": None, "page_cache": None} | numbers
+    common = (
+        dict.fromkeys(COLUMNS, "same") | {"ok": True, "ablation": None, "aggressor": None, "page_cache": None} | numbers
+    )
     trials = pd.DataFrame([common | row for row in rows])
     vm = summaries(compare(Records(trials, (), ())))["vm"].estimates["throughput"]
     assert vm.ratio == pytest.approx(factor)

@@ -130,7 +130,6 @@ def test_values_that_the_paper_does_not_have_leave_no_mark() -> None:
         ("distributed", "synthetic", "throughput", "figure-6-distributed-throughput"),
         ("distributed", "imagenet", "elapsed", "figure-9-distributed-elapsed"),
         ("synthetic", "synthetic", "opening", "synthetic-opening"),
-        ("shared", "synthetic", "throughput", "shared-throughput"),
     ],
 )
 def test_files_and_captions_have_the_number_of_the_papers_figure(

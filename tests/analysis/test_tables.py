@@ -120,7 +120,7 @@ def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> N
     found = json.loads(tables.as_json(COMPARISON))
     assert list(found) == [
         *("schema_version", "runs", "margin", "rows", "overall", "interactions"),
-        *("aa", "ablations", "costs", "warmup_trials", "warnings"),
+        *("aa", "ablations", "costs", "interference", "isolation", "warmup_trials", "warnings"),
     ]
     assert len(found["rows"]) == 6
     assert all(tuple(row) == tables.KEYS for row in found["rows"])

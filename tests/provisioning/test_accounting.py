@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from provisioning import serving
-from provisioning.accounting import HostAccount
+from provisioning import processes, serving
+from provisioning.accounting import HostAccount, rest
 from provisioning.control_groups import ControlGroup
 from provisioning.nodes import LocalNode, Served, WrappedNode
 from provisioning.serving import NOTHING, Reading, Serving, network_bytes, peak_memory_bytes, process_used
 from suite.interfaces import Node
+from suite.records import Usage
 
 BURN_S = 0.4
 BURN = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"]
@@ -191,3 +193,38 @@ def test_the_shim_of_a_container_is_found_as_the_parent_of_its_first_process(
     assert Serving.of([place(node, Served(main_pid=70))]).pids == [60]
     assert Serving.of([place(node, Served(main_pid=71))]).pids == []
     assert Serving.of([place(node, Served(main_pid=72))]).pids == []
+
+
+def beside_cpu_s(node: LocalNode) -> float:
+    return sum(process.cpu_times().user for process in processes.carrying(node.token))
+
+
+def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger(node: LocalNode) -> None:
+    """The victim burns once and the one beside it goes on burning: nothing of that is other load of the host."""
+    other = LocalNode(uuid.uuid4().hex, CPUS, None)
+    aggressor = other.start([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        account = HostAccount(CPUS, [place(node), place(other)], victims=1)
+        with account:
+            node.run(BURN)
+            deadline = time.monotonic() + 60
+            while beside_cpu_s(other) < BURN_S and time.monotonic() < deadline:
+                time.sleep(0.05)
+    finally:
+        aggressor.kill()
+        other.close()
+    assert account.resources
+    assert account.conditions
+    serving, beside = account.resources.serving, account.resources.beside
+    assert serving
+    assert beside
+    assert serving.cpu_s == pytest.approx(BURN_S, abs=0.2)
+    assert beside.cpu_s is not None
+    assert beside.cpu_s > 0.1
+    assert (beside.disk_read_bytes, beside.minor_faults) == (None, None)
+
+
+def test_of_what_cannot_be_told_there_is_no_rest() -> None:
+    assert rest(Usage(cpu_s=3.0), Usage(cpu_s=1.0)) == Usage(cpu_s=2.0)
+    assert rest(Usage(cpu_s=1.0), Usage(cpu_s=1.1)) == Usage(cpu_s=0.0)
+    assert rest(Usage(), Usage(cpu_s=1.0)) == Usage()

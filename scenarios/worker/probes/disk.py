@@ -19,8 +19,8 @@ def measure(request: Request) -> Measured:
     program = tools.find("fio")
     version = tools.version_of(program, OLDEST_FIO)
     jobs, needed_bytes = _jobs(request)
-    with _place(request.directory) as place, tempfile.TemporaryDirectory() as notes:
-        _check_room(place, needed_bytes)
+    with place_in(request.directory) as place, tempfile.TemporaryDirectory() as notes:
+        check_room(place, needed_bytes)
         written = Path(notes, "report.json")
         Path(notes, "jobs.fio").write_text(jobs)
         # A file and not standard output: there fio's notes and its report mix.
@@ -46,8 +46,8 @@ def _jobs(request: Request) -> tuple[str, int]:
         raise ProbeError(f"the job file: {error}", remedy="correct the file given with --fio-job") from None
 
 
-def _place(directory: str | None) -> "tempfile.TemporaryDirectory[str]":
-    """A folder of its own in the data directory, gone at the end."""
+def place_in(directory: str | None) -> "tempfile.TemporaryDirectory[str]":
+    """A folder of its own in the data directory, gone at the end. Raises ProbeError where there can be none."""
     if directory is None:
         raise ProbeError("there is no data directory to measure", remedy="open the target with room to write")
     try:
@@ -59,7 +59,8 @@ def _place(directory: str | None) -> "tempfile.TemporaryDirectory[str]":
         ) from error
 
 
-def _check_room(place: str, needed_bytes: int) -> None:
+def check_room(place: str, needed_bytes: int) -> None:
+    """Raises ProbeError, with the arithmetic, where the file system of the place is too full."""
     free = shutil.disk_usage(place).free
     if free < needed_bytes * SPARE:
         raise ProbeError(

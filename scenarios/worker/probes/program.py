@@ -17,8 +17,13 @@ from scenarios.worker.usage import whole_usage
 def main(events: Events, started_s: float) -> int:
     """Returns the exit status, as that of a training job."""
     events.emit("started", t=started_s)
+    return guarded(events, lambda: run(parse_request(sys.stdin.read()), events))
+
+
+def guarded(events: Events, work: Callable[[], None]) -> int:
+    """Do the work; whatever it fails by becomes an event and an exit status."""
     try:
-        run(parse_request(sys.stdin.read()), events)
+        work()
     except SpecError as error:
         events.error("request", str(error))
         return REQUEST

@@ -1,0 +1,220 @@
+"""Victims beside aggressors: what is held against what, what is said of it, and how it is drawn."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.beside import jobs, lines, matrix
+from analysis.compare import compare
+from analysis.load import load
+from analysis.plots import draw
+from analysis.reference import expected_loss
+from analysis.report import write_report
+from analysis.results import Comparison, Interference
+from analysis.tables import as_json, as_markdown
+from analysis.warnings import FailedTrials
+from suite.records import Aggression, Aggressor, Conditions, Environment, Resources, Steps, Usage
+from suite.sharing import Sharing
+from tests.analysis.conftest import Save
+
+SHARING = Sharing(aggressors=("alexnet", "disk"))
+LEFT = {("bare-metal", "alexnet"): 0.6, ("bare-metal", "disk"): 0.9, ("vm", "alexnet"): 0.8, ("vm", "disk"): 0.95}
+"""What a victim keeps of its throughput, by target and aggressor."""
+
+
+def beside(before_per_s: float, beside_per_s: float) -> Aggressor:
+    aggression = Aggression(
+        unit="bytes",
+        begun_s=-1.0,
+        ended_s=1e6,
+        heard_s=[-1.0, 1e6],
+        steps=[0, 9],
+        work=[0.0, 9.0],
+        before_per_s=before_per_s,
+        beside_per_s=beside_per_s,
+    )
+    return Aggressor(environment=Environment(), aggression=aggression)
+
+
+def victim(save: Save, target: str, aggressor: str | None, speed: float, block: int, **changes: Any) -> None:
+    steps = [0.001] * 98 + [1.0 / speed, 2.0 / speed]
+    save(
+        scenario="shared",
+        sharing=SHARING,
+        target=target,
+        aggressor=aggressor,
+        aggressors=[beside(10.0, 5.0) if aggressor else Aggressor(environment=Environment())],
+        block=block,
+        throughput_images_per_s=speed,
+        elapsed_s=200 / speed,
+        steps=Steps(elapsed_s=steps, data_s=[0.0] * 100, compute_s=steps),
+        resources=Resources(serving=Usage(cpu_s=100 / speed**0.5)),
+        conditions=Conditions(interval_s=10.0, steal_s=0.4 if aggressor else 0.2, other_cpu_s=0.0),
+        trial_id=f"{target}-{aggressor}-{block}-{changes.get('replica', 0)}-{changes.get('model', '')}",
+        **changes,
+    )
+
+
+def sweep(save: Save, blocks: int = 8, **changes: Any) -> None:
+    """On a host that drifts from block to block, and whose virtual machines are at half the speed."""
+    rng = np.random.default_rng(0)
+    for block in range(blocks):
+        drift = math.exp(rng.normal(0, 0.3))
+        for target, speed in (("bare-metal", 10.0), ("vm", 5.0)):
+            noise = [math.exp(rng.normal(0, 0.003)) for _ in range(3)]
+            victim(save, target, None, speed * drift * noise[0], block, **changes)
+            for aggressor, one in zip(("alexnet", "disk"), noise[1:], strict=True):
+                victim(save, target, aggressor, speed * drift * one * LEFT[target, aggressor], block, **changes)
+
+
+def found(comparison: Comparison) -> dict[tuple[str, str], Interference]:
+    return {(one.target, one.aggressor): one for one in comparison.interference}
+
+
+def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    comparison = compare(load([tmp_path / "run"]))
+    effects = {key: one.effects for key, one in found(comparison).items()}
+    assert set(effects) == set(LEFT)
+    for key, share in LEFT.items():
+        assert effects[key]["throughput"].ratio == pytest.approx(share, rel=0.01)
+        assert effects[key]["elapsed"].ratio == pytest.approx(1 / share, rel=0.01)
+        assert effects[key]["step-p99"].ratio == pytest.approx(1 / share, rel=0.01)
+        assert effects[key]["cpu-time"].ratio == pytest.approx(1 / share**0.5, rel=0.01)
+        verdict = effects[key]["throughput"].verdict
+        assert verdict
+        assert verdict.name == "slower"
+
+
+def test_what_is_beside_an_aggressor_is_in_no_number_of_the_targets(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    (group,) = compare(load([tmp_path / "run"])).groups
+    assert [summary.ok for summary in group.targets] == [8, 8]
+    assert group.targets[1].estimates["throughput"].ratio == pytest.approx(0.5, rel=0.01)
+
+
+def test_the_target_whose_victims_keep_most_is_ranked_first(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    first, second = compare(load([tmp_path / "run"])).isolation
+    assert (first.target, second.target) == ("vm", "bare-metal")
+    assert first.effect.ratio == pytest.approx(math.sqrt(0.8 * 0.95), rel=0.01)
+    assert (first.cells, first.effect.blocks) == (2, 8)
+
+
+def test_targets_are_ranked_by_what_all_of_them_were_measured_beside(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    for block in range(8):
+        victim(save, "bare-metal", "cpu", 0.1, block)
+    comparison = compare(load([tmp_path / "run"]))
+    assert ("bare-metal", "cpu") in found(comparison)
+    assert {one.cells for one in comparison.isolation} == {2}
+
+
+def test_the_aggressors_own_loss_and_what_was_stolen_stand_beside(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    one = found(compare(load([tmp_path / "run"])))["vm", "disk"]
+    assert one.kept
+    assert one.kept.ratio == pytest.approx(0.5)
+    assert one.steal_shares == pytest.approx((0.01, 0.02))
+
+
+def test_the_noise_floor_is_of_the_same_target_alone_twice(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    before = found(compare(load([tmp_path / "run"])))["vm", "disk"].noise_floors["throughput"]
+    assert before.method == "across-blocks"
+    for block, path in enumerate(sorted((tmp_path / "run" / "trials").glob("vm-None-*.json"))):
+        speed = json.loads(path.read_bytes())["throughput_images_per_s"]
+        victim(save, "vm", None, speed * (1.01 if block % 2 else 0.99), block, replica=1)
+    after = found(compare(load([tmp_path / "run"])))["vm", "disk"].noise_floors["throughput"]
+    assert after.method == "a/a"
+    assert after.share < before.share
+
+
+def test_an_ablation_has_an_interference_of_its_own(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    for path in list((tmp_path / "run" / "trials").glob("vm-*")):
+        record = json.loads(path.read_bytes())
+        if record["aggressor"] != "disk":
+            name = f"switched-{record['trial_id']}"
+            path.with_name(f"{name}.json").write_text(
+                json.dumps({**record, "trial_id": name, "ablation": "pinning"}, indent=1)
+            )
+    comparison = compare(load([tmp_path / "run"]))
+    assert {(one.target, one.ablation, one.aggressor) for one in comparison.interference if one.ablation} == {
+        ("vm", "pinning", "alexnet")
+    }
+    (switched,) = comparison.ablations
+    assert switched.effects["throughput"].ratio == pytest.approx(1.0)
+    assert {one.cells for one in comparison.isolation} == {2}
+
+
+def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: Path, save: Save) -> None:
+    sweep(save, blocks=2)
+    save(
+        scenario="shared", sharing=SHARING, target="vm", aggressor="disk", block=2, failed="the aggressor disk: killed"
+    )
+    comparison = compare(load([tmp_path / "run"]))
+    assert [one.target for one in comparison.warnings if isinstance(one, FailedTrials)] == ["vm, beside disk"]
+    assert found(comparison)["vm", "disk"].effects["throughput"].blocks == 2
+
+
+def test_without_aggressors_nothing_is_said_of_them(tmp_path: Path, save: Save) -> None:
+    save()
+    comparison = compare(load([tmp_path / "run"]))
+    assert (comparison.interference, comparison.isolation, jobs(comparison)) == ((), (), [])
+
+
+def test_instances_of_unlike_size_are_no_warning_where_each_is_held_against_itself(tmp_path: Path, save: Save) -> None:
+    sweep(save, blocks=2, capability="AVX2")
+    for path in (tmp_path / "run" / "trials").glob("vm-*"):
+        record = json.loads(path.read_bytes())
+        record["environment"]["target"]["threads"] = 1
+        path.write_text(json.dumps(record, indent=1))
+    comparison = compare(load([tmp_path / "run"]))
+    assert [warning.kind for warning in comparison.warnings if "compar" in warning.kind] == []
+    assert set(found(comparison)) == set(LEFT)
+
+
+def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    records = load([tmp_path / "run"])
+    comparison = compare(records)
+    (job,) = jobs(comparison)
+    laid = matrix(comparison, job)
+    assert [head.text for head in laid.columns] == ["beside alexnet", "beside disk"]
+    assert [head.text for head, _ in laid.rows] == ["resnet50 on bare-metal", "resnet50 on vm"]
+    text = list(lines(comparison, job))
+    assert any(line.startswith("isolation, best first (mean over 2 victim-aggressor pairs): vm 0.8") for line in text)
+    assert "AlexNet at batch 512 exceeds 30 %" in text[-1]
+    for form in (as_markdown(comparison), write_report(records, tmp_path / "page.html").read_text()):
+        assert "resnet50 on vm" in form
+        assert "isolation, best first" in form
+        assert "bare metal degrades most and the VM least" in form
+    told = json.loads(as_json(comparison))
+    assert {(row["target"], row["aggressor"], row["metric"]) for row in told["interference"]} >= {
+        ("vm", "disk", "step-p99")
+    }
+    assert [row["target"] for row in told["isolation"]] == ["vm", "bare-metal"]
+
+
+def test_figure_10_and_the_heat_map_are_drawn(tmp_path: Path, save: Save) -> None:
+    sweep(save)
+    sweep(save, model="alexnet-small")
+    paths = draw(compare(load([tmp_path / "run"])), tmp_path / "plots")
+    assert {path.name for path in paths if path.suffix == ".png"} == {
+        "figure-10-shared-throughput.png",
+        "figure-10-shared-elapsed.png",
+        "shared-interference.png",
+    }
+    svg = (tmp_path / "plots" / "figure-10-shared-throughput.svg").read_text()
+    assert "Lin, Pai and Chou 2018, by its text" in svg
+
+
+def test_the_papers_words_are_as_its_text_has_them() -> None:
+    assert expected_loss("alexnet", "vm")[0] == 0.30
+    assert expected_loss("alexnet-small", "vm") == expected_loss("alexnet-small", "container") == (0.0, 0.10)
+    assert expected_loss("alexnet-small", "bare-metal") == expected_loss("resnet50", "vm") == (0.15, 0.20)

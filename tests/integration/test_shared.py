@@ -1,0 +1,143 @@
+"""Jobs beside each other on real targets: the overlap that records prove, and an aggressor that is killed."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from analysis.compare import compare
+from analysis.load import load
+from provisioning.accounting import open_account
+from provisioning.nodes import IMAGE_PYTHON
+from provisioning.targets import Choices, open_target
+from scenarios.probe import scratch_bytes
+from scenarios.shared import Shared
+from scenarios.worker.environment import collect
+from suite.envelope import GIB, Envelope
+from suite.errors import MeasurementError
+from suite.interfaces import Instance
+from suite.loop import Loop
+from suite.plan import Plan, Trial
+from suite.profiles import Workload
+from suite.records import Environment, TrialRecord
+from suite.sharing import Sharing
+from suite.store import Run
+from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.test_injuries import Silent
+from tests.integration.test_run import ours
+
+pytestmark = pytest.mark.integration
+
+TINY = Workload(batch=1, image_px=64, warmup_steps=1, steps=2)
+ENDLESS = TINY.model_copy(update={"steps": 100_000})
+
+
+def run_shared(
+    place: Path, target: str, *aggressors: str, disturb: Callable[[], None] | None = None
+) -> list[TrialRecord]:
+    """A block. With ``disturb``, which is called in another thread once the targets are open, only the trials beside
+    aggressors, whose victim would not end by itself."""
+    require_root()
+    require("engine", "runc")
+    if len(ENVELOPE.cpus) < 2:
+        pytest.skip("a victim and an aggressor need a CPU each")
+    choices = Choices(require_image(), "runc", "tcg")
+    room = scratch_bytes(aggressors, "smoke")
+    plan = Plan(
+        scenario="shared",
+        targets=(target,),
+        models=("alexnet",),
+        profile="smoke",
+        workloads={"alexnet": ENDLESS if disturb else TINY},
+        envelope=Envelope(cpus=ENVELOPE.cpus, memory_bytes=2 * GIB, threads=2),
+        trial_timeout_s=120,
+        sharing=Sharing(aggressors=aggressors, workloads={"alexnet": TINY}),
+        scratch_bytes={"alexnet": room} if room else {},
+        options=choices.options(),
+    )
+
+    @contextmanager
+    def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
+        with open_target(trial, choices) as instances:
+            if disturb and not trial.aggressor:
+                raise MeasurementError("not asked for", kind="test")
+            thread = threading.Thread(target=disturb)
+            thread.start()
+            yield instances
+            thread.join()
+
+    loop = Loop(Shared(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account)
+    before = left()
+    records = loop.run(plan)
+    assert left() == before
+    return records
+
+
+def left() -> dict[str, list[str]]:
+    """What is there of the suite's, and of workers those of an image: unit tests have some with another interpreter."""
+    workers = [str(process.pid) for aggressor in (True, False) for process in working(aggressor=aggressor)]
+    return {**ours(), "workers": workers}
+
+
+def working(*, aggressor: bool) -> list[psutil.Process]:
+    """The innermost processes of the aggressors, or of the victims: engines carry their words, too."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or [""]
+        if words[0] == IMAGE_PYTHON[0] and "scenarios.worker" in words and "--attest" not in words:
+            found += [process] if ("--aggressor" in words) == aggressor else []
+    return found
+
+
+@pytest.mark.parametrize("target", ["bare-metal", "container"])
+def test_the_records_prove_that_every_aggressor_enclosed_the_victim(tmp_path: Path, target: str) -> None:
+    aggressors = ("alexnet",) if target == "bare-metal" else ("disk", "network")
+    records = {record.aggressor: record for record in run_shared(tmp_path, target, *aggressors)}
+    assert set(records) == {None, *aggressors}
+    for aggressor, record in records.items():
+        assert record.outcome.status == "ok", record.outcome
+        (one,) = record.aggressors
+        assert (one.aggression is None) == (aggressor is None)
+        if one.aggression and record.elapsed_s:
+            assert one.aggression.begun_s < 0 < record.elapsed_s <= one.aggression.ended_s
+            assert one.aggression.before_per_s
+        victim = record.environment.target
+        assert victim
+        assert one.environment.userland_sha256 == victim.userland_sha256
+        if target == "container":
+            assert (victim.host_cpus, one.environment.host_cpus) == ([ENVELOPE.cpus[0]], [ENVELOPE.cpus[1]])
+        assert record.resources
+        assert record.resources.serving
+        assert record.resources.serving.cpu_s
+        assert record.resources.beside
+        if aggressor in ("alexnet", "network"):
+            assert (record.resources.beside.cpu_s or 0) > 0.1
+    found = compare(load([tmp_path]))
+    assert [one.aggressor for one in found.interference] == list(aggressors)
+    assert {"throughput", "elapsed", "step-p99", "cpu-time"} <= set(found.interference[0].effects)
+
+
+@pytest.mark.parametrize("target", ["bare-metal", "container"])
+def test_an_aggressor_that_is_killed_gives_a_failed_trial_with_the_reason(tmp_path: Path, target: str) -> None:
+    def kill() -> None:
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline:
+            if working(aggressor=False) and (found := working(aggressor=True)):
+                for process in found:
+                    os.kill(process.pid, signal.SIGKILL)
+                return
+            time.sleep(0.1)
+
+    trials = {record.aggressor: record for record in run_shared(tmp_path, target, "cpu", disturb=kill)}
+    outcome = trials["cpu"].outcome
+    assert (outcome.status, outcome.kind) == ("failed", "aggressor")
+    assert "the aggressor cpu in instance 1" in (outcome.message or "")
+    assert "killed" in (outcome.message or "")
+    assert trials["cpu"].throughput_images_per_s is None
+    assert trials["cpu"].aggressors == []

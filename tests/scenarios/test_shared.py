@@ -1,0 +1,247 @@
+"""A victim beside an aggressor on this machine, both with the tests' own interpreter; and what ends such a trial."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from scenarios.shared import Shared
+from suite.errors import MeasurementError
+from suite.interfaces import Instance, Process
+from suite.plan import Trial
+from suite.profiles import Workload
+from suite.sharing import Sharing
+from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess
+
+TINY = Workload(batch=1, image_px=64, warmup_steps=1, steps=2)
+ENDLESS = TINY.model_copy(update={"steps": 100_000})
+PROBE = {"threads": 1, "directory": None, "size": "smoke", "job": None, "device": "cpu"}
+
+
+def planned(trial: Trial, aggressor: str | None, victim: Workload = TINY) -> Trial:
+    sharing = Sharing(aggressors=(aggressor or "cpu",), workloads={"alexnet": TINY}, bare_metal_cpus="equal")
+    share = sharing.model_copy(update={"bare_metal_cpus": "unrestricted"}).instances_of("bare-metal", trial.envelope)
+    changes = {"scenario": "shared", "sharing": sharing, "aggressor": aggressor, "workload": victim, "instances": share}
+    return trial.model_copy(update=changes)
+
+
+def measure(trial: Trial, node: HereNode, aggressors: HereNode, observer: RecordingObserver) -> Any:
+    return Shared().measure(trial, [Instance(node), Instance(aggressors)], observer, nullcontext())
+
+
+@pytest.fixture
+def there() -> Iterator[HereNode]:
+    """The aggressor's instance."""
+    node = HereNode(name="there")
+    yield node
+    for process in node.processes:
+        process.close()
+
+
+@dataclass
+class Watched(HereNode):
+    """A place of the victim, where something is done right after the launch."""
+
+    act: Callable[[], None] = lambda: None
+
+    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+        process = super().start(argv, stdin=stdin)
+        self.act()
+        return process
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    node = Watched()
+    yield node
+    for process in node.processes:
+        process.close()
+
+
+def test_the_steps_of_a_training_aggressor_enclose_the_victim(
+    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
+) -> None:
+    measured = measure(planned(trial, "alexnet"), here, there, observer)
+    (one,) = measured.aggressors
+    done = one.aggression
+    assert done.begun_s < 0 < measured.elapsed_s <= done.ended_s
+    assert done.unit == "images"
+    assert done.steps[-1] == done.work[-1]  # one image each
+    assert sorted(done.heard_s) == done.heard_s
+    assert done.before_per_s > 0
+    assert one.environment.threads == 1
+    assert not any(process.running() for process in there.processes)
+
+
+def test_a_victim_alone_has_an_idle_instance_beside_it(
+    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
+) -> None:
+    measured = measure(planned(trial, None), here, there, observer)
+    (one,) = measured.aggressors
+    assert one.aggression is None
+    assert one.environment.cpus
+    assert there.processes == []
+
+
+def test_the_victim_is_launched_when_the_aggressor_measures(
+    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
+) -> None:
+    measure(planned(trial, "cpu"), here, there, observer)
+    names = [name for name, _ in observer.phases]
+    assert names.index("aggressor") < names.index("launching")
+
+
+def test_an_aggressor_that_is_killed_in_mid_run_ends_the_trial_at_once(
+    trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
+) -> None:
+    watched.act = lambda: there.processes[0]._popen.kill()
+    with pytest.raises(MeasurementError, match=r"the aggressor cpu in instance 1 .*killed") as caught:
+        measure(planned(trial, "cpu", ENDLESS), watched, there, observer)
+    assert caught.value.kind == "aggressor"
+    assert caught.value.remedy
+    assert not any(process.running() for process in watched.processes)
+
+
+def test_an_aggressor_that_ends_in_order_but_early_ends_the_trial_too(
+    trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
+) -> None:
+    watched.act = lambda: there.processes[0]._popen.terminate()
+    with pytest.raises(MeasurementError, match="it ended before the victim did") as caught:
+        measure(planned(trial, "cpu", ENDLESS), watched, there, observer)
+    assert caught.value.kind == "aggressor"
+
+
+def test_an_aggressor_that_cannot_work_says_why_before_the_victim_is_launched(
+    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
+) -> None:
+    with pytest.raises(MeasurementError, match=r"no data directory|fio is not installed") as caught:
+        measure(planned(trial, "disk"), here, there, observer)
+    assert caught.value.kind == "aggressor"
+    assert here.processes == []
+
+
+@dataclass
+class Mute(HereNode):
+    """Attests itself, and what is started there says nothing for ever."""
+
+    mute: ScriptedProcess = field(default_factory=lambda: ScriptedProcess([None]))
+
+    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+        del argv, stdin
+        return self.mute
+
+
+def test_an_aggressor_that_says_nothing_is_given_up(trial: Trial, here: HereNode, observer: RecordingObserver) -> None:
+    there = Mute(name="there")
+    with pytest.raises(MeasurementError, match="it had not ended after 240 s: it was 'launching'") as caught:
+        measure(planned(trial, "cpu"), here, there, observer)
+    assert caught.value.kind == "aggressor"
+    assert there.mute.killed
+    assert here.processes == []
+
+
+def test_a_victim_that_fails_by_itself_is_not_blamed_on_the_aggressor(
+    trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
+) -> None:
+    watched.act = lambda: watched.processes[-1]._popen.kill()
+    with pytest.raises(MeasurementError) as caught:
+        measure(planned(trial, "cpu", ENDLESS), watched, there, observer)
+    assert caught.value.kind == "killed"
+    assert not any(process.running() for process in there.processes)
+
+
+def test_a_victim_that_starves_is_given_up_with_its_phase(
+    trial: Trial, there: HereNode, observer: RecordingObserver
+) -> None:
+    here = Mute()
+    with pytest.raises(MeasurementError, match="had not ended after 120 s") as caught:
+        measure(planned(trial, "cpu"), here, there, observer)
+    assert caught.value.kind == "timeout"
+    assert not any(process.running() for process in there.processes)
+
+
+def worker(request: dict[str, Any]) -> "subprocess.Popen[str]":
+    argv = [sys.executable, "-m", "scenarios.worker", "--aggressor"]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+    assert process.stdin
+    process.stdin.write(json.dumps(request))
+    process.stdin.close()
+    return process
+
+
+def events(process: "subprocess.Popen[str]", until: str) -> list[dict[str, Any]]:
+    found = []
+    assert process.stdout
+    for line in process.stdout:
+        found.append(json.loads(line))
+        if found[-1]["event"] == until:
+            break
+    return found
+
+
+@pytest.mark.parametrize("probe", ["memory", "cpu", "network", "disk"])
+def test_a_probe_works_until_it_is_told_to_stop(probe: str, tmp_path: Any) -> None:
+    with worker({"probe": {**PROBE, "probe": probe, "directory": str(tmp_path)}}) as process:
+        try:
+            said = events(process, "progress")
+            if said[-1]["event"] == "error":
+                pytest.skip(said[-1]["message"])
+            pid = said[0]["pid"]
+            assert pid == process.pid
+            os.kill(pid, signal.SIGTERM)
+            said += events(process, "done")
+        finally:
+            process.kill()
+    names = [each["event"] for each in said]
+    assert names[:3] == ["started", "environment", "measuring"]
+    assert names[-2:] == ["measured", "done"]
+    steps = [each["steps"] for each in said if each["event"] in ("progress", "measured")]
+    assert steps == sorted(steps)
+    assert said[-2]["work"] is None or said[-2]["work"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
+    from scenarios.worker.aggressor import programs
+    from scenarios.worker.probes.reading import ProbeError
+
+    with programs._running(["sh", "-c", "echo no more >&2; exit 3"], ("wchar",)) as load:
+        time.sleep(1)  # a step takes no note of what ends after it
+        with pytest.raises(ProbeError, match="sh has ended by itself with status 3: no more"):
+            load.step()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "one key"),
+        ({"probe": {**PROBE, "probe": "syscall"}}, "as an aggressor it can be disk"),
+        ({"probe": {**PROBE, "probe": "gpu"}}, "probe is 'gpu'"),
+        ({"training": []}, "not a JSON object"),
+        ({"training": {"model": "alexnet"}}, "lacks"),
+    ],
+)
+def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str) -> None:
+    from scenarios.worker.aggressor.request import parse
+    from scenarios.worker.spec import SpecError
+
+    with pytest.raises(SpecError, match=said):
+        parse(json.dumps(asked))
+
+
+def test_an_aggressor_that_trains_has_neither_data_nor_ranks(spec: dict[str, Any]) -> None:
+    from scenarios.worker.aggressor.request import parse
+    from scenarios.worker.spec import SpecError
+
+    with pytest.raises(SpecError, match="no ddp"):
+        parse(json.dumps({"training": {**spec, "threads": 2, "devices": 2, "parallel": "ddp"}}))
