@@ -126,11 +126,14 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     "--lab", help="Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: a node each, 1gbit."
 )
 @click.option(
+    "--inventory", type=click.Path(path_type=Path), help="Machines reached by SSH, in place of a lab: hosts.toml."
+)
+@click.option(
     "--network",
     default="overlay",
     callback=choice(CONTAINER_NETWORKS),
     show_default=True,
-    help="Of containers in a lab. overlay: VXLAN between the nodes, as flannel makes it. host: the node's own.",
+    help="Of distributed containers. overlay: VXLAN between the nodes, as flannel makes it. host: the node's own.",
 )
 @number("--comm-timeout", help="Seconds after which a silent rank is given up. Default: 60; 600 with emulated VMs.")
 @click.option("--cpus", help="How many (2), or which (0-1,4). Default: all that this process may use.")
@@ -183,12 +186,14 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench run --scenario real --data generated --cache cold --target all --profile smoke
       bench run --scenario probe --probe disk --probe memory --target all
       bench run --scenario distributed --target container --lab nodes=3,rate=1gbit
+      bench run --scenario distributed --target bare-metal --target container --inventory hosts.toml
       bench run --target bare-metal --target container --model all --repeat 10 --engine podman
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
       bench run --target all --aa --until 2% --budget 2h
       bench run --target all --out results/night         (again after Ctrl-C: continues)
     """
-    from commands.planning import carried, choices_of, data_of, fio_job_of, plan_of
+    from commands.fleet import fleet_of
+    from commands.planning import carried, choices_of, data_of, fio_job_of, plan_of, ranks_of
     from provisioning.doctor import examine
     from provisioning.targets import prepare
 
@@ -196,10 +201,14 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
         data = data_of(options)
         options["fio_job"] = fio_job_of(options)
         scenario = _scenario(options)
-        observer.note("checking this machine")
-        checks = examine()
-        targets = carried(options["targets"], checks, observer.note)
-        choices = choices_of(options, checks, targets, observer.note)
+        fleet = options["fleet"] = fleet_of(options, *ranks_of(options), observer.note)
+        if fleet:
+            targets, choices = fleet.targets, fleet.choices(options)
+        else:
+            observer.note("checking this machine")
+            checks = examine()
+            targets = carried(options["targets"], checks, observer.note)
+            choices = choices_of(options, checks, targets, observer.note)
         plan = plan_of(options, targets, choices, data, observer.note)
         prepare(choices, targets, observer.note, plan.dataset)
         store = Run(options["out"] or new_run_directory())

@@ -48,6 +48,11 @@ def create(node: Node, name: str, envelope: Envelope, *, pinned: bool = True) ->
     return ["cgexec", "-g", group]
 
 
+def remove_argv(node: Node, name: str) -> list[str]:
+    """The command that removes the group on the node itself, when nothing runs in it any more."""
+    return ["cgdelete", "-r", "-g", f"{CONTROLLERS[version(node)]}:/{name}"]
+
+
 def remove(name: str) -> None:
     """Kill what is in the group on this machine and remove it; harmless when it is not there.
 

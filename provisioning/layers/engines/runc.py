@@ -65,12 +65,15 @@ class Runc:
         pid: int = json.loads(node.run([*PROGRAM, "state", name]).stdout)["pid"]
         return pid
 
+    def remove_argv(self, name: str) -> list[str]:
+        return [*PROGRAM, "delete", "--force", name]
+
     def remove(self, node: Node, name: str) -> None:
-        node.run([*PROGRAM, "delete", "--force", name])
+        node.run(self.remove_argv(name))
         node.run(["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"])
 
     def remove_local(self, name: str) -> None:
-        argv = [*PROGRAM, "delete", "--force", name]
+        argv = self.remove_argv(name)
         answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
         if answer.returncode:
             raise CommandError(argv, answer.returncode, answer.stderr)

@@ -1,0 +1,129 @@
+"""A machine of the inventory as a node."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import IO
+
+from provisioning.machines.connection import Access, Keeper, marked, root_mark
+from provisioning.nodes import LocalNode, local_node
+from suite.envelope import parse_cpu_list
+from suite.errors import CommandError, RequestError
+from suite.interfaces import Completed, Process
+from suite.inventory import InventoryNode
+
+SSH_FAILED = 255
+
+
+@dataclass
+class Machine:
+    """See ``suite.interfaces.Node``. ``carrier`` is this machine, on which its ssh clients run."""
+
+    name: str
+    planned: InventoryNode
+    carrier: LocalNode
+    access: Access
+    keeper: Keeper
+    cpus: tuple[int, ...]
+    memory_bytes: int
+    """Of the whole machine."""
+    userland: str | None = None
+    python: tuple[str, str] = ("python3", "")
+    local: bool = False
+    data: str | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        mark, words = self._words(argv)
+        try:
+            completed = self.carrier.run(words, stdin=stdin, timeout_s=timeout_s, check=False)
+        except CommandError as error:
+            self.keeper.ask(do="end", mark=mark)
+            raise CommandError(argv, None, f"{self.name}: {error.output_tail}") from None
+        if completed.returncode == SSH_FAILED:
+            self.keeper.ask(do="clock")  # says why, when it is the connection
+        if check and completed.returncode:
+            told = completed.stderr or completed.stdout or "no output"
+            raise CommandError(argv, completed.returncode, f"{self.name}: {told}")
+        return completed
+
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+        mark, words = self._words(argv)
+        return RemoteProcess(self.carrier.start(words, stdin=stdin), self.keeper, mark)
+
+    def kept(self, argv: Sequence[str]) -> AbstractContextManager[None]:
+        """See ``nodes.kept``."""
+        return self.keeper.kept(argv)
+
+    def _words(self, argv: Sequence[str]) -> tuple[str, list[str]]:
+        mark = f"{root_mark(self.carrier.token)}.{next(self._numbers)}"
+        return mark, self.access.argv(marked(mark, argv))
+
+
+@dataclass
+class RemoteProcess:
+    """A command on a machine. See ``suite.interfaces.Process``; what is heard of it comes through its ssh client."""
+
+    client: Process
+    keeper: Keeper
+    mark: str
+
+    def lines(self, timeout_s: float) -> Iterator[str]:
+        return self.client.lines(timeout_s)
+
+    def wait(self, timeout_s: float) -> int:
+        return self.client.wait(timeout_s)
+
+    def running(self) -> bool:
+        return self.client.running()
+
+    def kill(self) -> None:
+        """Here and there: a command outlives its client."""
+        if self.client.running():
+            self.client.kill()
+        self.keeper.ask(do="end", mark=self.mark)
+
+    def output_tail(self) -> str:
+        return self.client.output_tail()
+
+
+@contextmanager
+def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Machine]:
+    """Connected for as long as this lasts; at the end nothing of the suite is left there, and no connection here.
+
+    Raises MeasurementError of kind ``connection``.
+    """
+    with local_node((), None) as carrier:
+        access = Access(planned, f"{carrier.directory}/ssh")
+        keeper = Keeper(access, carrier)
+        try:
+            yield _greeted(planned, carrier, access, keeper, userland)
+        except BaseException:
+            keeper.abandon()
+            raise
+        keeper.close()
+
+
+def _greeted(
+    planned: InventoryNode, carrier: LocalNode, access: Access, keeper: Keeper, userland: str | None
+) -> Machine:
+    greeting = keeper.greeting
+    allowed = tuple(greeting["cpus"])
+    cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
+    if missing := sorted(set(cpus) - set(allowed)):
+        raise RequestError(
+            f"node {planned.name}: cpus = {planned.cpus!r}, and it allows no CPU {missing[0]}",
+            remedy=f"choose among {', '.join(map(str, allowed))}",
+        )
+    if greeting["uid"]:
+        raise RequestError(
+            f"{planned.name} ({planned.host}) is entered as user {greeting['uid']}: control groups and containers "
+            "under them need root there",
+            remedy=f"write root@ before the host, or User root in the ssh_config: ssh {planned.host} id -u",
+        )
+    facts = {"accelerator": "none", "host_cpus": list(cpus)}
+    memory_bytes = int(greeting["memory_bytes"])
+    return Machine(planned.name, planned, carrier, access, keeper, cpus, memory_bytes, userland, facts=facts)
