@@ -56,7 +56,7 @@ class UserlandLayer:
             if node.local:
                 stack.enter_context(ledger.holding("cgroup", group))
             else:
-                stack.enter_context(undone(node, cgroups.remove_argv(node, group)))
+                stack.enter_context(undone(node, cgroups.remove_argv(group)))
             enter = cgroups.create(node, group, self.envelope, pinned=self.pinned)
             if self.pinned:
                 enter += taskset(self.envelope)

@@ -67,7 +67,7 @@ def fleet(place: Path, count: int = 3) -> Iterator[Fleet]:
         if not PRIVILEGE_SEPARATION.exists():
             PRIVILEGE_SEPARATION.mkdir(mode=0o755)
             stack.callback(shutil.rmtree, PRIVILEGE_SEPARATION, ignore_errors=True)
-        lab = stack.enter_context(open_lab(LabSpec(nodes=count + 1, rate="1gbit")))
+        lab = stack.enter_context(open_lab(LabSpec(nodes=count + 1)))
         found = Fleet(place, lab)
         for key in ("client_key", "host_key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / key)], check=True)
