@@ -3,12 +3,14 @@
 What the suite insists on: the host's key is known and checked, and nobody is asked for anything.
 """
 
+import itertools
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from provisioning.layers.ssh import option_words, quoted
 from provisioning.machines import keeper
 from provisioning.nodes import LocalNode
-from provisioning.processes import TOKEN, LocalProcess
+from provisioning.processes import TOKEN
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 
@@ -77,32 +79,30 @@ class Keeper:
     def __init__(self, access: Access, node: LocalNode) -> None:
         self._access = access
         self._lock = threading.Lock()
-        self._keys = 0
+        self._numbers = itertools.count(1)
         words = ["python3", "-I", "-c", Path(keeper.__file__).read_text(), root_mark(node.token)]
         reading, self._writing = os.pipe()
         try:
-            self._process = LocalProcess(
-                access.argv(words, shared=False), node.token, os.fdopen(reading, "rb"), node.directory
-            )
-            self.greeting = self._answer(CONNECTED_WITHIN_S)
+            self._process = node.start(access.argv(words, shared=False), stdin=os.fdopen(reading, "rb"))
+            self.greeting = self._answer(keeper.GREETING, CONNECTED_WITHIN_S)
         except BaseException:
             os.close(self._writing)
             raise
 
     def ask(self, **request: object) -> dict[str, Any]:
+        """Raises MeasurementError of kind ``connection`` when no answer comes."""
         with self._lock:
+            number = next(self._numbers)
             try:
-                os.write(self._writing, json.dumps(request).encode() + b"\n")
+                os.write(self._writing, json.dumps({**request, "number": number}).encode() + b"\n")
             except OSError:
                 raise self.lost() from None
-            return self._answer(ANSWERED_WITHIN_S)
+            return self._answer(number, ANSWERED_WITHIN_S)
 
     @contextmanager
     def kept(self, argv: Sequence[str]) -> Iterator[None]:
         """The machine runs the command by itself should the connection end before this context does."""
-        with self._lock:
-            self._keys += 1
-            key = str(self._keys)
+        key = secrets.token_hex(8)
         self.ask(do="keep", key=key, argv=list(argv))
         yield
         self.ask(do="drop", key=key)
@@ -120,10 +120,7 @@ class Keeper:
     def close(self) -> None:
         """Let the machine end and undo what is left. Raises MeasurementError when something stays."""
         os.close(self._writing)
-        try:
-            said = self._answer(UNDONE_WITHIN_S)
-        finally:
-            self._process.close()
+        said = self._answer(keeper.FAREWELL, UNDONE_WITHIN_S)
         if left := said.get("left"):
             name = self._access.planned.name
             raise MeasurementError(
@@ -134,18 +131,19 @@ class Keeper:
 
     def abandon(self) -> None:
         """As ``close``, for who already has an error to tell."""
-        try:
+        with suppress(MeasurementError):
             self.close()
-        except MeasurementError:
-            self._process.close()
 
-    def _answer(self, within_s: float) -> dict[str, Any]:
+    def _answer(self, number: int, within_s: float) -> dict[str, Any]:
+        """Those before it are left over from who was interrupted while waiting."""
         try:
-            line = next(self._process.lines(within_s), "")
-            said = json.loads(line)
-        except (CommandError, ValueError):
-            raise self.lost() from None
-        return dict(said)
+            for line in self._process.lines(within_s):
+                said = dict(json.loads(line))
+                if said["number"] == number:
+                    return said
+        except (CommandError, ValueError, LookupError):
+            pass
+        raise self.lost()
 
     def lost(self) -> MeasurementError:
         """Why there is no connection, in ssh's own words."""

@@ -19,6 +19,8 @@ from typing import Any
 TOKEN = b"VIRTBENCH_TOKEN="
 GONE_WITHIN_S = 10.0
 UNDO_WITHIN_S = 60.0
+GREETING, FAREWELL = 0, -1
+"""The numbers of what is said unasked."""
 
 
 def carrying(mark: str) -> list[int]:
@@ -81,13 +83,14 @@ def main(token: str) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     held: dict[str, list[str]] = {}
     memory_bytes = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
-    say({"uid": os.getuid(), "cpus": sorted(os.sched_getaffinity(0)), "memory_bytes": memory_bytes})
+    say({"number": GREETING, "uid": os.getuid(), "cpus": sorted(os.sched_getaffinity(0)), "memory_bytes": memory_bytes})
     for line in sys.stdin:
-        say(answer(json.loads(line), held))
+        request = json.loads(line)
+        say({"number": request["number"], **answer(request, held)})
     left = [f"process {pid}" for pid in end(token)]
     for key in reversed(list(held)):
         left += undo(held[key])
-    say({"left": left})
+    say({"number": FAREWELL, "left": left})
 
 
 if __name__ == "__main__":

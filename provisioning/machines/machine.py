@@ -2,14 +2,14 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
 
 from provisioning.machines.connection import Access, Keeper, marked, root_mark
 from provisioning.nodes import LocalNode, local_node
 from suite.envelope import parse_cpu_list
-from suite.errors import CommandError, RequestError
+from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Process
 from suite.inventory import InventoryNode
 
@@ -81,10 +81,11 @@ class RemoteProcess:
         return self.client.running()
 
     def kill(self) -> None:
-        """Here and there: a command outlives its client."""
+        """Here and there: a command outlives its client. Without a connection that machine ends it by itself."""
         if self.client.running():
             self.client.kill()
-        self.keeper.ask(do="end", mark=self.mark)
+        with suppress(MeasurementError):
+            self.keeper.ask(do="end", mark=self.mark)
 
     def output_tail(self) -> str:
         return self.client.output_tail()

@@ -69,7 +69,7 @@ def said(process: "subprocess.Popen[str]", **request: object) -> dict[str, Any]:
     assert process.stdin
     assert process.stdout
     if request:
-        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.write(json.dumps({**request, "number": 7}) + "\n")
         process.stdin.flush()
     return dict(json.loads(process.stdout.readline()))
 
@@ -89,7 +89,7 @@ def sleeping(mark: str) -> Iterator["subprocess.Popen[str]"]:
 
 def test_the_keeper_ends_and_undoes_what_is_left_when_its_input_ends(tmp_path: Path) -> None:
     with kept("abc.far") as process, sleeping("abc.far.1") as left, sleeping("abc.farther") as other:
-        assert set(said(process)) == {"uid", "cpus", "memory_bytes"}
+        assert set(said(process)) == {"number", "uid", "cpus", "memory_bytes"}
         said(process, do="keep", key="1", argv=["touch", str(tmp_path / "first")])
         said(process, do="keep", key="2", argv=["cp", str(tmp_path / "first"), str(tmp_path / "second")])
         said(process, do="keep", key="3", argv=["touch", str(tmp_path / "dropped")])
@@ -107,7 +107,7 @@ def test_the_keeper_ends_and_undoes_what_is_left_when_its_input_ends(tmp_path: P
 def test_the_keeper_ends_one_command_and_no_other() -> None:
     with kept("abc.far") as process, sleeping("abc.far.1") as first, sleeping("abc.far.10") as tenth:
         said(process)
-        assert said(process, do="end", mark="abc.far.1") == {"left": []}
+        assert said(process, do="end", mark="abc.far.1") == {"number": 7, "left": []}
         assert first.wait(60) == -signal.SIGKILL
         assert tenth.poll() is None
 
@@ -115,7 +115,10 @@ def test_the_keeper_ends_one_command_and_no_other() -> None:
 def test_the_keeper_tells_what_is_not_installed() -> None:
     with kept("abc.far") as process:
         said(process)
-        assert said(process, do="find", programs=["sh", "no-such-program"]) == {"missing": ["no-such-program"]}
+        assert said(process, do="find", programs=["sh", "no-such-program"]) == {
+            "number": 7,
+            "missing": ["no-such-program"],
+        }
 
 
 LINKS = json.loads(
