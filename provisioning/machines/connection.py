@@ -89,15 +89,17 @@ class Keeper:
             os.close(self._writing)
             raise
 
-    def ask(self, **request: object) -> dict[str, Any]:
+    def ask(self, *, within_s: float = ANSWERED_WITHIN_S, **request: object) -> dict[str, Any]:
         """Raises MeasurementError of kind ``connection`` when no answer comes."""
         with self._lock:
             number = next(self._numbers)
+            line = json.dumps({**request, "number": number}).encode() + b"\n"
             try:
-                os.write(self._writing, json.dumps({**request, "number": number}).encode() + b"\n")
+                while line:
+                    line = line[os.write(self._writing, line) :]
             except OSError:
                 raise self.lost() from None
-            return self._answer(number, ANSWERED_WITHIN_S)
+            return self._answer(number, within_s)
 
     @contextmanager
     def kept(self, argv: Sequence[str]) -> Iterator[None]:

@@ -5,6 +5,7 @@ that the suite has finished, was killed, or that the network is gone, it ends th
 One line of JSON is one request, and one its answer.
 """
 
+import base64
 import contextlib
 import json
 import os
@@ -61,6 +62,26 @@ def undo(argv: list[str]) -> list[str]:
     return [f"{' '.join(argv)}: {ended.stdout.decode(errors='replace')[-300:]}"] if ended.returncode else []
 
 
+def run(request: dict[str, Any]) -> dict[str, object]:
+    """A short command, to its end; without an exit status when it outlived its time. Bytes travel as base64."""
+    argv, mark = request["argv"], TOKEN.decode() + request["mark"]
+    with subprocess.Popen(
+        ["env", mark, *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(base64.b64decode(request["stdin"]), timeout=request["timeout_s"])
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, err = process.communicate()
+            return {"returncode": None, "stdout": "", "stderr": err.decode(errors="replace")}
+    status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    return {"returncode": status, "stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
+
+
 def answer(request: dict[str, Any], held: dict[str, list[str]]) -> dict[str, object]:
     if request["do"] == "keep":
         held[request["key"]] = request["argv"]
@@ -68,6 +89,8 @@ def answer(request: dict[str, Any], held: dict[str, list[str]]) -> dict[str, obj
         held.pop(request["key"], None)
     elif request["do"] == "find":
         return {"missing": [name for name in request["programs"] if shutil.which(name) is None]}
+    elif request["do"] == "run":
+        return run(request)
     elif request["do"] == "end":
         return {"left": end(request["mark"])}
     return {"at_s": time.time()}

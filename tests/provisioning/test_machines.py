@@ -1,5 +1,6 @@
 """Machines of an inventory: how they are reached, what keeps order there, and which of their addresses is taken."""
 
+import base64
 import json
 import shutil
 import signal
@@ -110,6 +111,25 @@ def test_the_keeper_ends_one_command_and_no_other() -> None:
         assert said(process, do="end", mark="abc.far.1") == {"number": 7, "left": []}
         assert first.wait(60) == -signal.SIGKILL
         assert tenth.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "returncode", "stdout"),
+    [(["cat"], 0, "given"), (["false"], 1, ""), (["no-such-program"], 127, ""), (["sh", "-c", "kill -9 $$"], 137, "")],
+)
+def test_the_keeper_runs_short_commands_itself(argv: list[str], returncode: int, stdout: str) -> None:
+    given = {"mark": "abc.far.1", "stdin": base64.b64encode(b"given").decode(), "timeout_s": 60}
+    with kept("abc.far") as process:
+        said(process)
+        heard = said(process, do="run", argv=argv, **given)
+        assert (heard["returncode"], heard["stdout"]) == (returncode, stdout)
+
+
+def test_a_command_that_outlives_its_time_has_no_exit_status() -> None:
+    with kept("abc.far") as process:
+        said(process)
+        heard = said(process, do="run", argv=["sleep", "1000"], mark="abc.far.1", stdin="", timeout_s=0.2)
+        assert heard["returncode"] is None
 
 
 def test_the_keeper_tells_what_is_not_installed() -> None:
