@@ -71,7 +71,8 @@ class ContainerLayer:
             if node.local:
                 stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
             else:
-                stack.enter_context(kept(node, engine.remove_argv(spec.name)))
+                for argv in reversed(engine.removal(spec.name)):
+                    stack.enter_context(kept(node, argv))
                 stack.callback(engine.remove, node, spec.name)
             engine.begin(node, spec)
             if self.plug:

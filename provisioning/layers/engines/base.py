@@ -83,8 +83,8 @@ class ContainerEngine(Protocol):
     def main_pid(self, node: Node, name: str) -> int:
         """The container's first process, in the node's own numbers."""
 
-    def remove_argv(self, name: str) -> list[str]:
-        """The command that kills and removes it."""
+    def removal(self, name: str) -> list[list[str]]:
+        """The commands that kill it and remove it with all that belongs to it."""
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove it; harmless when it is not there."""
