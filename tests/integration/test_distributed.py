@@ -159,20 +159,20 @@ def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_p
     assert {rank.environment.userland_sha256 for rank in record.ranks} == {require_image().digest}
 
 
-@pytest.mark.parametrize(
-    ("launched", "name"), [(0, "server (rank 0)"), (2, "worker (rank 2)")], ids=["the server", "a worker"]
-)
-def test_a_killed_rank_is_a_failed_record_that_names_it_within_a_minute(
-    launched: int, name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("rank", "name"), [(0, "server (rank 0)"), (2, "worker (rank 2)")])
+def test_a_killed_rank_is_a_failed_record_that_names_it_within_a_minute(rank: int, name: str, tmp_path: Path) -> None:
     killed: list[float] = []
 
-    def kill() -> None:
-        victim = sorted(workers(), key=lambda process: process.create_time())[launched]
-        victim.send_signal(signal.SIGKILL)
-        killed.append(time.monotonic())
+    def disturb(instances: Sequence[Instance]) -> None:
+        def kill() -> None:
+            namespace = lab_node(instances[rank]).run(["readlink", "/proc/self/ns/net"]).stdout.strip()
+            (victim,) = [p for p in workers() if str(Path(f"/proc/{p.pid}/ns/net").readlink()) == namespace]
+            victim.send_signal(signal.SIGKILL)
+            killed.append(time.monotonic())
 
-    record = run_cluster(tmp_path, "bare-metal", when_all_train(kill))
+        when_all_train(kill)(instances)
+
+    record = run_cluster(tmp_path, "bare-metal", disturb)
     assert killed
     assert time.monotonic() - killed[0] < 60
     assert record.outcome.status == "failed"

@@ -39,7 +39,10 @@ def added_since(before: dict[str, list[str]]) -> dict[str, set[str]]:
 
 def still(there: dict[str, set[str]]) -> dict[str, set[str]]:
     """What of it is there now."""
-    now = ours()
+    try:
+        now = ours()
+    except FileNotFoundError:  # a group that goes while it is looked at
+        return there
     return {kind: both for kind, found in there.items() if (both := found & set(now[kind]))}
 
 
