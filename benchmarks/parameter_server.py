@@ -1,4 +1,5 @@
-"""What a step's exchange with a parameter server costs, against the plain ways of torch.distributed to do the same.
+"""What a step's exchange with a parameter server costs, against the ways of torch.distributed to do the same: plain
+ones, and the pattern of its RPC tutorial.
 
 One server and ``--workers`` workers exchange ResNet-50's 25.6 million variables without any training. The ways take
 turns within each round, so that a change of the machine meets all of them. Run on loopback, or with ``--nodes`` in
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from rpc_exchange import Server, exchange, joined_by_rpc
 from torch import distributed
 
 from scenarios.worker.distributed.cluster import Cluster
@@ -42,7 +44,7 @@ class Ready(Variables):
             self._on_chunk(number)
 
 
-def timed(steps: int, step: Callable[[], None]) -> list[float]:
+def timed(steps: int, step: Callable[[], object]) -> list[float]:
     taken_s = []
     for _ in range(steps):
         begin_s = time.monotonic()
@@ -102,6 +104,14 @@ def all_reduce(_: Group, steps: int) -> list[float]:
     return timed(steps, lambda: distributed.all_reduce(gradients) and None)
 
 
+def rpc(group: Group, steps: int) -> list[float]:
+    """torch.distributed.rpc's own pattern; its server answers beside the main thread."""
+    if group.cluster.is_server:
+        return []
+    gradients = torch.zeros(ELEMENTS)
+    return timed(steps, lambda: exchange(gradients) is None)
+
+
 def run_rank(cluster: Cluster, options: argparse.Namespace) -> dict[str, list[float]]:
     """Milliseconds of every step, by the way it went."""
     torch.set_num_threads(1)
@@ -111,8 +121,11 @@ def run_rank(cluster: Cluster, options: argparse.Namespace) -> dict[str, list[fl
     }
     if not options.own_only:
         ways |= {"reduce, broadcast": reduce_and_broadcast, "send, receive": send_and_receive, "all-reduce": all_reduce}
+        ways |= {"rpc": rpc}
     taken_ms: dict[str, list[float]] = {name: [] for name in ways}
-    with joined(cluster) as group:
+    server = Server(ELEMENTS, cluster.workers, LEARNING_RATE) if cluster.is_server else None
+    place = f"{cluster.master}:{cluster.port + 1}"
+    with joined(cluster) as group, joined_by_rpc(cluster.rank, cluster.world, place, cluster.interface, server):
         for number in range(options.rounds + 1):
             for name, way in ways.items():
                 distributed.barrier()

@@ -13,11 +13,12 @@ from suite.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
 from suite.lab import LabSpec, parse_lab
-from suite.plan import BASELINE, TARGETS, Plan
+from suite.plan import BASELINE, TARGETS, CpuCapability, Plan
 from suite.profiles import MODELS, Profile, get_profile, make_workload
 from suite.sharing import VICTIMS
 
 if TYPE_CHECKING:
+    from commands.fleet import Fleet
     from provisioning.doctor import Check
     from provisioning.targets import Choices
 
@@ -117,7 +118,6 @@ def plan_of(
     options: Options, targets: tuple[str, ...], choices: "Choices", data: tuple[str, Dataset | None], note: Note
 ) -> Plan:
     """Raises RequestError for what cannot be run."""
-    from provisioning import isa
     from provisioning.targets import refuse_ablations
     from suite import ablations
 
@@ -132,13 +132,12 @@ def plan_of(
     sharing = sharing_of(options, profile)
     if sharing:
         check_shares(sharing, envelope, targets, note)
-    if cluster:
+    if cluster and cluster.machines:
+        check_memory(envelope, 1, LEAST_INSTANCE_BYTES)
+    elif cluster:
         check_memory(envelope, len(cluster.roles), LEAST_INSTANCE_BYTES)
         if cpus_are_shared(envelope, len(cluster.roles)):
             note(f"{len(cluster.roles)} instances share {len(envelope.cpus)} CPUs, on every target alike")
-    capability = None
-    if options["isa"] == "shared":
-        capability = isa.shared(targets, choices.image, choices.accelerator, envelope, note)
     name, dataset = data
     warmup_blocks = options["warmup_blocks"]
     if warmup_blocks is None:
@@ -155,7 +154,7 @@ def plan_of(
         workloads=_workloads(options, profile),
         envelope=envelope,
         trial_timeout_s=options["trial_timeout"] or profile.trial_timeout_s,
-        cpu_capability=capability,
+        cpu_capability=_capability(options, choices, targets, envelope, note),
         aa=options["aa"],
         ablations=options["ablations"],
         warmup_blocks=warmup_blocks,
@@ -211,12 +210,11 @@ def cluster_of(options: Options, choices: "Choices", targets: tuple[str, ...]) -
                 f"--{words.get(given[0], given[0])} is about several instances", remedy="use --scenario distributed"
             )
         return None
+    workers, servers = ranks_of(options)
+    if fleet := fleet_in(options):
+        return fleet.cluster(options, workers, servers)
     if os.geteuid():
         raise RequestError("a lab network needs root: it makes network namespaces", remedy="run bench as root")
-    reduces = options["strategy"] == "all-reduce"
-    if reduces and options["servers"]:
-        raise RequestError("--ps with --strategy all-reduce, which has no server", remedy="leave --ps out")
-    workers, servers = options["workers"] or 2, 0 if reduces else options["servers"] or 1
     lab = parse_lab(options["lab"]) if options["lab"] else LabSpec(nodes=max(2, workers + servers), rate="1gbit")
     if lab.nodes < workers + servers:
         raise RequestError(
@@ -236,9 +234,36 @@ def cluster_of(options: Options, choices: "Choices", targets: tuple[str, ...]) -
     )
 
 
+def ranks_of(options: Options) -> tuple[int, int]:
+    """Workers and servers."""
+    reduces = options["strategy"] == "all-reduce"
+    if reduces and options["servers"]:
+        raise RequestError("--ps with --strategy all-reduce, which has no server", remedy="leave --ps out")
+    return options["workers"] or 2, 0 if reduces else options["servers"] or 1
+
+
+def _capability(
+    options: Options, choices: "Choices", targets: tuple[str, ...], envelope: Envelope, note: Note
+) -> CpuCapability | None:
+    from provisioning import isa
+
+    if options["isa"] != "shared":
+        return None
+    if fleet := fleet_in(options):
+        return fleet.capability(note)
+    return isa.shared(targets, choices.image, choices.accelerator, envelope, note)
+
+
+def fleet_in(options: Options) -> "Fleet | None":
+    """The machines of the run, when it has an inventory: ``run`` has put them there."""
+    return options.get("fleet")
+
+
 def _envelope(options: Options, profile: Profile, instances: int) -> Envelope:
     import psutil
 
+    if fleet := fleet_in(options):
+        return fleet.envelopes[0]
     return plan_envelope(
         options["cpus"],
         parse_bytes(options["memory"]) if options["memory"] else profile.memory_bytes * instances,

@@ -124,11 +124,14 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     "--lab", help="Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: a node each, 1gbit."
 )
 @click.option(
+    "--inventory", type=click.Path(path_type=Path), help="Machines reached by SSH, in place of a lab: hosts.toml."
+)
+@click.option(
     "--network",
     default="overlay",
     callback=choice(CONTAINER_NETWORKS),
     show_default=True,
-    help="Of containers in a lab. overlay: VXLAN between the nodes, as flannel makes it. host: the node's own.",
+    help="Of distributed containers. overlay: VXLAN between the nodes, as flannel makes it. host: the node's own.",
 )
 @click.option(
     "--aggressor",
@@ -201,6 +204,7 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench run --scenario real --data generated --cache cold --target all --profile smoke
       bench run --scenario probe --probe disk --probe memory --target all
       bench run --scenario distributed --target container --lab nodes=3,rate=1gbit
+      bench run --scenario distributed --target bare-metal --target container --inventory hosts.toml
       bench run --scenario shared --target all --profile smoke
       bench run --scenario shared --target bare-metal --target container --aggressor disk --aggressor memory
       bench run --target bare-metal --target container --model all --repeat 10 --engine podman

@@ -6,6 +6,7 @@ Nothing runs in between, except on a host with GPUs (see ``gpu_usage``).
 import os
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 from provisioning.conditions import Host, HostReading
@@ -18,10 +19,21 @@ from suite.plan import Trial
 from suite.records import Conditions, Resources, Usage
 
 
-def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount":
-    """For the opened instances of the trial."""
+def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":
+    """For the opened instances of the trial. Of machines of an inventory nothing is told: this host only launches."""
+    if trial.cluster and trial.cluster.machines:
+        return NoAccount()
     nodes = [instance.node for instance in instances]
     return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.sharing else len(nodes))
+
+
+class NoAccount(AbstractContextManager[None]):
+    """Tells nothing: what this host would count is not what the job has met."""
+
+    conditions: Conditions | None = None
+    resources: Resources | None = None
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class HostAccount:

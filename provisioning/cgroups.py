@@ -3,19 +3,15 @@
 Containers get theirs from their engine. The programs are libcgroup's, which know both versions and run on any node.
 """
 
-import contextlib
-import os
-import signal
-import time
 from pathlib import Path
 
+from provisioning import group_removal
 from suite.envelope import Envelope, format_cpu_list
 from suite.interfaces import Node
 
 CONTROLLERS = {1: "cpuset,cpu,memory,cpuacct", 2: "cpuset,cpu,memory"}
 """By version. Version 2 accounts for CPU time in every group, and version 1 where it is asked to."""
-ROOT = Path("/sys/fs/cgroup")
-GONE_WITHIN_S = 10.0
+ROOT = group_removal.ROOT
 PERIOD_US = 100_000
 
 
@@ -48,19 +44,14 @@ def create(node: Node, name: str, envelope: Envelope, *, pinned: bool = True) ->
     return ["cgexec", "-g", group]
 
 
-def remove(name: str) -> None:
-    """Kill what is in the group on this machine and remove it; harmless when it is not there.
+def remove_argv(name: str) -> list[str]:
+    """The command that does on any machine what ``remove`` does on this one."""
+    return ["python3", "-I", "-c", Path(group_removal.__file__).read_text(), name]
 
-    Raises OSError when the kernel does not let it go.
-    """
-    for path in [path for root in (ROOT, *ROOT.glob("*/")) if (path := root / name).is_dir()]:
-        deadline = time.monotonic() + GONE_WITHIN_S
-        while (members := (path / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
-            for pid in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            time.sleep(0.01)
-        path.rmdir()
+
+def remove(name: str) -> None:
+    """Kill what is in the group on this machine and remove it; see ``group_removal``."""
+    group_removal.remove(name, ROOT)
 
 
 def _quota(governing: int, cpus: int) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import IO, Protocol, runtime_checkable
 
 from provisioning import ledger
 from provisioning.control_groups import ControlGroup
@@ -43,8 +44,9 @@ class LocalNode:
             raise CommandError(argv, completed.returncode, completed.stderr or completed.stdout)
         return completed
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
-        process = LocalProcess(argv, self.token, stdin, self.directory)
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
+        """Pipes, as ``LocalProcess`` takes them, can stand for what is given and for what is heard."""
+        process = LocalProcess(argv, self.token, stdin, self.directory, stdout)
         self._started.append(process)
         return process
 
@@ -108,6 +110,26 @@ class WrappedNode:
 
     def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
         return self.parent.start(self.wrap(argv), stdin=stdin)
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """A machine that can be told what to do when this process is gone."""
+
+    def kept(self, argv: Sequence[str]) -> AbstractContextManager[None]: ...
+
+
+@contextmanager
+def kept(node: Node, undo: Sequence[str]) -> Iterator[None]:
+    """What is made on another machine: that runs the command itself should the connection end before this context does.
+
+    On this machine the ledger answers for it, and in a guest nobody needs to.
+    """
+    below = node
+    while isinstance(below, WrappedNode):
+        undo, below = below.wrap(undo), below.parent
+    with below.kept(undo) if isinstance(below, Keeps) else nullcontext():
+        yield
 
 
 def write_file(node: Node, path: str, content: bytes) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import IO
 
 import psutil
@@ -57,15 +57,18 @@ def end_all(token: str) -> None:
 class LocalProcess:
     """A child of this process. See ``suite.interfaces.Process``."""
 
-    def __init__(self, argv: Sequence[str], token: str, stdin: bytes, cwd: str = "/") -> None:
+    def __init__(
+        self, argv: Sequence[str], token: str, stdin: bytes | IO[bytes], cwd: str = "/", stdout: IO[bytes] | None = None
+    ) -> None:
+        """``stdin``: all of it, or the reading end of a pipe. ``stdout``: the writing end of one, and then
+        there are no ``lines``. An end of a pipe is the child's alone from now on.
+        """
         self.argv = list(argv)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
-        with ExitStack() as on_failure, tempfile.TemporaryFile() as given:
+        with ExitStack() as on_failure, _given(stdin) as given, stdout or nullcontext():
             on_failure.callback(self._stderr.close)
-            given.write(stdin)
-            given.seek(0)
             # A session of its own: Ctrl-C reaches the suite alone, which then ends its children in order.
-            self.popen = _popen(self.argv, given, self._stderr, environment(token), cwd)
+            self.popen = _popen(self.argv, given, stdout, self._stderr, environment(token), cwd)
             on_failure.pop_all()
 
     def lines(self, timeout_s: float) -> Iterator[str]:
@@ -116,14 +119,23 @@ class LocalProcess:
         self._stderr.close()
 
 
+def _given(stdin: bytes | IO[bytes]) -> IO[bytes]:
+    if not isinstance(stdin, bytes):
+        return stdin
+    given = tempfile.TemporaryFile()  # noqa: SIM115 (closed by the caller)
+    given.write(stdin)
+    given.seek(0)
+    return given
+
+
 def _popen(
-    argv: list[str], stdin: IO[bytes], stderr: IO[bytes], env: dict[str, str], cwd: str
+    argv: list[str], stdin: IO[bytes], stdout: IO[bytes] | None, stderr: IO[bytes], env: dict[str, str], cwd: str
 ) -> "subprocess.Popen[bytes]":
     try:
         return subprocess.Popen(
             argv,
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=stdout or subprocess.PIPE,
             stderr=stderr,
             env=env,
             cwd=cwd,

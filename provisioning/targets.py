@@ -3,12 +3,12 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.accelerator import Accelerator
-from provisioning.clusters import open_cluster
+from provisioning.clusters import open_cluster, open_machines
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
@@ -16,12 +16,15 @@ from provisioning.layers.engines import ENGINES
 from provisioning.layers.qemu import takes_direct_io
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
+from provisioning.machines.machine import machine
+from provisioning.machines.push import push
 from provisioning.nodes import local_node
 from provisioning.volumes import VMS, Volume, prepare_disk, volume_of
 from suite.datasets import Dataset
 from suite.envelope import Envelope
 from suite.errors import RequestError
 from suite.interfaces import Instance, Layer, open_stack
+from suite.inventory import Inventory
 from suite.plan import Trial
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -36,6 +39,8 @@ class Choices:
     accelerator: Accelerator
     gpus: tuple[str, ...] = ()
     vfio: tuple[str, ...] = ()
+    inventory: Inventory | None = None
+    """The machines, in place of this one."""
 
     def options(self) -> dict[str, str]:
         """As the plan stores them: what changes the meaning of a number."""
@@ -90,7 +95,7 @@ def layers(
 
 def bare_metal(choices: Choices, envelope: Envelope, *, pinned: bool = True, writable: bool = False) -> Layer:
     """The image's tree entered in place; without root the suite's own environment, named as a substitute."""
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 or choices.inventory:
         return UserlandLayer(envelope, choices.gpus, pinned, writable)
     return OwnEnvironmentLayer(envelope, (sys.executable, str(REPOSITORY)))
 
@@ -116,6 +121,11 @@ def prepare(
 ) -> None:
     """What is made once and kept: the image in the stores of engines that have one, the data set as a disk for VMs."""
     engine = ENGINES[choices.engine]
+    if choices.inventory:
+        for planned in choices.inventory.nodes:
+            with machine(planned) as reached:
+                push(reached, choices.image, note)
+        return
     if dataset and VMS.intersection(targets):
         prepare_disk(dataset, note)
     if engine.name == "docker" and "container-vm" in targets:
@@ -123,6 +133,15 @@ def prepare(
     if "container" in targets:
         with local_node((), None) as node:
             engine.prepare(node, choices.image.digest, str(choices.image.file("oci.tar")))
+
+
+def _cluster(
+    trial: Trial, choices: Choices, stacks: Sequence[Sequence[Layer]], data: str | None
+) -> AbstractContextManager[tuple[Instance, ...]]:
+    assert trial.cluster  # noqa: S101 (asked by the caller)
+    if choices.inventory is None:
+        return open_cluster(trial.cluster, trial.instances, stacks, str(choices.image.tree), data)
+    return open_machines(trial.cluster, choices.inventory, stacks, choices.image)
 
 
 @contextmanager
@@ -141,7 +160,7 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
             layers(trial.target, choices, envelope, ablation=trial.ablation, volume=volume) for envelope in envelopes
         ]
         if trial.cluster:
-            yield stack.enter_context(open_cluster(trial.cluster, trial.instances, stacks, tree, data))
+            yield stack.enter_context(_cluster(trial, choices, stacks, data))
         else:
             node = stack.enter_context(local_node(trial.envelope.cpus, tree, data))
             yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)

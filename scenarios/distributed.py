@@ -25,7 +25,7 @@ from suite.plan import Trial
 from suite.records import DataUse, Rank, TrialRecord
 
 PORT = 29500
-"""Of the ranks' meeting place, in the network of rank 0's instance, where nothing else listens."""
+"""Of the ranks' meeting place, where the instance of rank 0 has a network of its own: nothing else listens there."""
 LAST_WORDS_S = 10.0
 """After one rank has failed, for the others to say whom they lost."""
 
@@ -82,7 +82,7 @@ def _view(cluster: Cluster, rank: int, instances: Sequence[Instance], join_timeo
         "workers": cluster.workers,
         "servers": cluster.servers,
         "master": instances[0].address,
-        "port": PORT,
+        "port": instances[0].port or PORT,
         "interface": instances[rank].interface,
         "timeout_s": cluster.comm_timeout_s,
         "join_timeout_s": join_timeout_s,
@@ -224,6 +224,8 @@ def _record(rank: _Rank, measured: Measurement | None) -> Rank:
         communicate_s=sum(steps.communicate_s) if steps and steps.communicate_s else None,
         sent_bytes=counted.get("bytes_sent"),
         received_bytes=counted.get("bytes_received"),
+        links=list(rank.instance.links),
+        clock_offset_s=rank.instance.clock_offset_s,
     )
 
 

@@ -1,8 +1,8 @@
 """A job over several instances: who they are, what each is given, and how they are joined."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from suite.envelope import GIB, Envelope
 from suite.errors import RequestError
@@ -15,8 +15,20 @@ CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "host")
 Role = Literal["server", "worker", "victim", "aggressor"]
 
 
+class MachineSpec(BaseModel):
+    """One machine of an inventory as a record knows it: no key, no account, no path of the user's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    address: str
+    interface: str
+    cpus: Annotated[tuple[int, ...], Field(min_length=1)]
+    """In its own numbers."""
+
+
 class Cluster(BaseModel):
-    """A distributed job. Ranks are numbered with the servers first."""
+    """A distributed job. Ranks are numbered with the servers first; each has a node of the lab, or a machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,9 +37,19 @@ class Cluster(BaseModel):
     servers: Annotated[int, Field(ge=0, le=64)]
     network: ContainerNetwork
     """Of containers; other targets are in the node's own network."""
-    lab: LabSpec
+    lab: LabSpec | None = None
+    machines: tuple[MachineSpec, ...] = ()
+    """By rank, where there is no lab."""
     comm_timeout_s: Annotated[int, Field(gt=0)] = 60
     """After so long without an answer a peer is given up."""
+
+    @model_validator(mode="after")
+    def _stands_somewhere(self) -> Self:
+        if (self.lab is None) == (not self.machines):
+            raise ValueError("a cluster is in a lab or on machines")
+        if self.machines and len(self.machines) != len(self.roles):
+            raise ValueError(f"{len(self.machines)} machines for {len(self.roles)} ranks")
+        return self
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -47,7 +69,12 @@ class InstancePlan(BaseModel):
 
 
 def instances_of(cluster: Cluster, envelope: Envelope) -> tuple[InstancePlan, ...]:
-    """The envelope divided equally among the cluster's instances, by rank."""
+    """The envelope divided equally among the cluster's instances, by rank; each machine gives it whole, on its CPUs."""
+    if cluster.machines:
+        of_machines = (envelope.model_copy(update={"cpus": machine.cpus}) for machine in cluster.machines)
+        return tuple(
+            InstancePlan(role=role, envelope=own) for role, own in zip(cluster.roles, of_machines, strict=True)
+        )
     shares = divided(envelope, len(cluster.roles))
     return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(cluster.roles, shares, strict=True))
 

@@ -15,6 +15,7 @@ from suite.records import (
     Conditions,
     DataUse,
     Environment,
+    Link,
     Metric,
     Rank,
     Resources,
@@ -89,6 +90,12 @@ class Instance:
     """Under which the other instances reach it; None where there are no others."""
     interface: str | None = None
     """That has the address, as the inside of the instance calls it."""
+    port: int | None = None
+    """Of the address, found free: the ranks can meet there."""
+    links: tuple[Link, ...] = ()
+    """To the others."""
+    clock_offset_s: float | None = None
+    """How far its machine's time of day is ahead of this one's; None on this machine."""
 
 
 class Layer(Protocol):

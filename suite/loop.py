@@ -114,7 +114,8 @@ class _Course:
 
 def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]:
     """Of any of the instances, each once."""
-    shared = trial.instances and cpus_are_shared(trial.envelope, len(trial.instances))
+    in_lab = trial.cluster is not None and trial.cluster.lab is not None
+    shared = in_lab and cpus_are_shared(trial.envelope, len(trial.instances))
     named = [name for instance in instances for name in instance.node.substitutes]
     return tuple(dict.fromkeys([*named, *(["cpus:shared-by-instances"] if shared else [])]))
 

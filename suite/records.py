@@ -230,6 +230,18 @@ class Metric(_Part):
     """What the value was taken from, where the probe repeats itself."""
 
 
+class Link(_Part):
+    """From one rank to another over TCP, right before the job."""
+
+    rank: Count
+    """Of the other end."""
+    source_address: str
+    """That the kernel chose: which interface it took."""
+    connect_s: Seconds
+    rate_bits_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Without headers; null where the CPUs are emulated, of which it would tell more."""
+
+
 class Rank(_Part):
     """One process of a cluster's job. Seconds are sums over the measured steps."""
 
@@ -247,6 +259,10 @@ class Rank(_Part):
     """That a step waited for; what went on beside computing is not in it."""
     sent_bytes: Count | None = None
     received_bytes: Count | None = None
+    links: list[Link] = []
+    """To every other rank."""
+    clock_offset_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """How far its machine's time of day is ahead of the launcher's; null on one and the same machine."""
 
 
 class Aggression(_Part):

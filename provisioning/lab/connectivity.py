@@ -55,14 +55,16 @@ def connectivity(
     ends: Sequence[End],
     *,
     measure_s: int = 0,
+    sample_bytes: int = 0,
     rate_bits_per_s: int | None = None,
     least_share: float | None = 0.8,
     most_share: float = 1.0,
 ) -> tuple[Pair, ...]:
     """Every pair in both directions, to be recorded. Raises MeasurementError of kind ``network`` that names the pair.
 
-    With ``measure_s`` each is measured for as long, one after another, and held against the link's rate where that is
-    given: never above ``most_share`` of it, and not below ``least_share`` (None where slowness is what is to be shown).
+    With ``measure_s`` each is measured for as long, or with ``sample_bytes`` for as long as so many take, one after
+    another, and held against the link's rate where that is given: never above ``most_share`` of it, and not below
+    ``least_share`` (None where slowness is what is to be shown).
     """
     pairs = reach(ends)
     if not measure_s:
@@ -71,7 +73,7 @@ def connectivity(
     measured = []
     for pair in pairs:
         source, target = by_name[pair.source], by_name[pair.target]
-        rate = _rate(source, target, measure_s)
+        rate = _rate(source, target, measure_s, sample_bytes)
         check_rate(pair, rate, rate_bits_per_s, least_share, most_share)
         measured.append(pair.model_copy(update={"rate_bits_per_s": rate}))
     return tuple(measured)
@@ -106,6 +108,12 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
             for me, others, process in zip(ends, targets, knocking, strict=True)
             for pair in _pairs(me, [ends[n] for n in others], process)
         )
+
+
+def free_port(node: Node, address: str) -> int:
+    """A TCP port of the address that nobody listens on now."""
+    with ExitStack() as stack:
+        return _listener(stack, End(node.name, node, address), 0, Path(knock.__file__).read_bytes())
 
 
 def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> int:
@@ -145,10 +153,10 @@ def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pa
         )
 
 
-def _rate(source: End, target: End, measure_s: int) -> float:
+def _rate(source: End, target: End, measure_s: int, sample_bytes: int) -> float:
     where = iperf3.Where(target.address, target.bind or target.address, target.port or iperf3.PORT)
     try:
-        return iperf3.rate_bits_per_s(source.node, target.node, where, measure_s)
+        return iperf3.rate_bits_per_s(source.node, target.node, where, measure_s, sample_bytes)
     except MeasurementError as error:
         raise MeasurementError(
             f"{source.name} to {target.name} ({target.address}): {error.message}",

@@ -12,6 +12,7 @@ from ipaddress import IPv4Network
 
 from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6
 from provisioning.lab.netns import enter
+from provisioning.nodes import kept
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Node
 
@@ -82,13 +83,14 @@ def run_each(node: Node, argvs: Iterable[list[str]]) -> None:
 @contextmanager
 def undone(node: Node, argv: Sequence[str]) -> Iterator[None]:
     """Run the command at the end. After a failure its own is not raised: the first one says why."""
-    try:
-        yield
-    except BaseException:
-        with suppress(BenchError):
-            node.run(argv, check=False, timeout_s=UNDO_WITHIN_S)
-        raise
-    node.run(argv, timeout_s=UNDO_WITHIN_S)
+    with kept(node, argv):
+        try:
+            yield
+        except BaseException:
+            with suppress(BenchError):
+                node.run(argv, check=False, timeout_s=UNDO_WITHIN_S)
+            raise
+        node.run(argv, timeout_s=UNDO_WITHIN_S)
 
 
 @contextmanager

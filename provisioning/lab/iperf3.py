@@ -25,17 +25,19 @@ def server_argv(where: Where, measure_s: int) -> list[str]:
     return [*within, "iperf3", "--server", "--one-off", "--forceflush", "--bind", where.bind, "--port", str(where.port)]
 
 
-def client_argv(where: Where, measure_s: int) -> list[str]:
-    return ["iperf3", "--client", where.address, "--port", str(where.port), "--time", str(measure_s), "--json"]
+def client_argv(where: Where, measure_s: int, sample_bytes: int = 0) -> list[str]:
+    """``sample_bytes``: so much is sent, however long it takes."""
+    much = ["--bytes", str(sample_bytes)] if sample_bytes else ["--time", str(measure_s)]
+    return ["iperf3", "--client", where.address, "--port", str(where.port), *much, "--json"]
 
 
-def rate_bits_per_s(client: Node, server: Node, where: Where, measure_s: int) -> float:
+def rate_bits_per_s(client: Node, server: Node, where: Where, measure_s: int, sample_bytes: int = 0) -> float:
     """What the server received, per second. Raises MeasurementError when there was no session."""
     process = server.start(server_argv(where, measure_s))
     try:
         if not any("listening" in line for line in process.lines(PATIENCE_S)):
             raise MeasurementError("iperf3 does not serve", output_tail=process.output_tail(), remedy="install iperf3")
-        answer = client.run(client_argv(where, measure_s), timeout_s=measure_s + PATIENCE_S, check=False)
+        answer = client.run(client_argv(where, measure_s, sample_bytes), timeout_s=measure_s + PATIENCE_S, check=False)
         return parse(answer.stdout, answer.stderr)
     finally:
         process.kill()

@@ -10,7 +10,7 @@ from provisioning.control_groups import ControlGroup
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attach, host_network
 from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
-from provisioning.nodes import Served, WrappedNode
+from provisioning.nodes import Served, WrappedNode, kept
 from provisioning.volumes import MOUNT
 from suite.envelope import format_cpu_list
 from suite.errors import RequestError
@@ -71,6 +71,8 @@ class ContainerLayer:
             if node.local:
                 stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
             else:
+                for argv in reversed(engine.removal(spec.name)):
+                    stack.enter_context(kept(node, argv))
                 stack.callback(engine.remove, node, spec.name)
             engine.begin(node, spec)
             if self.plug:

@@ -2,7 +2,7 @@
 
 import shlex
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +51,21 @@ class SshAccess:
             "LogLevel": "ERROR",
             "ConnectTimeout": "60",
         }
-        words = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-        return ["ssh", "-F", "none", *words, "-p", str(self.port), *options, "root@127.0.0.1"]
+        return ["ssh", "-F", "none", *option_words(settings), "-p", str(self.port), *options, "root@127.0.0.1"]
 
     def wrap(self, argv: Sequence[str]) -> list[str]:
-        """A command for the guest. SSH hands the far side one string for its shell: each word is quoted for it."""
-        return [*self.argv("-T"), "--", shlex.join(argv)]
+        """A command for the guest."""
+        return [*self.argv("-T"), "--", quoted(argv)]
+
+
+def option_words(settings: Mapping[str, str]) -> list[str]:
+    """Settings of ssh_config(5) on its command line, where they come before any file's."""
+    return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+
+
+def quoted(argv: Sequence[str]) -> str:
+    """A command for the far side. SSH hands it one string for its shell: each word is quoted for that."""
+    return shlex.join(argv)
 
 
 def make_keys(node: Node, directory: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from provisioning import cgroups, ledger
 from provisioning.control_groups import ControlGroup
 from provisioning.gpus import NO_EDITS, Edits, edits_for
+from provisioning.lab.containers import undone
 from provisioning.nodes import Served, WrappedNode
 from provisioning.volumes import MOUNT
 from suite.envelope import Envelope, format_cpu_list
@@ -54,6 +55,8 @@ class UserlandLayer:
             group = f"virtbench-{secrets.token_hex(6)}"
             if node.local:
                 stack.enter_context(ledger.holding("cgroup", group))
+            else:
+                stack.enter_context(undone(node, cgroups.remove_argv(group)))
             enter = cgroups.create(node, group, self.envelope, pinned=self.pinned)
             if self.pinned:
                 enter += taskset(self.envelope)

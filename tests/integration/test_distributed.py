@@ -52,7 +52,7 @@ def run_cluster(place: Path, target: str, disturb: Disturb, *, steps: int = 100)
         servers=1,
         network="overlay",
         lab=LabSpec(nodes=3, rate="1gbit"),
-        comm_timeout_s=15,
+        comm_timeout_s=10,
     )
     plan = Plan(
         scenario="distributed",
@@ -142,33 +142,42 @@ def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_p
             seen[0] = json.loads(told.stdout)[0]["stats64"]["tx"]["bytes"]
             time.sleep(0.2)
 
-    record = run_cluster(tmp_path, "container", watch, steps=4)
+    record = run_cluster(tmp_path, "container", watch, steps=2)
     assert record.outcome.status == "ok", record.outcome
     assert [(rank.rank, rank.role) for rank in record.ranks] == [(0, "server"), (1, "worker"), (2, "worker")]
     assert [rank.address for rank in record.ranks] == ["10.244.1.2", "10.244.2.2", "10.244.3.2"]
     worker = record.ranks[1]
     assert worker.sent_bytes is not None
-    assert worker.sent_bytes > 4 * 25_000_000 * 4, "ResNet-50's gradients, every step"
+    assert worker.sent_bytes > 2 * 25_000_000 * 4, "ResNet-50's gradients, every step"
     assert seen[0] > 0.8 * worker.sent_bytes
+    for rank in record.ranks:
+        assert [link.rank for link in rank.links] == [other for other in range(3) if other != rank.rank]
+        # Of the link's 1 Gbit/s, less what the tunnel's headers take.
+        assert all(0 < (link.rate_bits_per_s or 0) < 0.94e9 for link in rank.links)
     rates = [rank.throughput_images_per_s for rank in record.ranks[1:]]
     assert record.throughput_images_per_s == pytest.approx(sum(rate or 0.0 for rate in rates))
     assert {rank.environment.userland_sha256 for rank in record.ranks} == {require_image().digest}
 
 
-def test_a_killed_worker_is_a_failed_record_that_names_it_within_a_minute(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rank", "name"), [(0, "server (rank 0)"), (2, "worker (rank 2)")])
+def test_a_killed_rank_is_a_failed_record_that_names_it_within_a_minute(rank: int, name: str, tmp_path: Path) -> None:
     killed: list[float] = []
 
-    def kill() -> None:
-        victim = max(workers(), key=lambda process: process.create_time())
-        victim.send_signal(signal.SIGKILL)
-        killed.append(time.monotonic())
+    def disturb(instances: Sequence[Instance]) -> None:
+        def kill() -> None:
+            namespace = lab_node(instances[rank]).run(["readlink", "/proc/self/ns/net"]).stdout.strip()
+            (victim,) = [p for p in workers() if str(Path(f"/proc/{p.pid}/ns/net").readlink()) == namespace]
+            victim.send_signal(signal.SIGKILL)
+            killed.append(time.monotonic())
 
-    record = run_cluster(tmp_path, "bare-metal", when_all_train(kill))
+        when_all_train(kill)(instances)
+
+    record = run_cluster(tmp_path, "bare-metal", disturb)
     assert killed
     assert time.monotonic() - killed[0] < 60
     assert record.outcome.status == "failed"
     assert record.outcome.kind == "killed"
-    assert "rank " in str(record.outcome.message)
+    assert name in str(record.outcome.message)
 
 
 def test_a_link_that_is_cut_is_a_failed_record_of_the_network_within_a_minute(tmp_path: Path) -> None:

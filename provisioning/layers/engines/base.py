@@ -83,6 +83,9 @@ class ContainerEngine(Protocol):
     def main_pid(self, node: Node, name: str) -> int:
         """The container's first process, in the node's own numbers."""
 
+    def removal(self, name: str) -> list[list[str]]:
+        """The commands that kill it and remove it with all that belongs to it."""
+
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove it; harmless when it is not there."""
 

@@ -43,6 +43,9 @@ class Docker:
     def main_pid(self, node: Node, name: str) -> int:
         return cli.main_pid(PROGRAM, node, name)
 
+    def removal(self, name: str) -> list[list[str]]:
+        return [cli.remove_argv(PROGRAM, name)]
+
     def remove(self, node: Node, name: str) -> None:
         cli.remove(PROGRAM, node, name)
 

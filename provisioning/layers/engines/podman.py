@@ -32,6 +32,9 @@ class Podman:
     def main_pid(self, node: Node, name: str) -> int:
         return cli.main_pid(PROGRAM, node, name)
 
+    def removal(self, name: str) -> list[list[str]]:
+        return [cli.remove_argv(PROGRAM, name, AT_ONCE)]
+
     def remove(self, node: Node, name: str) -> None:
         cli.remove(PROGRAM, node, name, AT_ONCE)
 

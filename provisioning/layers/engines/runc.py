@@ -65,12 +65,15 @@ class Runc:
         pid: int = json.loads(node.run([*PROGRAM, "state", name]).stdout)["pid"]
         return pid
 
+    def removal(self, name: str) -> list[list[str]]:
+        return [[*PROGRAM, "delete", "--force", name], ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
+
     def remove(self, node: Node, name: str) -> None:
-        node.run([*PROGRAM, "delete", "--force", name])
-        node.run(["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"])
+        for argv in self.removal(name):
+            node.run(argv)
 
     def remove_local(self, name: str) -> None:
-        argv = [*PROGRAM, "delete", "--force", name]
+        argv = self.removal(name)[0]
         answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
         if answer.returncode:
             raise CommandError(argv, answer.returncode, answer.stderr)

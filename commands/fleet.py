@@ -1,0 +1,140 @@
+"""From ``--inventory`` to what a plan needs of it: the machines stand in place of this one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from suite.cluster import Cluster, MachineSpec
+from suite.datasets import SYNTHETIC
+from suite.envelope import Envelope, parse_bytes, plan_envelope
+from suite.errors import RequestError
+from suite.inventory import Inventory, read_inventory
+from suite.plan import CPU_CAPABILITIES, TARGETS, CpuCapability
+from suite.profiles import get_profile
+
+if TYPE_CHECKING:
+    from provisioning.machines.survey import Survey
+    from provisioning.targets import Choices
+
+Options = dict[str, Any]
+Note = Callable[[str], None]
+CARRIED = ("bare-metal", "container")
+NO_VMS = "virtual machines are started on this machine only, yet"
+CLOCKS_APART_S = 1.0
+"""Nothing is measured across clocks; but logs that are so far apart are hard to read."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The machines of one run, by rank."""
+
+    inventory: Inventory
+    survey: "Survey"
+    targets: tuple[str, ...]
+    envelopes: tuple[Envelope, ...]
+
+    def choices(self, options: Options) -> "Choices":
+        from provisioning.images.image import current
+        from provisioning.targets import Choices
+
+        image = current("cuda" if options["device"] == "cuda" else "cpu")
+        image.check()
+        gpus = tuple(word.strip() for word in options["gpus"].split(",")) if options["gpus"] else ()
+        return Choices(image, self.survey.engine, "tcg", gpus, inventory=self.inventory)
+
+    def cluster(self, options: Options, workers: int, servers: int) -> Cluster:
+        machines = (
+            MachineSpec(
+                name=found.name, address=found.place.address, interface=found.place.interface, cpus=envelope.cpus
+            )
+            for found, envelope in zip(self.survey.machines, self.envelopes, strict=True)
+        )
+        return Cluster(
+            strategy=options["strategy"],
+            workers=workers,
+            servers=servers,
+            network=options["network"],
+            machines=tuple(machines),
+            comm_timeout_s=options["comm_timeout"] or 60,
+        )
+
+    def capability(self, note: Note) -> CpuCapability | None:
+        """What all must be capped to, so that no machine uses more than another has; None where all have the same."""
+        levels = {found.capability for found in self.survey.machines}
+        if len(levels) == 1:
+            return None
+        lowest = min(levels, key=CPU_CAPABILITIES.index)
+        note(f"every machine is capped to the vector instructions that all have: {lowest} (--isa native leaves them)")
+        return lowest
+
+
+def fleet_of(options: Options, workers: int, servers: int, note: Note) -> Fleet | None:
+    """None without ``--inventory``. Raises RequestError for what the machines do not carry."""
+    if options.get("inventory") is None:
+        return None
+    from provisioning.machines.survey import survey
+
+    inventory = read_inventory(options["inventory"])
+    _check(options, len(inventory.nodes), workers, servers)
+    inventory = inventory.model_copy(update={"nodes": inventory.nodes[: workers + servers]})
+    targets = _carried(options["targets"], note)
+    found = survey(inventory, options["engine"], containers="container" in targets, note=note)
+    for each in found.machines:
+        note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
+        if abs(each.clock_offset_s) > CLOCKS_APART_S:
+            note(f"{each.name}: its clock is {each.clock_offset_s:+.1f} s off this machine's; all is timed here")
+    return Fleet(inventory, found, targets, _envelopes(options, found))
+
+
+def _check(options: Options, nodes: int, workers: int, servers: int) -> None:
+    if options["scenario"] != "distributed":
+        raise RequestError("--inventory is about several machines", remedy="use --scenario distributed")
+    refused = {
+        "lab": "--lab is a network on this machine",
+        "ablations": "--ablate switches properties of layers on this machine",
+        "vfio": "--vfio is about virtual machines on this machine",
+    }
+    for name, why in refused.items():
+        if options[name]:
+            raise RequestError(f"{why}, and --inventory names others", remedy="give one of the two")
+    if (options["data"] or SYNTHETIC) != SYNTHETIC:
+        raise RequestError(
+            f"--data {options['data']} with --inventory: data sets are read on this machine only, yet",
+            remedy="leave --data out",
+        )
+    if nodes < workers + servers:
+        raise RequestError(
+            f"--inventory {options['inventory']}: {workers + servers} instances ({servers} servers, {workers} workers) "
+            f"need a machine each, and it lists {nodes}",
+            remedy="list more, or ask for fewer with --workers and --ps",
+        )
+
+
+def _carried(targets: tuple[str, ...], note: Note) -> tuple[str, ...]:
+    left_out = [target for target in targets if target not in CARRIED]
+    if left_out and set(targets) != set(TARGETS):
+        raise RequestError(f"--target {left_out[0]} with --inventory: {NO_VMS}", remedy=f"use {' or '.join(CARRIED)}")
+    for target in left_out:
+        note(f"{target} is left out: {NO_VMS}")
+    return tuple(target for target in targets if target in CARRIED)
+
+
+def _envelopes(options: Options, found: "Survey") -> tuple[Envelope, ...]:
+    """As many CPUs of each machine, and as much memory: those that it is asked for, or that all have."""
+    count = min(len(each.cpus) for each in found.machines)
+    memory_bytes = parse_bytes(options["memory"]) if options["memory"] else get_profile(options["profile"]).memory_bytes
+    envelopes = []
+    for each in found.machines:
+        try:
+            envelopes.append(
+                plan_envelope(
+                    options["cpus"] or str(count),
+                    memory_bytes,
+                    options["threads"],
+                    host_cpus=each.cpus,
+                    host_memory_bytes=each.memory_bytes,
+                )
+            )
+        except RequestError as error:
+            raise RequestError(f"on {each.name}: {error.message}", remedy=error.remedy) from None
+    return tuple(envelopes)

@@ -1,0 +1,120 @@
+"""Runs on a machine of the inventory, with its own Python (3.9 or newer), for as long as the suite is connected to it.
+
+It is that machine's ledger: it is told what is made there and how that is undone. When its standard input ends, be it
+that the suite has finished, was killed, or that the network is gone, it ends the suite's processes and undoes the rest.
+One line of JSON is one request, and one its answer.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TOKEN = b"VIRTBENCH_TOKEN="
+GONE_WITHIN_S = 10.0
+UNDO_WITHIN_S = 60.0
+GREETING, FAREWELL = 0, -1
+"""The numbers of what is said unasked."""
+
+
+def carrying(mark: str) -> list[int]:
+    """The processes whose environment has the mark, or one below it (``TOKEN.7`` is below ``TOKEN``)."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        own = [each[len(TOKEN) :].decode() for each in variables if each.startswith(TOKEN)]
+        if any(each == mark or each.startswith(f"{mark}.") for each in own) and int(pid) != os.getpid():
+            found.append(int(pid))
+    return found
+
+
+def end(mark: str) -> list[int]:
+    """Kill them, and wait until they are gone; returns the numbers of those that stay."""
+    deadline = time.monotonic() + GONE_WITHIN_S
+    left = carrying(mark)
+    while left and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+        left = carrying(mark)
+    return left
+
+
+def undo(argv: list[str]) -> list[str]:
+    """Returns what went wrong, or nothing."""
+    try:
+        ended = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=UNDO_WITHIN_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return [str(error)]
+    return [f"{' '.join(argv)}: {ended.stdout.decode(errors='replace')[-300:]}"] if ended.returncode else []
+
+
+def run(request: dict[str, Any]) -> dict[str, object]:
+    """A short command, to its end; without an exit status when it outlived its time. Bytes travel as base64."""
+    argv, mark = request["argv"], TOKEN.decode() + request["mark"]
+    with subprocess.Popen(
+        ["env", mark, *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(base64.b64decode(request["stdin"]), timeout=request["timeout_s"])
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, err = process.communicate()
+            return {"returncode": None, "stdout": "", "stderr": err.decode(errors="replace")}
+    status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    return {"returncode": status, "stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
+
+
+def answer(request: dict[str, Any], held: dict[str, list[str]]) -> dict[str, object]:
+    if request["do"] == "keep":
+        held[request["key"]] = request["argv"]
+    elif request["do"] == "drop":
+        held.pop(request["key"], None)
+    elif request["do"] == "find":
+        return {"missing": [name for name in request["programs"] if shutil.which(name) is None]}
+    elif request["do"] == "run":
+        return run(request)
+    elif request["do"] == "end":
+        return {"left": end(request["mark"])}
+    return {"at_s": time.time()}
+
+
+def say(said: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):  # nobody may be listening any more
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+
+
+def main(token: str) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    held: dict[str, list[str]] = {}
+    memory_bytes = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    say({"number": GREETING, "uid": os.getuid(), "cpus": sorted(os.sched_getaffinity(0)), "memory_bytes": memory_bytes})
+    for line in sys.stdin:
+        request = json.loads(line)
+        say({"number": request["number"], **answer(request, held)})
+    left = [f"process {pid}" for pid in end(token)]
+    for key in reversed(list(held)):
+        left += undo(held[key])
+    say({"number": FAREWELL, "left": left})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

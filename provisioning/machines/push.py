@@ -1,0 +1,104 @@
+"""The image on a machine: its tree, sent once, verified, and put in its place in one step."""
+
+import os
+import secrets
+from collections.abc import Callable
+
+from provisioning.images.image import Image
+from provisioning.lab.containers import undone
+from provisioning.machines.machine import Machine
+from suite.errors import CommandError, MeasurementError, RequestError
+from suite.inventory import InventoryNode
+from suite.userland import MANIFEST, parse_line
+
+SENT_WITHIN_S = 3600.0
+VERIFIED_WITHIN_S = 900.0
+
+
+def tree_of(planned: InventoryNode, image: Image) -> str:
+    """Where the image's tree lies on the machine, or is to lie."""
+    return f"{planned.directory}/images/{image.digest[:12]}/tree"
+
+
+def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
+    """Nothing is sent where the digest is there already. Returns where the tree lies.
+
+    Raises RequestError when there is no room, MeasurementError when what has arrived is not the image.
+    """
+    final = tree_of(machine.planned, image)
+    if _digest(machine, final) == image.digest:
+        return final
+    images = f"{machine.planned.directory}/images"
+    machine.run(["mkdir", "-p", "-m", "700", "--", images])
+    size_bytes = _check_room(machine, images, image)
+    note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
+    arriving = f"{images}/.arriving-{secrets.token_hex(6)}"
+    with undone(machine, ["rm", "-r", "-f", "--", arriving]):
+        machine.run(["mkdir", "-p", "-m", "755", "--", f"{arriving}/tree"])
+        _send(machine, str(image.tree), f"{arriving}/tree")
+        note(f"verifying the image on {machine.name}")
+        _verify(machine, f"{arriving}/tree", image)
+        place = final.removesuffix("/tree")
+        machine.run(["rm", "-r", "-f", "--", place])
+        machine.run(["mv", "-T", "--", arriving, place])
+    return final
+
+
+def _digest(machine: Machine, tree: str) -> str:
+    return machine.run(["sha256sum", "--", f"{tree}/{MANIFEST}"], check=False).stdout.partition(" ")[0]
+
+
+def _check_room(machine: Machine, directory: str, image: Image) -> int:
+    """Returns how much is needed, in bytes."""
+    told = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout
+    needed = int(told.split()[0])
+    free = int(machine.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
+    if free < needed * 1.05:
+        raise RequestError(
+            f"the image needs {needed / 1e9:.1f} GB in {directory} on {machine.name}, {free / 1e9:.1f} GB are free",
+            remedy="free some space there, or name another directory in the inventory",
+        )
+    return needed
+
+
+def _send(machine: Machine, source: str, target: str) -> None:
+    """tar into tar, with nothing in between but ssh."""
+    reading, writing = os.pipe()
+    packing = machine.carrier.start(
+        ["tar", "--create", "--numeric-owner", "--file=-", f"--directory={source}", "."],
+        stdout=os.fdopen(writing, "wb"),
+    )
+    unpack = ["tar", "--extract", "--numeric-owner", "--same-permissions", "--file=-", f"--directory={target}"]
+    unpacking = machine.start(unpack, stdin=os.fdopen(reading, "rb"))
+    status = unpacking.wait(SENT_WITHIN_S), packing.wait(60.0)
+    if any(status):
+        said = unpacking.output_tail() or packing.output_tail()
+        raise CommandError(unpack, status[0], f"{machine.name}: {said}")
+
+
+def _verify(machine: Machine, tree: str, image: Image) -> None:
+    """The content of every file. All else (types, permissions, links) every trial compares from inside."""
+    check = ["env", "--chdir", tree, "sha256sum", "--check", "--quiet", "--strict", "-"]
+    given = checksums((image.tree / MANIFEST).read_text(encoding="ascii"), image.digest).encode()
+    answer = machine.run(check, stdin=given, check=False, timeout_s=VERIFIED_WITHIN_S)
+    if answer.returncode:
+        wrong = answer.stdout.strip().splitlines() or answer.stderr.strip().splitlines() or ["no answer"]
+        raise MeasurementError(
+            f"what arrived on {machine.name} is not image {image.digest[:12]}: {'; '.join(wrong[:3])}",
+            kind="image",
+            output_tail=answer.stdout[-2000:] + answer.stderr[-2000:],
+            remedy="see that the image is whole here: bench image verify; then run again",
+        )
+
+
+def checksums(manifest: str, digest: str) -> str:
+    """The manifest's files, and the manifest itself, as sha256sum(1) reads them."""
+    entries = (parse_line(line) for line in manifest.splitlines())
+    files = [(entry.content, entry.path) for entry in entries if entry.kind == "file"]
+    return "".join(_checksum(content, path) for content, path in [*files, (digest, MANIFEST)])
+
+
+def _checksum(content: str, path: str) -> str:
+    """A backslash before the line says that some in the path are escaped."""
+    escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
+    return f"{'' if escaped == path else chr(92)}{content}  {escaped}\n"

@@ -1,0 +1,92 @@
+"""What the machines of an inventory are and have: asked once, before anything is planned."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from provisioning.isa import capability
+from provisioning.layers.engines import ENGINES
+from provisioning.machines.machine import Machine, machine
+from provisioning.machines.places import Place, places
+from suite.errors import BenchError, RequestError
+from suite.inventory import Inventory
+from suite.plan import CpuCapability
+
+PROGRAMS = {
+    "bwrap": "bubblewrap",
+    "cgexec": "cgroup-tools",
+    "ip": "iproute2",
+    "bridge": "iproute2",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "sysctl": "procps",
+    "tar": "tar",
+}
+"""And the packages that have them, as Debian calls them."""
+FOR_CONTAINERS = ("podman", "runc")
+NOT_DOCKER = "docker keeps images in a store of its own, which is not filled on other machines yet"
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """One machine."""
+
+    name: str
+    place: Place
+    cpus: tuple[int, ...]
+    """That the inventory names, or that a shell there may use."""
+    memory_bytes: int
+    capability: CpuCapability
+    clock_offset_s: float
+    """How far its time of day is ahead of this machine's."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    machines: tuple[Surveyed, ...]
+    engine: str
+    """Of containers: one that all of them have."""
+
+
+def survey(inventory: Inventory, engine: str | None, *, containers: bool, note: Callable[[str], None]) -> Survey:
+    """Raises RequestError for a machine that cannot be reached or lacks something. ``engine`` None lets choose."""
+    if engine == "docker" and containers:
+        raise RequestError(f"--engine docker with --inventory: {NOT_DOCKER}", remedy="use --engine podman or runc")
+    with ExitStack() as stack:
+        reached = []
+        for planned in inventory.nodes:
+            note(f"reaching {planned.name} ({planned.host})")
+            try:
+                reached.append(stack.enter_context(machine(planned)))
+            except BenchError as error:
+                raise RequestError(error.message, remedy=error.remedy) from error
+            _check_programs(reached[-1])
+        chosen = _engine(reached, engine) if containers else engine or FOR_CONTAINERS[0]
+        found = places(reached)
+        return Survey(tuple(map(_surveyed, reached, found)), chosen)
+
+
+def _check_programs(reached: Machine) -> None:
+    missing = reached.keeper.ask(do="find", programs=list(PROGRAMS))["missing"]
+    if missing:
+        packages = " ".join(dict.fromkeys(PROGRAMS[name] for name in missing))
+        raise RequestError(f"{reached.name} has no {', '.join(missing)}", remedy=f"there: apt-get install {packages}")
+
+
+def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
+    reasons = []
+    for name in (wanted,) if wanted else FOR_CONTAINERS:
+        try:
+            for each in reached:
+                ENGINES[name].version(each)
+        except BenchError as error:
+            reasons.append(f"{name}: {error.message}")
+            continue
+        return name
+    raise RequestError("no engine that all machines have: " + "; ".join(reasons), remedy="install podman or runc there")
+
+
+def _surveyed(reached: Machine, place: Place) -> Surveyed:
+    level = capability(reached.run(["cat", "/proc/cpuinfo"]).stdout)
+    offset_s = reached.keeper.clock_offset_s()
+    return Surveyed(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s)

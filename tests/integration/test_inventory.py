@@ -1,0 +1,208 @@
+"""Machines of an inventory: three sshd in three network namespaces, reached as any other machine is."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.images.image import Image
+from provisioning.machines.machine import machine
+from provisioning.machines.push import push
+from suite import userland
+from suite.errors import MeasurementError, RequestError
+from suite.inventory import read_inventory
+from tests.integration.fleet import Fleet, fleet
+from tests.integration.machine import require_image, require_root
+from tests.integration.test_run import SMALL, Running, bench, ours, records
+
+pytestmark = pytest.mark.integration
+
+TRAIN = ("--scenario", "distributed", "--model", "alexnet", "--batch", "2", "--image-px", "64", *SMALL)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    require_root()
+    with fleet(tmp_path_factory.mktemp("fleet")) as found:
+        yield found
+
+
+def added_since(before: dict[str, list[str]]) -> dict[str, set[str]]:
+    """Of what ``ours`` tells, that was not there then: the machines are this machine, and their lab is there too."""
+    now = {kind: set(found) - set(before[kind]) for kind, found in ours().items()}
+    return {kind: found for kind, found in now.items() if found}
+
+
+def still(there: dict[str, set[str]]) -> dict[str, set[str]]:
+    """What of it is there now."""
+    try:
+        now = ours()
+    except FileNotFoundError:  # a group that goes while it is looked at
+        return there
+    return {kind: both for kind, found in there.items() if (both := found & set(now[kind]))}
+
+
+def left_on(machines: Fleet) -> dict[str, object]:
+    """What could be left: interfaces beside the machine's own, and whether it passes packets on."""
+    lab = machines.lab.machine
+    left: dict[str, object] = {}
+    for node in machines.machines:
+        listed = json.loads(lab.run(node.argv(["ip", "-json", "link", "show"])).stdout)
+        links = [link["ifname"] for link in listed]
+        left[node.name] = links, lab.run(node.argv(["sysctl", "-n", "net.ipv4.ip_forward"])).stdout.strip()
+    return left
+
+
+def test_a_distributed_job_runs_on_the_machines_and_leaves_nothing_there(machines: Fleet, tmp_path: Path) -> None:
+    image, before, links = require_image(), ours(), left_on(machines)
+    words = ("--inventory", str(machines.inventory()), "--target", "all", "--out", str(tmp_path / "run"))
+    ended = bench("run", *TRAIN, *words)
+    assert ended.returncode == 0, ended.stderr
+    found = records(tmp_path / "run")
+    assert set(found) == {"bare-metal", "container"}
+    addresses = {"bare-metal": [node.address for node in machines.machines]}
+    addresses["container"] = [f"10.244.{number}.2" for number in (1, 2, 3)]
+    for target, record in found.items():
+        assert record.outcome.status == "ok", record.outcome
+        assert [rank.address for rank in record.ranks] == addresses[target]
+        assert {rank.environment.userland_sha256 for rank in record.ranks} == {image.digest}
+        assert all({link.rank for link in rank.links} == {0, 1, 2} - {rank.rank} for rank in record.ranks)
+        assert all(link.rate_bits_per_s for rank in record.ranks for link in rank.links)
+        assert all(rank.clock_offset_s is not None for rank in record.ranks)
+        assert record.cluster
+        assert [each.name for each in record.cluster.machines] == ["n1", "n2", "n3"]
+        assert str(machines.place) not in record.model_dump_json(), "no path of the user's"
+    assert left_on(machines) == links
+    assert added_since(before) == {}
+
+
+def test_after_a_kill_of_the_suite_the_machines_clean_up_by_themselves(machines: Fleet, tmp_path: Path) -> None:
+    require_image()
+    before, links = ours(), left_on(machines)
+    words = ("--inventory", str(machines.inventory()), "--target", "container", "--out", str(tmp_path / "run"))
+    running = Running(tmp_path / "log", *TRAIN, "--steps", "500", *words)
+    running.wait_until_it_says("warm-up")
+    there = added_since(before)
+    assert len(there["workers"]) >= 3
+    assert there["groups"]
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.process.wait()
+    deadline = time.monotonic() + 120
+    # What is left on this side, entries of the ledger and a directory, is for bench clean.
+    while (left := (left_on(machines), still(there).keys() - {"files", "ledger"})) != (links, set()):
+        assert time.monotonic() < deadline, (left, still(there))
+        time.sleep(0.2)
+    assert bench("clean").returncode == 0
+    assert still(there) == {}
+
+
+def small_image() -> Image:
+    """Of a few bytes, in the suite's folder of the test; a name that sha256sum escapes is among its files."""
+    tree = Path(os.environ["VIRTBENCH_HOME"]) / "images/building/tree"
+    (tree / "opt/virtbench").mkdir(parents=True)
+    (tree / "odd\\name").write_text("content")
+    (tree / "link").symlink_to("nowhere")
+    digest = userland.write_manifest(str(tree))
+    image = Image(digest=digest, variant="cpu", recipe_sha256="0" * 64, created_at="2026", base="debian", files={})
+    tree.parent.rename(image.directory)
+    return image
+
+
+def test_the_image_is_sent_once_and_what_arrives_damaged_is_refused(
+    machines: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    image, there, said = small_image(), tmp_path / "there", list[str]()
+    inventory = read_inventory(machines.inventory(f'directory = "{there}"'))
+    with machine(inventory.nodes[0]) as reached:
+        tree = Path(push(reached, image, said.append))
+        assert userland.differences(str(tree), everything=True) == []
+        assert userland.manifest_digest(str(tree)) == image.digest
+        assert any("sending" in line for line in said)
+        said.clear()
+        assert push(reached, image, said.append) == str(tree)
+        assert said == []
+        (tree / userland.MANIFEST).write_text("")
+        (image.tree / "odd\\name").write_text("changed")
+        with pytest.raises(MeasurementError, match="is not image"):
+            push(reached, image, said.append)
+    assert [path.name for path in (there / "images").iterdir()] == [image.digest[:12]]
+
+
+def test_a_wrong_interface_is_told_with_both_ends(machines: Fleet, tmp_path: Path) -> None:
+    require_image()
+    lab, second = machines.lab.machine, machines.machines[1]
+    lab.run(second.argv(["ip", "link", "add", "dev", "wrong", "type", "veth", "peer", "name", "far"]))
+    try:
+        lab.run(second.argv(["ip", "address", "add", "192.0.2.7/24", "dev", "wrong"]))
+        lab.run(second.argv(["ip", "link", "set", "dev", "wrong", "up"]))
+        inventory = machines.inventory()
+        inventory.write_text(inventory.read_text().replace('host = "n2"', 'host = "n2"\ninterface = "wrong"'))
+        words = ("--inventory", str(inventory), "--target", "bare-metal", "--out", str(tmp_path / "run"))
+        ended = bench("run", *TRAIN, *words)
+    finally:
+        lab.run(second.argv(["ip", "link", "delete", "dev", "wrong"]))
+    assert ended.returncode == 1
+    (record,) = records(tmp_path / "run").values()
+    assert record.outcome.kind == "network"
+    assert "n1 (n1, eth0) does not reach n2 (n2, wrong) (192.0.2.7)" in str(record.outcome.message)
+
+
+def test_a_machine_whose_key_is_not_known_is_refused(machines: Fleet) -> None:
+    known = machines.place / "known_hosts"
+    kept = known.read_text()
+    known.write_text("")
+    try:
+        ended = bench("run", *TRAIN, "--inventory", str(machines.inventory()), "--target", "bare-metal")
+    finally:
+        known.write_text(kept)
+    assert ended.returncode == 2
+    assert "no connection to n1 (n1): Host key verification failed" in ended.stderr
+    assert "connect once by hand" in ended.stderr
+
+
+def test_what_is_still_running_on_a_machine_ends_with_the_connection(machines: Fleet) -> None:
+    inventory = read_inventory(machines.inventory())
+    with machine(inventory.nodes[0]) as reached:
+        started = reached.start(["sh", "-c", "echo $$; exec sleep 1000"])
+        pid = int(next(started.lines(60)))
+        assert Path(f"/proc/{pid}").exists()
+        killed = reached.start(["sh", "-c", "echo $$; exec sleep 1000"])
+        other = int(next(killed.lines(60)))
+        killed.kill()
+        assert not Path(f"/proc/{other}").exists()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--lab", "nodes=3"), "--lab is a network on this machine"),
+        (("--target", "vm"), "virtual machines are started on this machine only"),
+        (("--workers", "3"), "need a machine each, and it lists 3"),
+        (("--engine", "docker"), "a store of its own"),
+        (("--ablate", "seccomp"), "--ablate switches"),
+    ],
+)
+def test_what_machines_do_not_carry_is_refused_before_they_are_reached(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text("".join(f'[[node]]\nname = "n{n}"\nhost = "nowhere{n}.invalid"\n' for n in (1, 2, 3)))
+    before = ours()
+    small = [word for word in TRAIN if word not in ("--engine", "runc")] if "--engine" in words else TRAIN
+    ended = bench("run", *small, "--inventory", str(path), *words)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "what to do" in ended.stderr
+    assert added_since(before) == {}
+
+
+def test_a_cpu_that_a_machine_does_not_have_is_refused(machines: Fleet) -> None:
+    inventory = read_inventory(machines.inventory('cpus = "8000"'))
+    with pytest.raises(RequestError, match="allows no CPU 8000"), machine(inventory.nodes[0]):
+        pass

@@ -1,0 +1,199 @@
+"""Machines of an inventory: how they are reached, what keeps order there, and which of their addresses is taken."""
+
+import base64
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.machines import keeper
+from provisioning.machines.connection import Access, marked
+from provisioning.machines.places import Place, addresses, chosen, host_name
+from provisioning.machines.push import checksums
+from provisioning.processes import TOKEN
+from suite import userland
+from suite.errors import RequestError
+from suite.inventory import InventoryNode
+
+NODE = InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other"))
+
+
+def options(argv: list[str]) -> dict[str, str]:
+    """The ``-o`` settings."""
+    pairs = (word.partition("=") for before, word in pairwise(argv) if before == "-o")
+    return {key: value for key, _, value in pairs}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_machine_is_asked_for_its_known_key_and_nobody_for_anything(*, shared: bool) -> None:
+    argv = Access(NODE, "/run/x/ssh").argv(["true"], shared=shared)
+    assert options(argv)["StrictHostKeyChecking"] == "yes"
+    assert options(argv)["BatchMode"] == "yes"
+    assert "UserKnownHostsFile" not in options(argv), "the user's own"
+    assert argv[argv.index("-F") + 1] == "/etc/other"
+    assert argv[-3:] == ["--", "alice@gpu1", "exec true"]
+
+
+def test_a_command_goes_through_the_shared_connection_or_not_at_all() -> None:
+    argv = Access(NODE, "/run/x/ssh").argv(["true"])
+    assert options(argv)["ControlPath"] == "/run/x/ssh"
+    assert options(argv)["ControlMaster"] == "no"
+    assert options(argv)["ProxyCommand"] == "false"
+
+
+def test_a_command_reaches_the_far_shell_as_the_words_that_it_is() -> None:
+    words = ["printf", "%s|", "a b", "$HOME", "it's", "; exit 7", "\\x2d"]
+    line = Access(NODE, "/run/x/ssh").argv(words)[-1]
+    heard = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout
+    assert heard == "a b|$HOME|it's|; exit 7|\\x2d|"
+
+
+@contextmanager
+def kept(token: str) -> Iterator["subprocess.Popen[str]"]:
+    argv = [sys.executable, "-I", keeper.__file__, token]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said(process: "subprocess.Popen[str]", **request: object) -> dict[str, Any]:
+    assert process.stdin
+    assert process.stdout
+    if request:
+        process.stdin.write(json.dumps({**request, "number": 7}) + "\n")
+        process.stdin.flush()
+    return dict(json.loads(process.stdout.readline()))
+
+
+@contextmanager
+def sleeping(mark: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command with the mark, which has begun."""
+    argv = marked(mark, ["sh", "-c", "echo begun; exec sleep 1000"])
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "begun\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_keeper_ends_and_undoes_what_is_left_when_its_input_ends(tmp_path: Path) -> None:
+    with kept("abc.far") as process, sleeping("abc.far.1") as left, sleeping("abc.farther") as other:
+        assert set(said(process)) == {"number", "uid", "cpus", "memory_bytes"}
+        said(process, do="keep", key="1", argv=["touch", str(tmp_path / "first")])
+        said(process, do="keep", key="2", argv=["cp", str(tmp_path / "first"), str(tmp_path / "second")])
+        said(process, do="keep", key="3", argv=["touch", str(tmp_path / "dropped")])
+        said(process, do="drop", key="3")
+        assert process.stdin
+        process.stdin.close()
+        (wrong,) = said(process)["left"]
+        assert "cp" in wrong, "what was made last is undone first, and a failure is told"
+        assert process.wait(60) == 0
+        assert left.wait(60) == -signal.SIGKILL
+        assert other.poll() is None
+    assert {path.name for path in tmp_path.iterdir()} - {"run"} == {"first"}
+
+
+def test_the_keeper_ends_one_command_and_no_other() -> None:
+    with kept("abc.far") as process, sleeping("abc.far.1") as first, sleeping("abc.far.10") as tenth:
+        said(process)
+        assert said(process, do="end", mark="abc.far.1") == {"number": 7, "left": []}
+        assert first.wait(60) == -signal.SIGKILL
+        assert tenth.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "returncode", "stdout"),
+    [(["cat"], 0, "given"), (["false"], 1, ""), (["no-such-program"], 127, ""), (["sh", "-c", "kill -9 $$"], 137, "")],
+)
+def test_the_keeper_runs_short_commands_itself(argv: list[str], returncode: int, stdout: str) -> None:
+    given = {"mark": "abc.far.1", "stdin": base64.b64encode(b"given").decode(), "timeout_s": 60}
+    with kept("abc.far") as process:
+        said(process)
+        heard = said(process, do="run", argv=argv, **given)
+        assert (heard["returncode"], heard["stdout"]) == (returncode, stdout)
+
+
+def test_a_command_that_outlives_its_time_has_no_exit_status() -> None:
+    with kept("abc.far") as process:
+        said(process)
+        heard = said(process, do="run", argv=["sleep", "1000"], mark="abc.far.1", stdin="", timeout_s=0.2)
+        assert heard["returncode"] is None
+
+
+def test_the_keeper_tells_what_is_not_installed() -> None:
+    with kept("abc.far") as process:
+        said(process)
+        assert said(process, do="find", programs=["sh", "no-such-program"]) == {
+            "number": 7,
+            "missing": ["no-such-program"],
+        }
+
+
+LINKS = json.loads(
+    """[{"ifname": "lo", "addr_info": [{"local": "127.0.0.1"}]},
+        {"ifname": "eth0", "addr_info": [{"local": "10.0.0.1"}, {"local": "10.0.0.9"}]},
+        {"ifname": "eth1", "addr_info": [{"local": "10.1.0.1"}]}, {"ifname": "eth2", "addr_info": []}]"""
+)
+
+
+@pytest.mark.parametrize(
+    ("interface", "address", "found"),
+    [
+        ("eth1", None, Place("10.1.0.1", "eth1")),
+        (None, "10.0.0.9", Place("10.0.0.9", "eth0")),
+        ("eth0", "10.0.0.9", Place("10.0.0.9", "eth0")),
+    ],
+)
+def test_the_interface_or_the_address_of_the_inventory_is_taken(
+    interface: str | None, address: str | None, found: Place
+) -> None:
+    assert chosen("n1", addresses(LINKS), interface, address) == found
+
+
+@pytest.mark.parametrize(("interface", "address"), [("eth2", None), (None, "10.9.9.9"), ("eth1", "10.0.0.1")])
+def test_an_interface_that_a_machine_does_not_have_is_refused_with_those_it_has(
+    interface: str | None, address: str | None
+) -> None:
+    with pytest.raises(RequestError, match=r"n1 has no interface .* it has: eth0 10.0.0.1, eth0 10.0.0.9, eth1"):
+        chosen("n1", addresses(LINKS), interface, address)
+
+
+def test_the_name_that_ssh_would_connect_to_is_asked_of_ssh() -> None:
+    assert host_name("user root\nhostname gpu1.example.org\nport 22\n") == "gpu1.example.org"
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="coreutils")
+def test_the_checksums_of_a_tree_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
+    (tmp_path / "opt/virtbench").mkdir(parents=True)
+    for name in ("plain", "a b", "back\\slash", "new\nline"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "link").symlink_to("plain")
+    digest = userland.write_manifest(str(tmp_path))
+    text = checksums((tmp_path / userland.MANIFEST).read_text(), digest)
+    assert len(text.splitlines()) == 5
+    check = ["sha256sum", "--check", "--quiet", "--strict", "-"]
+    assert subprocess.run(check, input=text, cwd=tmp_path, text=True, check=False).returncode == 0
+    (tmp_path / "back\\slash").write_text("changed")
+    ended = subprocess.run(check, input=text, cwd=tmp_path, text=True, check=False, capture_output=True)
+    assert ended.returncode == 1
+    assert "slash" in ended.stdout
+
+
+def test_a_mark_is_an_environment_variable_of_the_command() -> None:
+    code = f"import os; print(os.environ[{TOKEN!r}])"
+    heard = subprocess.run(
+        marked("abc.far.7", [sys.executable, "-c", code]), capture_output=True, text=True, check=True
+    )
+    assert heard.stdout == "abc.far.7\n"

@@ -1,0 +1,65 @@
+"""The machines of an inventory as a plan sees them: what each gives, and what all of them have."""
+
+from typing import Any
+
+import pytest
+
+from commands import fleet
+from commands.fleet import Fleet
+from provisioning.machines.places import Place
+from provisioning.machines.survey import Survey, Surveyed
+from suite.envelope import GIB
+from suite.errors import RequestError
+from suite.inventory import Inventory
+from suite.plan import CpuCapability
+
+OPTIONS: dict[str, Any] = {
+    "cpus": None, "memory": "2G", "threads": None, "profile": "smoke",
+    "strategy": "parameter-server", "network": "overlay", "comm_timeout": None,
+}  # fmt: skip
+
+
+def surveyed(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> Surveyed:
+    place = Place(f"10.0.0.{number}", "eth0")
+    return Surveyed(f"n{number}", place, cpus, 8 * GIB, capability, 0.0)
+
+
+def made(*machines: Surveyed, **options: object) -> Fleet:
+    """As ``fleet_of`` makes it of a survey."""
+    nodes = [{"name": each.name, "host": each.name} for each in machines]
+    survey = Survey(machines, "runc")
+    envelopes = fleet._envelopes({**OPTIONS, **options}, survey)
+    return Fleet(Inventory.model_validate({"node": nodes}), survey, ("bare-metal",), envelopes)
+
+
+def test_every_machine_gives_as_many_cpus_as_the_smallest_has() -> None:
+    found = made(surveyed(1, (0, 1, 2, 3)), surveyed(2, (4, 5)), surveyed(3, (0, 1, 2)))
+    assert [each.cpus for each in found.envelopes] == [(0, 1), (4, 5), (0, 1)]
+    assert {each.memory_bytes for each in found.envelopes} == {2 * GIB}
+    assert {each.threads for each in found.envelopes} == {2}
+
+
+def test_what_a_machine_cannot_give_is_refused_with_its_name() -> None:
+    with pytest.raises(RequestError, match=r"on n2: --cpus 3: this host allows CPUs 4-5"):
+        made(surveyed(1, (0, 1, 2, 3)), surveyed(2, (4, 5)), cpus="3")
+    with pytest.raises(RequestError, match=r"on n1: 16\.0 GiB of memory asked for"):
+        made(surveyed(1, (0,)), memory="16G")
+
+
+def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
+    found = made(surveyed(1, (0, 1)), surveyed(2, (0, 1)), surveyed(3, (2, 3)))
+    cluster = found.cluster(OPTIONS, workers=2, servers=1)
+    assert [(each.name, each.address, each.cpus) for each in cluster.machines] == [
+        ("n1", "10.0.0.1", (0, 1)),
+        ("n2", "10.0.0.2", (0, 1)),
+        ("n3", "10.0.0.3", (2, 3)),
+    ]
+    assert cluster.lab is None
+    assert cluster.comm_timeout_s == 60
+
+
+def test_machines_of_different_make_are_capped_to_what_all_have() -> None:
+    notes: list[str] = []
+    assert made(surveyed(1, (0,), "avx512"), surveyed(2, (0,), "avx2")).capability(notes.append) == "avx2"
+    assert "avx2" in notes[0]
+    assert made(surveyed(1, (0,)), surveyed(2, (0,))).capability(notes.append) is None
