@@ -30,6 +30,10 @@ def element(block: int, name: str, scratch: Path | None) -> None:
     """One block of a sweep: its files come on standard input and go, as they are finished, to standard output.
 
     For ``bench sweep run`` with the engines ssh and slurm. It ends, in order, when its standard input does.
+
+    \b
+    Examples:
+      bench sweep element --name bench-smoke-1a2b3c4d 0      (as bench sweep run starts it)
     """
     from commands.ready import observing
     from provisioning.home import state

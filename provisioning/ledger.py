@@ -7,6 +7,7 @@ left is found by its entry, whose owner is gone, and removed in the same way. Re
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,12 @@ class Entry(BaseModel):
     boot_id: str
     owner_pid: int
     owner_started: float
+    host: str | None = None
+    """Of the owner: homes lie on file systems that many machines share, and only this one can tell who lives on it."""
+
+    @property
+    def here(self) -> bool:
+        return self.host in (None, socket.gethostname())
 
     def owned_by_the_living(self) -> bool:
         """Whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
@@ -81,7 +88,8 @@ REMOVERS: dict[str, Callable[[str], None]] = {
 def holding(kind: str, what: str) -> Iterator[str]:
     """Hold one thing: the entry is written now, the thing is removed at the end, however it comes."""
     me = os.getpid()
-    entry = Entry(kind=kind, what=what, boot_id=boot_id(), owner_pid=me, owner_started=started_ticks(me) or 0.0)
+    owner = {"owner_pid": me, "owner_started": started_ticks(me) or 0.0, "host": socket.gethostname()}
+    entry = Entry.model_validate({"kind": kind, "what": what, "boot_id": boot_id(), **owner})
     path = state("ledger") / f"{secrets.token_hex(8)}.json"
     write_atomic(path, entry.model_dump_json())
     try:
@@ -104,7 +112,7 @@ def clean() -> list[str]:
         except ValidationError:
             stuck.append(f"{path}: not an entry of this suite's ledger")
             continue
-        if entry.owned_by_the_living():
+        if not entry.here or entry.owned_by_the_living():
             continue
         try:
             REMOVERS[entry.kind](entry.what)
@@ -126,6 +134,6 @@ def living() -> list[Entry]:
             entry = Entry.model_validate_json(path.read_bytes())
         except (ValidationError, OSError):
             continue
-        if entry.owned_by_the_living() and entry.owner_pid != os.getpid():
+        if entry.here and entry.owned_by_the_living() and entry.owner_pid != os.getpid():
             entries.append(entry)
     return entries

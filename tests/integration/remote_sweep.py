@@ -39,7 +39,7 @@ def true_bench(place: Path) -> str:
 
 
 def _command(place: Path, words: list[str]) -> str:
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     command = place / "bench"
     command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     command.chmod(0o755)

@@ -37,7 +37,7 @@ def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: P
     sweep = RemoteSweep(tmp_path, SMOKE.read_text() + engine(), slurm.env)
     sweep.wait_for("[2/4]")
     kept = sweep.records()
-    assert len(kept) == 1
+    assert kept
     node = slurm.busy_node()
     slurm.fell_node(node)
     wait_for("the requeue", lambda: "BeginTime" in slurm.queue(), slurm.said)
@@ -82,7 +82,7 @@ def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm
 
 
 def test_cancel_takes_the_elements_out_of_the_queue(slurm: Slurm, tmp_path: Path) -> None:
-    bench = fake_bench(tmp_path / "fake", slow_s=0.4)
+    bench = fake_bench(tmp_path / "fake", slow_s=20)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=2) + engine(bench=bench, at_once=1), slurm.env)
     sweep.wait_for("[1/4]")
     assert "in the queue: element 1" in sweep.bench("status").stdout
@@ -92,6 +92,7 @@ def test_cancel_takes_the_elements_out_of_the_queue(slurm: Slurm, tmp_path: Path
     assert sweep.end() == 130
     wait_for("an empty queue", lambda: not re.search(" (R|PD|CG) ", slurm.queue()), slurm.queue)
     assert len(sweep.records()) < 8
+    fake_bench(tmp_path / "fake", slow_s=0.01)
     sweep.start()
     assert sweep.end() == 0, sweep.said()
     assert set(sweep.records()) == sweep.planned()
@@ -99,7 +100,7 @@ def test_cancel_takes_the_elements_out_of_the_queue(slurm: Slurm, tmp_path: Path
 
 def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_too(slurm: Slurm, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
-    bench = fake_bench(tmp_path / "fake", slow_s=0.4)
+    bench = fake_bench(tmp_path / "fake", slow_s=1)
     plan = FAST.format(blocks=2) + engine(bench=bench, scratch=str(scratch), at_once=1)
     sweep = RemoteSweep(tmp_path, plan, slurm.env)
     sweep.wait_for("[2/4]")

@@ -1,5 +1,6 @@
 import json
 import os
+import socket
 import subprocess
 import time
 import uuid
@@ -134,6 +135,18 @@ def test_what_was_left_before_this_boot_is_left_by_the_dead(home: Path, sleeper:
     left_by(home, sleeper.pid, "directory", str(home / "x"), owner_started=started(sleeper.pid), boot_id="another")
     assert living() == []
     assert clean() == [f"directory {home / 'x'}"]
+
+
+def test_what_another_machine_wrote_into_a_shared_home_is_left_to_it(home: Path, dead: int) -> None:
+    place = home / "thing"
+    place.mkdir(parents=True)
+    path = left_by(home, dead, "directory", str(place), boot_id="another", host="another.example.org")
+    assert clean() == []
+    assert living() == []
+    assert place.exists()
+    assert path.exists()
+    left_by(home, dead, "directory", str(place), host=socket.gethostname())
+    assert clean() == [f"directory {place}"]
 
 
 def test_a_killed_owner_that_nobody_has_collected_is_dead(home: Path) -> None:
