@@ -4,7 +4,6 @@ import contextlib
 from dataclasses import asdict
 
 from scenarios.worker.build import opened_batches
-from scenarios.worker.data import watching_loaders
 from scenarios.worker.device import Device
 from scenarios.worker.distributed.cluster import Cluster
 from scenarios.worker.distributed.group import joined
@@ -35,7 +34,6 @@ def run_rank(spec: Spec, cluster: Cluster, device: Device, events: Events) -> No
         events.emit("done", usage=whole_usage(), exchanged=asdict(served))
         return
     with contextlib.ExitStack() as stack:
-        stack.enter_context(watching_loaders())
         batches = stack.enter_context(opened_batches(spec))
         numerics = numerics_of(spec.recipe, spec.device)
         numerics.apply()

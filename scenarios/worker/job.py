@@ -30,8 +30,7 @@ def run(spec: Spec, events: Events) -> None:
     torch.set_num_threads(spec.threads)
     devices = open_devices(spec.device, spec.devices)
     with contextlib.ExitStack() as stack:
-        if not spec.cluster:
-            stack.enter_context(watching_loaders())
+        stack.enter_context(watching_loaders())
         group = stack.enter_context(ddp.opened(spec, events)) if spec.parallel == "ddp" else None
         events.emit(
             "environment",
