@@ -70,11 +70,6 @@ def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[s
     ]
 
 
-def attach(node: Node, bridge: ContainerBridge, pid: int, address: str) -> None:
-    """Plug a running container in. The cable goes with the container's namespace: there is nothing to undo."""
-    run_each(node, attach_argvs(bridge, pid, address))
-
-
 def run_each(node: Node, argvs: Iterable[list[str]]) -> None:
     for argv in argvs:
         node.run(argv)
@@ -100,6 +95,17 @@ def made(node: Node, device: str, argvs: Iterable[list[str]]) -> Iterator[None]:
     node.run(first)
     with undone(node, ["ip", "link", "delete", "dev", device]):
         run_each(node, others)
+        yield
+
+
+@contextmanager
+def attached(node: Node, bridge: ContainerBridge, pid: int, address: str) -> Iterator[None]:
+    """A running container, plugged in. The cable is taken away at the end: a namespace whose connections are still
+    closing outlives its container by minutes, and would keep it.
+    """
+    no_ipv6, *cable = attach_argvs(bridge, pid, address)
+    node.run(no_ipv6)
+    with made(node, f"veth{pid}", cable):
         yield
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from provisioning import ledger
 from provisioning.control_groups import ControlGroup
 from provisioning.gpus import edits_for
-from provisioning.lab.containers import ContainerBridge, attach, host_network
+from provisioning.lab.containers import ContainerBridge, attached, host_network
 from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
 from provisioning.nodes import Served, WrappedNode, kept
 from provisioning.volumes import MOUNT
@@ -76,7 +76,8 @@ class ContainerLayer:
                 stack.callback(engine.remove, node, spec.name)
             engine.begin(node, spec)
             if self.plug:
-                attach(node, self.plug.bridge, engine.main_pid(node, spec.name), self.plug.address)
+                pid = engine.main_pid(node, spec.name)
+                stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
             enter = engine.exec_argv(spec)
 
             def wrap(argv: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 from provisioning import ledger
 from provisioning.lab import knock, netns
 from provisioning.lab.connectivity import End, connectivity
-from provisioning.lab.containers import attach
+from provisioning.lab.containers import attached
 from provisioning.lab.iperf3 import Where, rate_bits_per_s
 from provisioning.lab.lab import Lab, LabNode, open_lab
 from provisioning.lab.nat import nat
@@ -232,9 +232,13 @@ def members(lab: Lab) -> list[Member]:
 
 def test_containers_of_different_nodes_meet_on_the_overlay(lab: Lab) -> None:
     nodes = [member.node for member in members(lab)]
-    with overlay(members(lab)) as bridges, sandbox(lab.machine, nodes[0]) as one, sandbox(lab.machine, nodes[1]) as two:
-        for node, bridge, (pid, _) in zip(nodes, bridges, (one, two), strict=False):
-            attach(node, bridge, pid, bridge.address())
+    with (
+        overlay(members(lab)) as bridges,
+        sandbox(lab.machine, nodes[0]) as one,
+        sandbox(lab.machine, nodes[1]) as two,
+        attached(nodes[0], bridges[0], one[0], bridges[0].address()),
+        attached(nodes[1], bridges[1], two[0], bridges[1].address()),
+    ):
         addresses = [bridge.address() for bridge in bridges[:2]]
         assert addresses == ["10.244.1.2", "10.244.2.2"]
         sniffer = lab.machine.start([*enter(lab.switch), "/usr/bin/python3", "-I", "-"], stdin=SNIFF)
@@ -282,9 +286,9 @@ def test_a_published_port_is_reached_under_the_nodes_address(lab: Lab) -> None:
         nat(two, 2, lab.nodes[1].address, [29500, 29501, 5201]) as second,
         sandbox(lab.machine, one) as (pid1, client),
         sandbox(lab.machine, two) as (pid2, server),
+        attached(one, first, pid1, first.address()),
+        attached(two, second, pid2, second.address()),
     ):
-        attach(one, first, pid1, first.address())
-        attach(two, second, pid2, second.address())
         places = [
             End("c1", client, lab.nodes[0].address, bind=ANY, port=29500),
             End("c2", server, lab.nodes[1].address, bind=ANY, port=29500),
