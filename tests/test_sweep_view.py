@@ -54,7 +54,8 @@ def test_spans_are_told_in_the_unit_that_people_use(seconds: float, text: str) -
     assert span(seconds) == text
 
 
-def test_the_live_view_writes_nothing_while_it_measures(tmp_path: Path) -> None:
+def test_the_live_view_writes_nothing_while_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     sweep = make_sweep(matrix={"model": ["resnet50"]})
     directory = SweepDirectory(tmp_path)
     (cell,) = cells_of(sweep)

@@ -1,11 +1,45 @@
-"""What all axes share: their scale, and the words around them."""
+"""What all axes share: grouped bars, their scale, and the words around them."""
+
+from collections.abc import Sequence
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
+from analysis.drawing.style import palette
+
+WIDTH = 0.84
+"""Of the bars of one place together, where places are 1 apart."""
 _LINEAR_RANGE = 20.0
 """Ratios further apart than this are drawn on a logarithmic axis: on a linear one the small bars would vanish."""
+
+
+def grouped(axes: Axes, bars: pd.DataFrame, x: str, y: str, places: Sequence[str], targets: Sequence[str]) -> None:
+    """A bar of height ``y`` for each row, by ``x`` and, inside that, by its column ``target``."""
+    sns.barplot(
+        bars,
+        x=x,
+        y=y,
+        hue="target",
+        order=places,
+        hue_order=targets,
+        palette=palette(targets),
+        saturation=1,
+        errorbar=None,
+        legend=False,
+        width=WIDTH,
+        edgecolor="white",
+        linewidth=0.8,
+        ax=axes,
+    )
+
+
+def middles(bars: pd.DataFrame, x: str, places: Sequence[str], targets: Sequence[str]) -> list[float]:
+    """Where ``grouped`` draws each row's bar on the horizontal axis."""
+    return [
+        places.index(place) + (targets.index(target) + 0.5) * WIDTH / len(targets) - WIDTH / 2
+        for place, target in zip(bars[x], bars["target"], strict=True)
+    ]
 
 
 def scale(axes: Axes, heights: "pd.Series[float]") -> None:

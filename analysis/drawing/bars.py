@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from analysis.drawing.axes import label, scale
-from analysis.drawing.style import hatch, legend, palette, style, targets_of
+from analysis.drawing.axes import WIDTH, grouped, label, middles, scale
+from analysis.drawing.style import hatch, legend, style, targets_of
 from analysis.metrics import Metric
 from analysis.reference import SOURCE, Key, kind_of
 from analysis.results import Group, Job, TargetSummary
@@ -23,8 +22,6 @@ from analysis.words import number
 from suite.plan import BASELINE
 
 _TITLES = {"throughput": "Throughput", "elapsed": "Elapsed time", "opening": "Opening time of the target"}
-_WIDTH = 0.84
-"""Of the bars of one place together, where places are 1 apart."""
 _NO_REFERENCE: Mapping[Key, float] = {}
 _NAN = float("nan")
 
@@ -86,11 +83,8 @@ def _figure(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, No
     chart = Figure(figsize=(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8), layout="constrained")
     FigureCanvasAgg(chart)
     axes = chart.subplots()
-    _draw(axes, bars, places, targets)
-    bars["x"] = [
-        places.index(place) - _WIDTH / 2 + (targets.index(target) + 0.5) * _WIDTH / len(targets)
-        for place, target in zip(bars["place"], bars["target"], strict=True)
-    ]
+    grouped(axes, bars, "place", "height", places, targets)
+    bars["x"] = middles(bars, "place", places, targets)
     published = bars[bars["published"].notna()] if normalised else bars.iloc[:0]
     bars["top"] = bars[["height", "high"]].max(axis=1)
     scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
@@ -105,25 +99,6 @@ def _figure(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, No
     columns = min(len(targets), max(fitting, 1))
     chart.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     return chart
-
-
-def _draw(axes: Axes, bars: pd.DataFrame, places: Sequence[str], targets: Sequence[str]) -> None:
-    sns.barplot(
-        bars,
-        x="place",
-        y="height",
-        hue="target",
-        order=places,
-        hue_order=targets,
-        palette=palette(targets),
-        saturation=1,
-        errorbar=None,
-        legend=False,
-        width=_WIDTH,
-        edgecolor="white",
-        linewidth=0.8,
-        ax=axes,
-    )
 
 
 def _annotate(axes: Axes, bars: pd.DataFrame, targets: Sequence[str]) -> None:
@@ -179,7 +154,7 @@ def _uncertainty(
 
 def _markers(axes: Axes, published: pd.DataFrame, targets: int) -> Artist:
     return axes.scatter(
-        published["x"] + 0.25 * _WIDTH / targets,  # beside the interval and the value
+        published["x"] + 0.25 * WIDTH / targets,  # beside the interval and the value
         published["published"],
         label=SOURCE,
         marker="D",

@@ -10,16 +10,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis.drawing.axes import label
-from analysis.drawing.style import entry, hatch, palette, style
+from analysis.drawing.axes import WIDTH, grouped, label, middles
+from analysis.drawing.style import entry, hatch, style
 from analysis.metrics import Metric
 from analysis.reference import SOURCE, expected_loss
 from analysis.results import Interference, known_first
 from suite.plan import TARGETS
 from suite.sharing import AGGRESSORS, VICTIMS
 
-_WIDTH = 0.84
-"""Of the bars of one place together, where places are 1 apart."""
 _MOST_SAID = 0.6
 """Where the paper says only that a loss exceeds a share, its mark ends here at least."""
 
@@ -28,17 +26,14 @@ def losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure:
     """Per cent that each victim loses beside one aggressor: bars by target, the paper's words as outlines."""
     victims, targets = _order(found)
     bars = pd.DataFrame(_bar(one, metric) for one in found if metric.name in one.effects)
-    bars["x"] = [
-        victims.index(victim) + (targets.index(target) + 0.5) * _WIDTH / len(targets) - _WIDTH / 2
-        for victim, target in zip(bars["victim"], bars["target"], strict=True)
-    ]
+    bars["x"] = middles(bars, "victim", victims, targets)
     with style():
         chart = Figure(figsize=(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8), layout="constrained")
         FigureCanvasAgg(chart)
         axes = chart.subplots()
         _draw(axes, bars, victims, targets)
         if metric.more_is_faster:  # the paper's figure is of what a job achieves
-            _paper(axes, bars, _WIDTH / len(targets))
+            _paper(axes, bars, WIDTH / len(targets))
         job = found[0].job
         label(axes, title, str(job), f"{metric.name} lost, %", normalised=False)
         axes.axhline(0, color="0.2", linewidth=1)
@@ -110,22 +105,7 @@ def _bar(one: Interference, metric: Metric) -> dict[str, object]:
 
 
 def _draw(axes: Axes, bars: pd.DataFrame, victims: Sequence[str], targets: Sequence[str]) -> None:
-    sns.barplot(
-        bars,
-        x="victim",
-        y="lost",
-        hue="target",
-        order=victims,
-        hue_order=targets,
-        palette=palette(targets),
-        saturation=1,
-        errorbar=None,
-        legend=False,
-        width=_WIDTH,
-        edgecolor="white",
-        linewidth=0.8,
-        ax=axes,
-    )
+    grouped(axes, bars, "victim", "lost", victims, targets)
     for place, target in enumerate(targets):
         for patch in axes.containers[place]:
             patch.set_hatch(hatch(target))

@@ -45,6 +45,7 @@ class Pool:
         self._losses: Counter[int] = Counter()
         self._stopped = False
         self._attended = 0
+        self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
 
     def run(self) -> list[int]:
@@ -52,9 +53,10 @@ class Pool:
 
         An exception in here (Ctrl-C) stops the places in order, waits for them, and goes on.
         """
-        for place in self._places:
-            threading.Thread(target=self._attend, args=(place,), name=place.name).start()
         try:
+            for place in self._places:
+                self._threads.append(threading.Thread(target=self._attend, args=(place,), name=place.name))
+                self._threads[-1].start()
             self._wait()
         except BaseException:
             self._stop()
@@ -66,7 +68,11 @@ class Pool:
     def _wait(self) -> None:
         # Not by Thread.join: one that a signal has interrupted takes the thread for ended (CPython, bpo-45274).
         with self._changed:
-            self._changed.wait_for(lambda: self._attended == len(self._places))
+            self._changed.wait_for(self._all_attended)
+
+    def _all_attended(self) -> bool:
+        """Of the threads that were started: Ctrl-C may come between two, and one that begins after it takes nothing."""
+        return self._attended >= sum(thread.ident is not None for thread in self._threads)
 
     def _attend(self, place: Place) -> None:
         try:
