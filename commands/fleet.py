@@ -34,13 +34,10 @@ class Fleet:
     envelopes: tuple[Envelope, ...]
 
     def choices(self, options: Options) -> "Choices":
-        from provisioning.images.image import current
+        from commands.planning import gpus_of, image_of
         from provisioning.targets import Choices
 
-        image = current("cuda" if options["device"] == "cuda" else "cpu")
-        image.check()
-        gpus = tuple(word.strip() for word in options["gpus"].split(",")) if options["gpus"] else ()
-        return Choices(image, self.survey.engine, "tcg", gpus, inventory=self.inventory)
+        return Choices(image_of(options), self.survey.engine, "tcg", gpus_of(options), inventory=self.inventory)
 
     def cluster(self, options: Options, workers: int, servers: int) -> Cluster:
         machines = (

@@ -20,6 +20,7 @@ from suite.sharing import VICTIMS
 if TYPE_CHECKING:
     from commands.fleet import Fleet
     from provisioning.doctor import Check
+    from provisioning.images.image import Image
     from provisioning.targets import Choices
 
 Options = dict[str, Any]
@@ -51,7 +52,6 @@ def choices_of(options: Options, checks: "list[Check]", targets: tuple[str, ...]
     """What the user chose of the layers, resolved on this machine."""
     from provisioning import accelerator
     from provisioning.doctor import default_engine
-    from provisioning.images.image import current
     from provisioning.targets import Choices
 
     engine = options["engine"] or default_engine(checks)
@@ -66,11 +66,21 @@ def choices_of(options: Options, checks: "list[Check]", targets: tuple[str, ...]
     nvml = next(check for check in checks if check.name == "nvml")
     if options["device"] == "cuda" and not nvml.usable and not options["vfio"]:
         raise RequestError(f"--device cuda: {nvml.reason}", remedy="install NVIDIA's driver, or use --device cpu")
+    vfio = _words("--vfio", options["vfio"], r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "0000:01:00.0")
+    return Choices(image_of(options), engine, accel, gpus_of(options), vfio)
+
+
+def image_of(options: Options) -> "Image":
+    """The image that the device needs. Raises RequestError where there is none, or it is damaged."""
+    from provisioning.images.image import current
+
     image = current("cuda" if options["device"] == "cuda" else "cpu")
     image.check()
-    gpus = _words("--gpus", options["gpus"], r"\d+", "0,1")
-    vfio = _words("--vfio", options["vfio"], r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "0000:01:00.0")
-    return Choices(image, engine, accel, gpus, vfio)
+    return image
+
+
+def gpus_of(options: Options) -> tuple[str, ...]:
+    return _words("--gpus", options["gpus"], r"\d+", "0,1")
 
 
 def _words(option: str, text: str | None, form: str, example: str) -> tuple[str, ...]:
@@ -255,7 +265,7 @@ def _capability(
 
 
 def fleet_in(options: Options) -> "Fleet | None":
-    """The machines of the run, when it has an inventory: ``run`` has put them there."""
+    """The machines of the run, when it has an inventory: ``ready`` has put them there."""
     return options.get("fleet")
 
 
