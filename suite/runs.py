@@ -147,7 +147,9 @@ def stored_plan(run: Path) -> Plan:
         return Plan.model_validate_json((run / PLAN).read_bytes())
     except (OSError, ValidationError) as error:
         problem = error.strerror if isinstance(error, OSError) else error.errors(include_url=False)[0]["msg"]
-        raise RequestError(f"{run / PLAN} is not a plan of this suite: {problem}") from error
+        raise RequestError(
+            f"{run / PLAN} is not a plan of this suite: {problem}", remedy="give another directory"
+        ) from error
 
 
 def summarise(run: Path) -> RunSummary:

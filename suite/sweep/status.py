@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from suite.errors import RequestError
 from suite.plan import Plan, Trial
+from suite.runs import PLAN, stored_plan
 from suite.store import RESULTS
 from suite.sweep.claims import Holder, holders
 from suite.sweep.directory import CellRun, SweepDirectory
@@ -162,14 +163,7 @@ class _Cell:
 
 def _plan(run: Path) -> Plan | None:
     """None for a cell that was not begun."""
-    try:
-        return Plan.model_validate_json((run / "plan.json").read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"{run / 'plan.json'} is not a plan of this suite", remedy="give another directory"
-        ) from error
+    return stored_plan(run) if (run / PLAN).exists() else None
 
 
 def _state(
