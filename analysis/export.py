@@ -27,6 +27,9 @@ STEP_COLUMNS = (*STEP_KEYS, "step", *Steps.model_fields)
 _TRIALS_AT_ONCE = 2000
 """Of steps, so that those of 100,000 trials need not be in memory together."""
 
+_ROWS_AT_ONCE = 5000
+"""Of text: as one, the text of 100,000 trials takes a gigabyte."""
+
 
 class _Stepped(BaseModel):
     steps: Steps | None = None
@@ -97,8 +100,10 @@ def _text(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
     rows = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         for table in tables:
-            file.write(text(table, form, header=not rows))
-            rows += len(table)
+            for begin in range(0, len(table), _ROWS_AT_ONCE):
+                part = table.iloc[begin : begin + _ROWS_AT_ONCE]
+                file.write(text(part, form, header=not rows))
+                rows += len(part)
         file.flush()
         os.fsync(file.fileno())
     return rows

@@ -3,9 +3,9 @@
 ``python benchmarks/analysis_scale.py``
 
 Writes synthetic records of the ``paper`` profile (100 measured steps each), and in a process of its own per size does
-what ``bench results list``, ``compare`` and ``export`` do. Prints seconds, microseconds per record, and the
-ratio of each to merely reading the files, which tells what the machine does from what the suite does. Growth is linear
-when the time per record stays the same.
+what ``bench results list``, ``compare`` and ``export`` do. Prints seconds, microseconds per record, the ratio of each to
+merely reading the files, which tells what the machine does from what the suite does, and the peak of memory until the
+end of each. Growth is linear when the time per record stays the same.
 """
 
 import argparse
@@ -91,14 +91,16 @@ def write(directory: Path, count: int) -> None:
 
 
 def measure(directory: Path) -> dict[str, object]:
-    """Seconds of each command and peak memory of them all, in this process."""
+    """Seconds of each command, and the peak of memory until its end, in this process."""
     seconds: dict[str, float] = {}
+    peak_mib: dict[str, int] = {}
 
     @contextmanager
     def timed(name: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield
         seconds[name] = time.perf_counter() - begin
+        peak_mib[name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
     with timed("read"):
         for path in sorted((directory / "trials").iterdir()):
@@ -117,13 +119,13 @@ def measure(directory: Path) -> dict[str, object]:
     count = len(records.trials)
     return {
         "records": count,
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         "load_and_compare_s": round(seconds["load"] + seconds["compare"], 2),
         **{
             name: {
                 "s": round(value, 2),
                 "us_per_record": round(value / count * 1e6, 1),
                 "of_reading": round(value / seconds["read"], 2),
+                "peak_mib": peak_mib[name],
             }
             for name, value in seconds.items()
         },
