@@ -3,9 +3,9 @@
 ``python benchmarks/analysis_scale.py``
 
 Writes synthetic records of the ``paper`` profile (100 measured steps each), and in a process of its own per size does
-what ``bench results list``, ``compare`` and ``export`` do. Prints seconds, microseconds per record, the ratio of each to
-merely reading the files, which tells what the machine does from what the suite does, and the peak of memory until the
-end of each. Growth is linear when the time per record stays the same.
+what ``bench results list``, ``compare`` and ``export`` do. Prints of each seconds, microseconds per record, the ratio
+to merely reading the files, which tells what the machine does from what the suite does, and the peak of memory until
+its end. Growth is linear when the time per record stays the same.
 """
 
 import argparse
