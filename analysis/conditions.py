@@ -3,7 +3,7 @@
 A record without conditions says nothing and gives no warning: what was not measured is absent, never fine.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,8 +15,40 @@ from analysis.warnings import AnalysisWarning
 from suite.plan import BASELINE
 
 
+class OfTarget(AnalysisWarning):
+    """A warning of one target. ``notices`` tells those of several targets that find the same as one."""
+
+    what: str
+
+    @property
+    def finding(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def where(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def message(self) -> str:
+        return f"{self.what}: {self.finding}: {self.where}"
+
+
+def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[tuple[str, str]]:
+    """Message and advice as a reader is to see them: what several targets share is said once.
+
+    A message does not name its job where ``jobs`` has only one.
+    """
+    told: dict[object, tuple[str, str]] = {}
+    for found in warnings:
+        key = (found.what, found.finding) if isinstance(found, OfTarget) else id(found)
+        message = f"{told[key][0]}; {found.where}" if isinstance(found, OfTarget) and key in told else found.message
+        told[key] = message, found.advice
+    prefix = f"{next(iter(jobs))}: " if len(jobs) == 1 else ""
+    return [(message.removeprefix(prefix), advice) for message, advice in told.values()]
+
+
 @dataclass(frozen=True)
-class Disturbance(AnalysisWarning):
+class Disturbance(OfTarget):
     """Trials of one target that something disturbed. The subclass says what, and what to do about it."""
 
     what: str
@@ -24,12 +56,16 @@ class Disturbance(AnalysisWarning):
     trials: int
     of: int
     worst: str
-    finding: ClassVar[str]
+    disturbance: ClassVar[str]
     remedy: ClassVar[str]
 
     @property
-    def message(self) -> str:
-        return f"{self.what}: in {self.trials} of {self.of} trials on {self.target} {self.finding} ({self.worst})"
+    def finding(self) -> str:
+        return self.disturbance
+
+    @property
+    def where(self) -> str:
+        return f"{self.target} in {self.trials} of {self.of} trials ({self.worst})"
 
     @property
     def advice(self) -> str:
@@ -38,60 +74,60 @@ class Disturbance(AnalysisWarning):
 
 class StealTime(Disturbance):
     kind = "steal-time"
-    finding = "the hypervisor below this host took CPU time away"
+    disturbance = "the hypervisor below this host took CPU time away"
     remedy = "this host is a virtual machine with neighbours: take a dedicated one, or more blocks"
 
 
 class OtherLoad(Disturbance):
     kind = "other-load"
-    finding = "other processes used the CPUs of the trial"
+    disturbance = "other processes used the CPUs of the trial"
     remedy = "stop what else runs on this host, or give the trials CPUs of their own with --cpus"
 
 
 class Throttled(Disturbance):
     kind = "throttled"
-    finding = "a CPU quota held the target back"
+    disturbance = "a CPU quota held the target back"
     remedy = "lift the quota (cpu.max or CPUQuota) of the control group in which bench runs"
 
 
 class ThermalThrottling(Disturbance):
     kind = "thermal-throttling"
-    finding = "the CPU lowered its frequency because of heat"
+    disturbance = "the CPU lowered its frequency because of heat"
     remedy = "cool the machine, or limit its frequency so that every trial has the same"
 
 
 class Swapping(Disturbance):
     kind = "swapping"
-    finding = "memory was swapped"
+    disturbance = "memory was swapped"
     remedy = "lower --memory or the batch, or switch swap off"
 
 
 class ClockDrift(Disturbance):
     kind = "clock-drift"
-    finding = "the target's clock and the host's went at different rates"
+    disturbance = "the target's clock and the host's went at different rates"
     remedy = "trust elapsed times, which the host's clock takes; step times of this target are off by this"
 
 
 class SlowGovernor(Disturbance):
     kind = "governor"
-    finding = "the frequency governor did not hold the CPU at its highest frequency"
+    disturbance = "the frequency governor did not hold the CPU at its highest frequency"
     remedy = "cpupower frequency-set -g performance"
 
 
 class SharedSiblings(Disturbance):
     kind = "smt-siblings"
-    finding = "hardware threads of the same core were inside and outside of the CPUs of the trial"
+    disturbance = "hardware threads of the same core were inside and outside of the CPUs of the trial"
     remedy = "choose whole cores with --cpus (see lscpu -e), or switch SMT off"
 
 
 class NumaCrossing(Disturbance):
     kind = "numa-crossing"
-    finding = "the CPUs of the trial lay on several NUMA nodes"
+    disturbance = "the CPUs of the trial lay on several NUMA nodes"
     remedy = "choose CPUs of one node with --cpus (see lscpu)"
 
 
 @dataclass(frozen=True)
-class MitigationsDiffer(AnalysisWarning):
+class MitigationsDiffer(OfTarget):
     """The kernel inside a target protects against other CPU flaws than the host's: part of the difference is that."""
 
     kind = "mitigations-differ"
@@ -100,8 +136,12 @@ class MitigationsDiffer(AnalysisWarning):
     names: tuple[str, ...]
 
     @property
-    def message(self) -> str:
-        return f"{self.what}: {self.target} has other CPU mitigations than the host: {', '.join(self.names)}"
+    def finding(self) -> str:
+        return f"the kernel inside has other CPU mitigations than the host ({', '.join(self.names)})"
+
+    @property
+    def where(self) -> str:
+        return self.target
 
     @property
     def advice(self) -> str:
@@ -110,7 +150,7 @@ class MitigationsDiffer(AnalysisWarning):
 
 class NotRead(Disturbance):
     kind = "cold-not-read"
-    finding = "the page cache was to be cold, and less was read from the disk than the images hold"
+    disturbance = "the page cache was to be cold, and less was read from the disk than the images hold"
     remedy = (
         "something kept the files in memory: a host's cache below this machine, or another reader; do not call it cold"
     )
@@ -118,7 +158,7 @@ class NotRead(Disturbance):
 
 class DamagedImages(Disturbance):
     kind = "damaged-images"
-    finding = "images could not be decoded, and others took their places"
+    disturbance = "images could not be decoded, and others took their places"
     remedy = "see damaged_files in the records, and bench data verify"
 
 

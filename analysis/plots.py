@@ -58,7 +58,7 @@ def draw(comparison: Comparison, directory: Path, reference: Mapping[Key, float]
     ``reference``: published ratios to draw as markers, such as ``analysis.reference.normalised()``. Raises RequestError
     when the directory cannot be written.
     """
-    jobs = list(dict.fromkeys(group.job for group in comparison.groups))
+    jobs = comparison.jobs
     paths: list[Path] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)

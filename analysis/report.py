@@ -12,6 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from analysis import beside, expenses, words
 from analysis.attribution import explain
 from analysis.compare import compare
+from analysis.conditions import notices
 from analysis.explanation import UNEXPLAINED, Explained, Explanation
 from analysis.grid import grid
 from analysis.load import Records
@@ -58,18 +59,14 @@ def render(records: Records, comparison: Comparison, explained: Explained) -> st
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]
     return template.render(
         runs=comparison.runs,
-        sections=[_section(comparison, explained, job, records) for job in _jobs(comparison)],
-        warnings=warnings,
+        sections=[_section(comparison, explained, job, records) for job in comparison.jobs],
+        notices=notices(warnings, comparison.jobs),
         provenance=provenance(records),
         explanation=words.explanation(comparison),
         warmup=words.warmup_line(comparison),
         trains=any(group.job.scenario != PROBE for group in comparison.groups),
         source=SOURCE,
     )
-
-
-def _jobs(comparison: Comparison) -> list[Job]:
-    return list(dict.fromkeys(group.job for group in comparison.groups))
 
 
 def _section(comparison: Comparison, explained: Explained, job: Job, records: Records) -> dict[str, object]:
@@ -97,7 +94,7 @@ def _pictures(comparison: Comparison, groups: Sequence[Group], records: Records)
     text = "relative to bare metal; the table holds the values"
     found = [
         Picture(_uri(svg(one.chart)), one.caption, f"{one.caption}, {text}")
-        for one in figures(groups, _jobs(comparison), normalised(), comparison)
+        for one in figures(groups, comparison.jobs, normalised(), comparison)
     ]
     if chart := spread(groups, records.trials):
         text = "throughput of every single trial relative to bare metal's mean, one dot per trial"

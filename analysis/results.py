@@ -203,6 +203,10 @@ class Comparison:
     """Left out of everything, by the rule that says which blocks are warm-up."""
 
     @property
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(dict.fromkeys(group.job for group in self.groups))
+
+    @property
     def ablations(self) -> tuple[AblationEffect, ...]:
         return tuple(one for group in self.groups for one in group.ablations)
 

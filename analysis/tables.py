@@ -32,6 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import beside, expenses, words
+from analysis.conditions import notices
 from analysis.grid import Cell, Grid, Head, grid
 from analysis.results import Comparison, Group
 from analysis.rows import (
@@ -125,8 +126,9 @@ def _noted(head: Head) -> str:
 
 
 def warning_lines(comparison: Comparison) -> list[str]:
-    """Each warning as one line of plain text."""
-    return [f"warning: {_one_line(f'{found.message}; {found.advice}')}" for found in comparison.warnings]
+    """Each warning as one line of plain text, those of the same finding as one."""
+    found = notices(comparison.warnings, comparison.jobs)
+    return [f"warning: {_one_line(f'{message}; {advice}')}" for message, advice in found]
 
 
 class Terminal:
@@ -157,9 +159,9 @@ class Terminal:
             yield Text()
         for text in filter(None, (explanation(self.comparison), warmup_line(self.comparison))):
             yield Text(text, style="dim")
-        for found in self.comparison.warnings:
-            yield Text("warning: ", style="yellow").append(_one_line(found.message), style="default")
-            yield Text(f"  {_one_line(found.advice)}", style="dim")
+        for message, advice in notices(self.comparison.warnings, self.comparison.jobs):
+            yield Text("warning: ", style="yellow").append(_one_line(message), style="default")
+            yield Text(f"  {_one_line(advice)}", style="dim")
 
 
 def _fitting(console: Console, options: ConsoleOptions, table: Table, text: Text) -> Table | Text:

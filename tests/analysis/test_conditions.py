@@ -7,7 +7,7 @@ import pytest
 from analysis import conditions
 from analysis.compare import compare
 from analysis.load import load
-from analysis.warnings import AnalysisWarning
+from analysis.warnings import AnalysisWarning, SkippedRecord
 from suite.records import Environment, Environments
 
 
@@ -39,7 +39,7 @@ def test_a_disturbed_trial_gives_a_typed_warning_with_advice(
     (warning,) = found(tmp_path, save, given)
     assert type(warning) is kind
     assert word in warning.message
-    assert "1 of 1 trials on vm" in warning.message
+    assert "vm in 1 of 1 trials" in warning.message
     assert warning.advice
     assert warning.as_json()["kind"] == kind.kind
 
@@ -76,3 +76,21 @@ def test_other_mitigations_inside_a_target_are_named(tmp_path: Path, save: Any) 
     (warning,) = [one for one in warnings if one.kind == "mitigations-differ"]
     assert isinstance(warning, conditions.MitigationsDiffer)
     assert warning.names == ("meltdown",)
+
+
+def test_what_several_targets_share_is_told_once_and_of_one_job_without_its_name() -> None:
+    load = [conditions.OtherLoad("a job", target, 1, 2, "up to 5 %") for target in ("container", "vm")]
+    others = [
+        conditions.OtherLoad("another job", "vm", 2, 2, "up to 9 %"),
+        conditions.MitigationsDiffer("a job", "vm", ("meltdown",)),
+        SkippedRecord(Path("a.json"), "torn"),
+    ]
+    told = [message for message, _ in conditions.notices([load[0], *others, load[1]], ["a job"])]
+    assert told == [
+        "other processes used the CPUs of the trial: container in 1 of 2 trials (up to 5 %); "
+        "vm in 1 of 2 trials (up to 5 %)",
+        "another job: other processes used the CPUs of the trial: vm in 2 of 2 trials (up to 9 %)",
+        "the kernel inside has other CPU mitigations than the host (meltdown): vm",
+        "a.json is left out: torn",
+    ]
+    assert conditions.notices(load, ["a job", "another job"])[0][0].startswith("a job: ")
