@@ -13,7 +13,7 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from analysis.drawing.axes import WIDTH, grouped, label, middles, scale
-from analysis.drawing.style import hatch, legend, style, targets_of
+from analysis.drawing.style import hatch, legend, legend_below, style, targets_of
 from analysis.metrics import Metric
 from analysis.reference import SOURCE, Key, kind_of
 from analysis.results import Group, Job, TargetSummary
@@ -94,10 +94,7 @@ def _figure(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, No
     entries: list[Artist | Container] = [*legend(groups, targets), *_uncertainty(axes, bars, floors, places)]
     if len(published):
         entries.append(_markers(axes, published, len(targets)))
-    widest = max(len(line) for entry in entries for line in str(entry.get_label()).splitlines())
-    fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
-    columns = min(len(targets), max(fitting, 1))
-    chart.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    legend_below(chart, entries, len(targets))
     return chart
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis.drawing.axes import WIDTH, grouped, label, middles
-from analysis.drawing.style import entry, hatch, style
+from analysis.drawing.style import entry, hatch, legend_below, style
 from analysis.metrics import Metric
 from analysis.reference import SOURCE, expected_loss
 from analysis.results import Interference, known_first
@@ -34,14 +34,15 @@ def losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure:
         _draw(axes, bars, victims, targets)
         if metric.more_is_faster:  # the paper's figure is of what a job achieves
             _paper(axes, bars, WIDTH / len(targets))
+        axes.margins(y=0.12)  # room for what is written above the bars
         job = found[0].job
         label(axes, title, str(job), f"{metric.name} lost, %", normalised=False)
         axes.axhline(0, color="0.2", linewidth=1)
         entries = _legend(found, targets)
         entries.append(
-            Rectangle((0, 0), 1, 1, fill=False, linestyle=":", edgecolor="black", label=f"{SOURCE}, by its text")
+            Rectangle((0, 0), 1, 1, fill=False, linestyle=":", edgecolor="black", label=f"{SOURCE},\nby its text")
         )
-        chart.legend(handles=entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=9)
+        legend_below(chart, entries, len(entries))
     return chart
 
 
@@ -71,7 +72,7 @@ def heat_map(found: Sequence[Interference], title: str) -> Figure:
             sns.heatmap(
                 table,
                 ax=axes,
-                vmin=min(0.0, *cells.values()),
+                vmin=0.0,  # who gains beside another has lost nothing: the number says by how much
                 vmax=top,
                 cmap="rocket_r",
                 annot=True,

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis.drawing.axes import label, scale
-from analysis.drawing.style import legend, palette, style, targets_of
+from analysis.drawing.style import legend, legend_below, palette, style, targets_of
 from analysis.metrics import METRICS, PROBE
 from analysis.pairs import plain
 from analysis.results import Group
@@ -56,5 +56,5 @@ def _spread(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> F
     entries = legend(groups, targets)
     for entry in entries:
         entry.set_hatch("")
-    chart.legend(handles=entries, loc="outside lower center", ncols=len(targets), frameon=False, fontsize=9)
+    legend_below(chart, entries, len(targets))
     return chart

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import matplotlib as mpl
 import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -80,3 +82,11 @@ def entry(target: str, notes: Iterable[str]) -> Patch:
     """Of a legend."""
     look = {"facecolor": _COLOURS.get(target, "0.5"), "hatch": hatch(target), "edgecolor": "white"}
     return Patch(**look, label="\n".join((target, *(textwrap.fill(note, 40) for note in notes))))
+
+
+def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: int) -> None:
+    """The legend under the figure, in as many columns as its width has room for, and ``columns`` at most."""
+    widest = max(len(line) for entry in entries for line in str(entry.get_label()).splitlines())
+    fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
+    columns = min(columns, max(fitting, 1))
+    chart.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
