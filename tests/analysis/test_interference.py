@@ -211,7 +211,7 @@ def test_figure_10_and_the_heat_map_are_drawn(tmp_path: Path, save: Save) -> Non
         "shared-interference.png",
     }
     svg = (tmp_path / "plots" / "figure-10-shared-throughput.svg").read_text()
-    assert "Lin, Pai and Chou 2018, by its text" in svg
+    assert "Lin, Pai and Chou 2018," in svg
 
 
 def test_the_papers_words_are_as_its_text_has_them() -> None:
