@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from commands.sweeping import decisions_of
 from suite.equality import POOL
 from suite.plan import Plan
 from suite.sweep.cells import cells_of
+from suite.sweep.enough import ENOUGH, decide, decided
 from suite.sweep.estimate import durations_below, total
 
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepRequest
     from suite.records import TrialRecord
     from suite.sweep.directory import CellRun
-
-LEAST_BLOCKS = 3
-"""With ``until`` and no ``min_blocks``: so many are handed out before the intervals are looked at."""
 
 
 def runs_of(request: "SweepRequest") -> "list[CellRun]":
@@ -33,23 +32,25 @@ def finished(request: "SweepRequest") -> "dict[tuple[str, str], TrialRecord]":
 
 def elements_left(request: "SweepRequest") -> list[int]:
     """The blocks of which some cell has trials to run. Of a cell that no machine has begun, all of them."""
-    from commands.sweeping import is_enough
-
-    enough = is_enough(request.sweep) if request.sweep.until else None
+    narrow = decided(request.directory.path, request.sweep) if request.sweep.until else frozenset()
     left: set[int] = set()
     for run in runs_of(request):
-        if enough is None or not enough(run):
+        if run.directory.name not in narrow:
             left.update(_blocks_left(run, request.sweep.element_count))
     return sorted(left)
 
 
 def next_round(request: "SweepRequest", at_once: int) -> list[int]:
-    """The elements to hand out now: all that are left; with ``until`` the least, then as many as run at once."""
-    left = elements_left(request)
+    """The elements to hand out now: all that are left. With ``until`` as many as are certain to be needed, or as run at
+    once; which cells they are of is decided here, and written down for the elements.
+    """
     if not request.sweep.until:
-        return left
-    least = request.sweep.min_blocks or LEAST_BLOCKS
-    return [block for block in left if block < least] or left[:at_once]
+        return elements_left(request)
+    decision = decisions_of(request.sweep)
+    decisions = {run.directory.name: decision(run) for run in runs_of(request)}
+    narrow = [name for name, each in decisions.items() if each.stop]
+    decide(request.directory.path, request.sweep, narrow)
+    return elements_left(request)[: max(at_once, *(each.at_least for each in decisions.values()))]
 
 
 def _blocks_left(run: "CellRun", blocks: int) -> Iterator[int]:
@@ -71,11 +72,8 @@ def files_of(directory: Path, block: int) -> list[Path]:
     """What an element needs of the output directory, and what its block has there already. Warm-ups are block 0's."""
     names = [f"*-b{block:03d}.*json", *(["*-w[0-9][0-9][0-9].*json"] if block == 0 else [])]
     of_the_block = (path for name in names for path in directory.glob(f"*/*/{name}"))
-    return [
-        path
-        for path in (directory / "sweep.json", directory / POOL, *directory.glob("*/plan.json"), *of_the_block)
-        if path.is_file()
-    ]
+    whole = (directory / name for name in ("sweep.json", POOL, ENOUGH))
+    return [path for path in (*whole, *directory.glob("*/plan.json"), *of_the_block) if path.is_file()]
 
 
 def estimate_s(request: "SweepRequest") -> float | None:

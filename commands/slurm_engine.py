@@ -28,7 +28,7 @@ def run_slurm(request: "SweepRequest") -> "list[TrialRecord]":
     options = slurm_options(request.sweep)
     slurm.require()
     by = _by_srun if options.scratch else _by_array
-    return run_rounds(request, lambda blocks: by(request, options, blocks), options.at_once or AT_ONCE)
+    return run_rounds(request, lambda blocks: by(request, options, blocks), options.at_once or 1)
 
 
 def slurm_script(request: "SweepRequest") -> str:

@@ -14,9 +14,10 @@ from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import Sweep
 
 if TYPE_CHECKING:
+    from analysis.sequential import Decision
     from commands.ready import Ready
     from suite.interfaces import Observer
-    from suite.sweep.directory import CellRun
+    from suite.sweep.directory import CellRun, Enough
     from suite.sweep.runner import Runner
 
 Note = Callable[[str], None]
@@ -109,9 +110,15 @@ def _once(note: Note) -> Note:
 
 
 def runner_of(
-    sweep: Sweep, directory: SweepDirectory, planned: Sequence[Planned], observer: "Observer", *, take_over: bool
+    sweep: Sweep,
+    directory: SweepDirectory,
+    planned: Sequence[Planned],
+    observer: "Observer",
+    *,
+    enough: "Enough | None" = None,
+    take_over: bool = False,
 ) -> "Runner":
-    """What runs blocks of the sweep on this machine."""
+    """What runs blocks of the sweep on this machine. Without ``enough`` each of them is run to its end."""
     from commands.ready import host_environment
     from provisioning.accounting import open_account
     from suite.sweep.runner import Host, ReadyCell, Runner
@@ -121,7 +128,6 @@ def runner_of(
         for each in planned
         if each.ready
     ]
-    enough = _enough(sweep) if sweep.until else None
     host = Host(host_environment, open_account)
     return Runner(sweep, directory, cells, host, observer, enough, take_over)
 
@@ -134,28 +140,36 @@ def prepare(planned: Sequence[Planned], note: Note) -> None:
             each.ready.prepare(say)
 
 
-def _enough(sweep: Sweep) -> "Callable[[CellRun], str | None]":
+def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
     """Whether the intervals of a cell are narrow enough, as ``bench run --until`` decides it."""
     from analysis.load import load
-    from analysis.sequential import LEAST_BLOCKS, should_stop_run
+    from analysis.sequential import LEAST_BLOCKS, should_stop, should_stop_run
     from suite.units import parse_share
 
     half_width = parse_share(sweep.until or "")
+    # That there is no further block is no reason of the intervals': the last one, begun and cut off, is to be ended.
+    most = sweep.element_count + 1
+    least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.element_count)
+
+    def decision(run: "CellRun") -> "Decision":
+        if all(record.warm_up for record in run.records()):
+            return should_stop({}, half_width, min_blocks=least, max_blocks=most)
+        return should_stop_run(load([run.directory]), half_width, min_blocks=least, max_blocks=most)
+
+    return decision
+
+
+def enough_of(sweep: Sweep) -> "Enough | None":
+    """Of a sweep with ``until``: why a cell needs no further block."""
+    if sweep.until is None:
+        return None
+    decision = decisions_of(sweep)
 
     def enough(run: "CellRun") -> str | None:
-        if not any(not record.warm_up for record in run.records()):
-            return None
-        least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.element_count)
-        decision = should_stop_run(load([run.directory]), half_width, min_blocks=least, max_blocks=sweep.element_count)
-        return decision.reason if decision.stop else None
+        now = decision(run)
+        return now.reason if now.stop else None
 
     return enough
-
-
-def is_enough(sweep: Sweep) -> "Callable[[CellRun], bool]":
-    """The same as a yes or no."""
-    enough = _enough(sweep)
-    return lambda run: enough(run) is not None
 
 
 @contextmanager

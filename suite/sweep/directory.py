@@ -9,7 +9,7 @@ DIR/.claims/, DIR/.stop             who runs it now; that it is to stop
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,10 @@ class CellRun(Run):
         if not path.exists():
             write_atomic(path, (self.directory / "attempts" / f"{trial_id}.{failed}.json").read_text())
         return True
+
+
+Enough = Callable[[CellRun], str | None]
+"""Why a cell needs no further block; None when it does."""
 
 
 class SweepDirectory:

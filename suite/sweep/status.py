@@ -1,7 +1,7 @@
 """How far a sweep is, from what lies in its directory."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +12,11 @@ from suite.plan import Plan, Trial
 from suite.runs import PLAN, stored_plan
 from suite.store import RESULTS
 from suite.sweep.claims import Holder, holders
-from suite.sweep.directory import CellRun, SweepDirectory
+from suite.sweep.directory import CellRun, Enough, SweepDirectory
 from suite.sweep.estimate import Durations, raw_records, total
 from suite.sweep.model import Sweep
 
 State = Literal["done", "failed", "running", "missing"]
-IsEnough = Callable[[CellRun], bool]
 
 
 class _Part(BaseModel):
@@ -60,8 +59,8 @@ class SweepStatus(_Part):
         return sum(getattr(counts, state) for cell in self.cells for counts in cell.arms.values())
 
 
-def status_of(directory: Path, is_enough: IsEnough | None = None) -> SweepStatus:
-    """Reads only. ``is_enough``: of a sweep with ``until``, whether a cell needs no further block.
+def status_of(directory: Path, enough: Enough | None = None) -> SweepStatus:
+    """Reads only. ``enough``: of a sweep with ``until``, why a cell needs no further block.
 
     Raises RequestError for a directory that holds no sweep.
     """
@@ -74,9 +73,9 @@ def status_of(directory: Path, is_enough: IsEnough | None = None) -> SweepStatus
     cells, left, seconds = [], set(), []
     for cell_id, settings in accepted.cells.items():
         seen = _Cell(sweep_directory.cell(cell_id, accepted.sweep.budget.retries), accepted.sweep)
-        enough = bool(is_enough and is_enough(seen.run))
-        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), enough=enough))
-        if not enough:
+        done = enough is not None and enough(seen.run) is not None
+        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), enough=done))
+        if not done:
             left |= seen.blocks_left()
             seconds.append(seen.left_s())
     state = _state(sweep_directory, now, cells, left)
