@@ -1,5 +1,6 @@
 """From a plan file's cells to runs: each goes the way of ``bench run``, by the words that one would type."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import click
 from suite.errors import RequestError
 from suite.sweep.cells import Cell, cells_of
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.model import Sweep
+from suite.sweep.model import EnvelopeRequest, Settings, Sweep
 
 if TYPE_CHECKING:
     from analysis.sequential import Decision
@@ -80,9 +81,25 @@ def _planned(sweep: Sweep, cell: Cell, words: tuple[str, ...], checks: Any, note
     try:
         made = ready(options_of(words), note, checks)
     except RequestError as error:
-        return Planned(cell, words, refusal=error)
+        told, remedy = (_in_words_of_the_plan(text) for text in (error.message, error.remedy or ""))
+        return Planned(cell, words, refusal=RequestError(told, remedy=remedy or None))
     plan = made.plan.model_copy(update={"blocks": sweep.element_count})
     return Planned(cell, words, ready=type(made)(plan, made.scenario, made.choices))
+
+
+def _in_words_of_the_plan(text: str) -> str:
+    """``--memory`` is ``envelope.memory`` in a plan file. Options that it does not have, and whole commands, stay."""
+    if "bench " in text:
+        return text
+
+    def key_of(option: "re.Match[str]") -> str:
+        name = option[1].replace("-", "_")
+        if name in EnvelopeRequest.model_fields:
+            return f"envelope.{name}"
+        known = {name: name for name in (*Settings.model_fields, *Sweep.model_fields)} | {"target": "targets"}
+        return known.get(name, option[0])
+
+    return re.sub(r"--([a-z-]+)", key_of, text)
 
 
 def refuse_refused(planned: Sequence[Planned]) -> None:

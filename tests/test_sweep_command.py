@@ -123,8 +123,8 @@ def test_what_is_refused_is_told_for_all_cells_at_once_and_nothing_is_begun(benc
     reasons = [cell["refused"] for cell in json.loads(planned.stdout)["cells"]]
     assert planned.exit_code == 2
     assert reasons[0] is None
-    assert "--recipe 'tunned' is unknown" in reasons[1]
-    assert "--model 'alexnte' is unknown" in reasons[2]
+    assert "recipe 'tunned' is unknown" in reasons[1]
+    assert "model 'alexnte' is unknown" in reasons[2]
     result = bench("sweep", "run", "night.toml")
     assert result.exit_code == 2
     assert "3 of 4 cells cannot be run here" in result.stderr

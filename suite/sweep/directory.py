@@ -131,6 +131,7 @@ class SweepDirectory:
 
     def changes(self, sweep: Sweep, cells: Sequence[Cell]) -> Changes:
         """From the plan that is stored to this one. Of a new directory: all cells are new, and no key has changed."""
+        self._refuse_a_run()
         before = self.accepted()
         names = [cell.cell_id for cell in cells]
         if before is None:
@@ -146,12 +147,15 @@ class SweepDirectory:
 
     def accept(self, sweep: Sweep, cells: Sequence[Cell]) -> None:
         """Store the plan. A file that says the same is left as it is: several machines may do this at once."""
-        if (self.path / "plan.json").exists():
-            raise RequestError(f"{self.path} holds a run of bench run", remedy="give another --out")
+        self._refuse_a_run()
         settings = {cell.cell_id: cell.settings for cell in cells}
         told = Accepted(sha256=plan_hash(sweep), sweep=sweep, cells=settings)
         if self.accepted() != told:
             write_atomic(self.path / "sweep.json", told.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+    def _refuse_a_run(self) -> None:
+        if (self.path / "plan.json").exists():
+            raise RequestError(f"{self.path} holds a run of bench run", remedy="give another --out")
 
     def refuse_changed(self, sweep: Sweep) -> None:
         """For a process that runs one block of many: the plan is not its to change."""
