@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from commands.sweeping import decisions_of
 from suite.equality import POOL
+from suite.errors import RequestError
 from suite.plan import Plan
+from suite.store import stored_plan
 from suite.sweep.cells import cells_of
 from suite.sweep.enough import ENOUGH, decide, decided
 from suite.sweep.estimate import durations_below, total
@@ -54,17 +54,18 @@ def next_round(request: "SweepRequest", at_once: int) -> list[int]:
 
 
 def _blocks_left(run: "CellRun", blocks: int) -> Iterator[int]:
-    plan = _plan(run.directory / "plan.json")
+    plan = run.plan()
     done = set(run.finished())
     for block in range(blocks):
         if plan is None or any(trial.trial_id not in done for trial in plan.trials_of(block)):
             yield block
 
 
-def _plan(path: Path) -> Plan | None:
+def _readable(run: Path) -> Plan | None:
+    """What lies beside this sweep may be of any suite, and is no reason to end."""
     try:
-        return Plan.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
+        return stored_plan(run)
+    except RequestError:
         return None
 
 
@@ -87,7 +88,7 @@ def estimate_s(request: "SweepRequest") -> float | None:
     each: list[float | None] = []
     for run in runs_of(request):
         places = (run.directory, *sorted(beside.glob(f"*/{run.directory.name}")))
-        plan = next(filter(None, (_plan(place / "plan.json") for place in places)), None)
+        plan = next(filter(None, map(_readable, places)), None)
         times = [durations.of_block(plan, block) for block in blocks] if plan else [None]
         each.append(None if None in times else max(filter(None, times), default=0.0))
     return total(each)

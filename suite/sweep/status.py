@@ -8,8 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from suite.errors import RequestError
-from suite.plan import Plan, Trial
-from suite.runs import PLAN, stored_plan
+from suite.plan import Trial
 from suite.store import RESULTS
 from suite.sweep.claims import Holder, holders
 from suite.sweep.directory import CellRun, Enough, SweepDirectory
@@ -108,7 +107,7 @@ class _Cell:
 
     def __init__(self, run: CellRun, sweep: Sweep) -> None:
         self.run = run
-        self._plan = _plan(run.directory)
+        self._plan = run.plan()
         self._sweep = sweep
         self._states: dict[str, State] = {}
         self._durations = Durations()
@@ -158,11 +157,6 @@ class _Cell:
     def _begun(self, block: int) -> bool:
         assert self._plan is not None  # noqa: S101 (asked by the caller)
         return any(trial.trial_id in self._states for trial in self._plan.trials_of(block))
-
-
-def _plan(run: Path) -> Plan | None:
-    """None for a cell that was not begun."""
-    return stored_plan(run) if (run / PLAN).exists() else None
 
 
 def _state(
