@@ -16,7 +16,7 @@ from suite.sweep.estimate import durations_below, total
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepRequest
     from suite.records import TrialRecord
-    from suite.sweep.directory import CellRun
+    from suite.sweep.cell_run import CellRun
 
 
 def runs_of(request: "SweepRequest") -> "list[CellRun]":

@@ -10,13 +10,14 @@ import click
 from commands.sweeping import Planned, enough_of, prepare, runner_of
 from suite.errors import RequestError
 from suite.nearest import nearest
-from suite.sweep.directory import Enough, SweepDirectory
+from suite.sweep.cell_run import Enough
+from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import Sweep
 
 if TYPE_CHECKING:
     from suite.interfaces import Observer
     from suite.records import TrialRecord
-    from suite.sweep.directory import CellRun
+    from suite.sweep.cell_run import CellRun
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from analysis.sequential import Decision
     from commands.ready import Ready
     from suite.interfaces import Observer
-    from suite.sweep.directory import CellRun, Enough
+    from suite.sweep.cell_run import CellRun, Enough
     from suite.sweep.runner import Runner
 
 Note = Callable[[str], None]

@@ -8,9 +8,10 @@ from suite.interfaces import Observer, Scenario
 from suite.loop import Loop, OpenAccount, OpenTarget
 from suite.plan import Plan, Trial
 from suite.records import Environment, TrialRecord
+from suite.sweep.cell_run import CellRun, Enough
 from suite.sweep.cells import Cell
 from suite.sweep.claims import Claim, block_name, claimed
-from suite.sweep.directory import CellRun, Enough, SweepDirectory
+from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import Sweep
 
 

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from suite.errors import RequestError
 from suite.plan import Trial
 from suite.store import RESULTS
+from suite.sweep.cell_run import CellRun, Enough
 from suite.sweep.claims import Holder, holders
-from suite.sweep.directory import CellRun, Enough, SweepDirectory
+from suite.sweep.directory import SweepDirectory
 from suite.sweep.estimate import Durations, raw_records, total
 from suite.sweep.model import Sweep
 
