@@ -1,6 +1,6 @@
 """What is left of a sweep that other machines run: which elements, with which files, for about how long."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,24 +33,26 @@ def finished(request: "SweepRequest") -> "dict[tuple[str, str], TrialRecord]":
 def elements_left(request: "SweepRequest") -> list[int]:
     """The blocks of which some cell has trials to run. Of a cell that no machine has begun, all of them."""
     narrow = decided(request.directory.path, request.sweep) if request.sweep.until else frozenset()
-    left: set[int] = set()
-    for run in runs_of(request):
-        if run.directory.name not in narrow:
-            left.update(_blocks_left(run, request.sweep.element_count))
-    return sorted(left)
+    return _left(request, narrow)
+
+
+def _left(request: "SweepRequest", narrow: Collection[str]) -> list[int]:
+    going_on = [run for run in runs_of(request) if run.directory.name not in narrow]
+    return sorted({block for run in going_on for block in _blocks_left(run, request.sweep.element_count)})
 
 
 def next_round(request: "SweepRequest", at_once: int) -> list[int]:
     """The elements to hand out now: all that are left. With ``until`` as many as are certain to be needed, or as run at
-    once; which cells they are of is decided here, and written down for the elements.
+    once. Which cells they are of is decided here and, unless it is a dry run, written down for the elements.
     """
     if not request.sweep.until:
         return elements_left(request)
     decision = decisions_of(request.sweep)
     decisions = {run.directory.name: decision(run) for run in runs_of(request)}
     narrow = [name for name, each in decisions.items() if each.stop]
-    decide(request.directory.path, request.sweep, narrow)
-    return elements_left(request)[: max(at_once, *(each.at_least for each in decisions.values()))]
+    if not request.dry_run:
+        decide(request.directory.path, request.sweep, narrow)
+    return _left(request, narrow)[: max(at_once, *(each.at_least for each in decisions.values()))]
 
 
 def _blocks_left(run: "CellRun", blocks: int) -> Iterator[int]:

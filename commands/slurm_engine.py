@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.clusters import ELEMENT, options_of, place_of, run_pool, run_rounds, taker_of
-from commands.elements import elements_left, estimate_s
+from commands.elements import estimate_s, next_round
 from suite.errors import BenchError
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def run_slurm(request: "SweepRequest") -> "list[TrialRecord]":
 
 def slurm_script(request: "SweepRequest") -> str:
     """What would be handed to sbatch now."""
-    return _script(request, slurm_options(request.sweep), elements_left(request))
+    options = slurm_options(request.sweep)
+    return _script(request, options, next_round(request, options.at_once or 1))
 
 
 def queue_lines(sweep: "Sweep", directory: Path) -> list[str]:
