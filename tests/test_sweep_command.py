@@ -166,6 +166,7 @@ def test_until_goes_on_until_every_cell_is_narrow(bench: Bench) -> None:
     status = json.loads(bench("sweep", "status", "results/night", "--json").stdout)
     assert status["state"] == "complete"
     assert [cell["enough"] for cell in status["cells"]] == [True, True]
+    assert [arm["missing"] for cell in status["cells"] for arm in cell["arms"].values()] == [0] * 4
     assert json.loads(bench("sweep", "run", "night.toml", "--json").stdout)["measured"] == 0
 
 

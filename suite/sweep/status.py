@@ -73,9 +73,9 @@ def status_of(directory: Path, enough: Enough | None = None) -> SweepStatus:
     cells, left, seconds = [], set(), []
     for cell_id, settings in accepted.cells.items():
         seen = _Cell(sweep_directory.cell(cell_id, accepted.sweep.budget.retries), accepted.sweep)
-        done = enough is not None and enough(seen.run) is not None
-        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), enough=done))
-        if not done:
+        seen.enough = enough is not None and enough(seen.run) is not None
+        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), enough=seen.enough))
+        if not seen.enough:
             left |= seen.blocks_left()
             seconds.append(seen.left_s())
     state = _state(sweep_directory, now, cells, left)
@@ -108,6 +108,7 @@ class _Cell:
 
     def __init__(self, run: CellRun, sweep: Sweep) -> None:
         self.run = run
+        self.enough = False
         self._plan = run.plan()
         self._sweep = sweep
         self._states: dict[str, State] = {}
@@ -144,13 +145,13 @@ class _Cell:
                 yield block, trial
 
     def _trials(self) -> Iterator[tuple[int, Trial]]:
-        """With ``until`` of the blocks that were begun, and of the least that there will be."""
+        """With ``until`` of the blocks that were begun, and of the least that there will be if these are not enough."""
         if self._plan is None:
             return
         blocks = self._sweep.element_count
         if self._sweep.until:
             begun = sum(self._begun(block) for block in range(blocks))
-            blocks = min(blocks, max(self._sweep.min_blocks or 1, begun + 1))
+            blocks = begun if self.enough else min(blocks, max(self._sweep.min_blocks or 1, begun + 1))
         for block in range(blocks):
             for trial in self._plan.trials_of(block):
                 yield block, trial
