@@ -7,7 +7,7 @@ PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsp
             util-linux iproute2 python3-venv
 # Tests start docker and cron daemons of their own, run the probes' programs here too, and look at the report in a browser
 # (elsewhere than on Debian it is no package of apt's; then that test is skipped).
-TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurmctld slurmd slurm-client \
+TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurmctld slurmd slurm-client strace \
                  $(if $(shell command -v dockerd),,docker.io) \
                  $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
 TESTS ?= tests
@@ -74,6 +74,6 @@ format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# The published schema of a record, after a change of suite/records.py.
+# The published schema of a record, after a change of suite/records.py or of a file that it takes parts from.
 schema: $(VENV)/.installed
 	$(VENV)/bin/python -m suite.schema

@@ -5,7 +5,7 @@ scale, and the ratios of the blocks are averaged there. A value is the geometric
 that scale.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -13,16 +13,16 @@ import pandas as pd
 
 from analysis.conditions import disturbances
 from analysis.costs import ALL_IN, costs, with_costs
-from analysis.effects import interactions, judged, overall, ratios_of
+from analysis.effects import Ratios, interactions, judged, overall, ratios_of
 from analysis.findings import failures, mixtures, refusals, unnormalised
-from analysis.groups import groups
+from analysis.groups import Effects, groups
 from analysis.hosts import hosts_differ
 from analysis.interference import interference, isolation
 from analysis.load import Records
-from analysis.metrics import SHARED
+from analysis.metrics import SHARED, Metric
 from analysis.noise import against_itself, differing, noise_floors, replicas
 from analysis.pairs import plain, to_baseline, with_variants
-from analysis.results import Comparison, Group, Job, Overall
+from analysis.results import Comparison, Effect, Group, Job, Overall
 from analysis.statistics import MARGIN
 from analysis.switches import switches
 from analysis.validity import usable
@@ -42,11 +42,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     targets = formed.pairs[formed.pairs["target"] != BASELINE]
     ratios = {metric.column: ratios_of(targets, metric) for metric in metrics}
     effects = {metric.column: judged(ratios[metric.column], metric, margin) for metric in metrics}
-    layers = {
-        metric.column: judged(interactions(ratios[metric.column]), metric, margin)
-        for metric in metrics
-        if metric.name != "opening"  # layers are opened one after the other: their times add, they do not multiply
-    }
+    layers = _layers(ratios, metrics, margin)
     again = replicas(ok, metrics)
     floors, itself = noise_floors(ok, again, metrics), against_itself(again, metrics, margin)
     switched, refused = switches(every_ok, metrics, margin, force=force)
@@ -56,42 +52,41 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         replace(
             group,
             noise_floors=floors.get((group.job, group.model), {}),
-            interactions={
-                metric.name: layers[metric.column][group.job, group.model, ""]
-                for metric in group.metrics
-                if (group.job, group.model, "") in layers.get(metric.column, {})
-            },
+            interactions=_own(group, layers),
             aa=itself.get((group.job, group.model), {}),
             ablations=_of(group, switched),
             costs=_of(group, taken),
         )
         for group in groups(plain(trials), formed.pairs, metrics, effects)
     ]
+    of_records = (*records.warnings, *hosts_differ(trials), *failures(trials), *mixtures(plain(trials)))
+    of_ratios = (*refusals(_to_warn(formed.refused)), *refused, *beside.warnings)
+    normalised = [one for one in found if one.job.scenario != SHARED]
+    of_trust = (*unnormalised(normalised), *differing(again, metrics), *disturbances(every_ok))
     return Comparison(
         runs=tuple(sorted(trials["run_id"].unique())),
         groups=tuple(found),
-        warnings=(
-            *(
-                *records.warnings,
-                *hosts_differ(trials),
-                *failures(trials),
-                *mixtures(plain(trials)),
-                *refusals(_to_warn(formed.refused)),
-                *refused,
-            ),
-            *beside.warnings,
-            *(
-                *unnormalised([one for one in found if one.job.scenario != SHARED]),
-                *differing(again, metrics),
-                *disturbances(every_ok),
-            ),
-        ),
+        warnings=(*of_records, *of_ratios, *of_trust),
         overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin)),
         interference=beside.found,
         isolation=isolation(beside, margin),
         margin=margin,
         warmup_trials=records.warmup_trials,
     )
+
+
+def _layers(ratios: Mapping[str, Ratios], metrics: Sequence[Metric], margin: float) -> Effects:
+    """Whether layers add up. Not asked of opening: one layer comes after the other, and their times add."""
+    return {
+        metric.column: judged(interactions(ratios[metric.column]), metric, margin)
+        for metric in metrics
+        if metric.name != "opening"
+    }
+
+
+def _own(group: Group, layers: Effects) -> dict[str, Effect]:
+    key = (group.job, group.model, "")
+    return {metric.name: layers[metric.column][key] for metric in group.metrics if key in layers.get(metric.column, {})}
 
 
 def _to_warn(refused: pd.DataFrame) -> pd.DataFrame:

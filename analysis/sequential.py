@@ -9,14 +9,15 @@ interval of all blocks is then the ordinary one, so that ``compare`` needs to kn
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from analysis.load import Records
-from analysis.metrics import metrics_of
+from analysis.metrics import Metric, metrics_of
+from analysis.noise import replicas
 from analysis.pairs import plain, to_baseline, with_variants
 from analysis.statistics import Samples, locate
 from analysis.validity import usable
@@ -101,6 +102,8 @@ def should_stop_run(
 ) -> Decision:
     """``should_stop`` for the records of one run so far: the ratio of every target and model to bare metal.
 
+    Of a run of nothing but bare metal, twice in every block: that of the two.
+
     Of a probe every metric counts, since it has none that stands for all. A block counts when the run has begun it;
     where bare metal or the target failed, or validity refuses, it is a block without a ratio. Call it when a block has
     ended. Warm-up trials are no blocks, and trials with a property switched are not waited for.
@@ -125,6 +128,8 @@ def _log_ratios(records: Records, metric: str) -> dict[str, Samples]:
     places = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
     index = pd.MultiIndex.from_frame(places)
     asked = trials.loc[trials["target"] != BASELINE, ["scenario", "model", "target"]].astype(str).drop_duplicates()
+    if asked.empty:
+        return _against_itself(trials[trials["ok"]], metrics, index)
     ratios: dict[str, Samples] = {}
     for scenario, model, target in asked.itertuples(index=False):
         rows = formed[(formed["model"] == model) & (formed["target"] == target)]
@@ -136,3 +141,13 @@ def _log_ratios(records: Records, metric: str) -> dict[str, Samples]:
         if not own:  # every trial of the probe failed so far
             ratios[f"{model} on {target}"] = [math.nan] * len(index)
     return ratios
+
+
+def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.MultiIndex) -> dict[str, Samples]:
+    """The same of bare metal's second trial in a block over the first: ``resnet50 on bare-metal-again``."""
+    found = replicas(ok, metrics)
+    return {
+        f"{model} on {BASELINE}-again" + (f", {known.name}" if known.probe else ""): list(values.reindex(index))
+        for known in metrics
+        for (_, model, _), values in found[known.column].items()
+    }

@@ -84,7 +84,7 @@ def taker_of(directory: Path) -> Callable[[str], None]:
     from suite.parcels import opened
     from suite.plan import Plan
     from suite.store import write_atomic
-    from suite.sweep.directory import CellRun
+    from suite.sweep.cell_run import CellRun
 
     writing = threading.Lock()  # two machines may send a cell's plan at the same moment
 

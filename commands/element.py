@@ -127,7 +127,7 @@ def _say(line: str) -> None:
 
 
 def _run(directory: Path, block: int, observer: "Observer") -> None:
-    from commands.sweep_engines import SweepRequest, run_here
+    from commands.sweep_engines import SweepRequest, run_element
     from commands.sweeping import ledger_of, refuse_refused, resolve
     from suite.equality import join_pool
     from suite.sweep.claims import WHOLE, claimed
@@ -141,4 +141,4 @@ def _run(directory: Path, block: int, observer: "Observer") -> None:
         join_pool(directory, this_machine())
         planned = resolve(accepted.sweep, observer.note)
         refuse_refused(planned)
-        run_here(SweepRequest(directory, accepted.sweep, place, planned, observer), [block], take_over=True)
+        run_element(SweepRequest(directory, accepted.sweep, place, planned, observer), block, take_over=True)

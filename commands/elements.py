@@ -1,23 +1,22 @@
 """What is left of a sweep that other machines run: which elements, with which files, for about how long."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
+from commands.sweeping import decisions_of
 from suite.equality import POOL
+from suite.errors import RequestError
 from suite.plan import Plan
+from suite.store import stored_plan
 from suite.sweep.cells import cells_of
+from suite.sweep.enough import ENOUGH, decide, decided
 from suite.sweep.estimate import durations_below, total
 
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepRequest
     from suite.records import TrialRecord
-    from suite.sweep.directory import CellRun
-
-LEAST_BLOCKS = 3
-"""With ``until`` and no ``min_blocks``: so many are handed out before the intervals are looked at."""
+    from suite.sweep.cell_run import CellRun
 
 
 def runs_of(request: "SweepRequest") -> "list[CellRun]":
@@ -33,37 +32,42 @@ def finished(request: "SweepRequest") -> "dict[tuple[str, str], TrialRecord]":
 
 def elements_left(request: "SweepRequest") -> list[int]:
     """The blocks of which some cell has trials to run. Of a cell that no machine has begun, all of them."""
-    from commands.sweeping import is_enough
+    narrow = decided(request.directory.path, request.sweep) if request.sweep.until else frozenset()
+    return _left(request, narrow)
 
-    enough = is_enough(request.sweep) if request.sweep.until else None
-    left: set[int] = set()
-    for run in runs_of(request):
-        if enough is None or not enough(run):
-            left.update(_blocks_left(run, request.sweep.element_count))
-    return sorted(left)
+
+def _left(request: "SweepRequest", narrow: Collection[str]) -> list[int]:
+    going_on = [run for run in runs_of(request) if run.directory.name not in narrow]
+    return sorted({block for run in going_on for block in _blocks_left(run, request.sweep.element_count)})
 
 
 def next_round(request: "SweepRequest", at_once: int) -> list[int]:
-    """The elements to hand out now: all that are left; with ``until`` the least, then as many as run at once."""
-    left = elements_left(request)
+    """The elements to hand out now: all that are left. With ``until`` as many as are certain to be needed, or as run at
+    once. Which cells they are of is decided here and, unless it is a dry run, written down for the elements.
+    """
     if not request.sweep.until:
-        return left
-    least = request.sweep.min_blocks or LEAST_BLOCKS
-    return [block for block in left if block < least] or left[:at_once]
+        return elements_left(request)
+    decision = decisions_of(request.sweep)
+    decisions = {run.directory.name: decision(run) for run in runs_of(request)}
+    narrow = [name for name, each in decisions.items() if each.stop]
+    if not request.dry_run:
+        decide(request.directory.path, request.sweep, narrow)
+    return _left(request, narrow)[: max(at_once, *(each.at_least for each in decisions.values()))]
 
 
 def _blocks_left(run: "CellRun", blocks: int) -> Iterator[int]:
-    plan = _plan(run.directory / "plan.json")
+    plan = run.plan()
     done = set(run.finished())
     for block in range(blocks):
         if plan is None or any(trial.trial_id not in done for trial in plan.trials_of(block)):
             yield block
 
 
-def _plan(path: Path) -> Plan | None:
+def _readable(run: Path) -> Plan | None:
+    """What lies beside this sweep may be of any suite, and is no reason to end."""
     try:
-        return Plan.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
+        return stored_plan(run)
+    except RequestError:
         return None
 
 
@@ -71,11 +75,8 @@ def files_of(directory: Path, block: int) -> list[Path]:
     """What an element needs of the output directory, and what its block has there already. Warm-ups are block 0's."""
     names = [f"*-b{block:03d}.*json", *(["*-w[0-9][0-9][0-9].*json"] if block == 0 else [])]
     of_the_block = (path for name in names for path in directory.glob(f"*/*/{name}"))
-    return [
-        path
-        for path in (directory / "sweep.json", directory / POOL, *directory.glob("*/plan.json"), *of_the_block)
-        if path.is_file()
-    ]
+    whole = (directory / name for name in ("sweep.json", POOL, ENOUGH))
+    return [path for path in (*whole, *directory.glob("*/plan.json"), *of_the_block) if path.is_file()]
 
 
 def estimate_s(request: "SweepRequest") -> float | None:
@@ -89,7 +90,7 @@ def estimate_s(request: "SweepRequest") -> float | None:
     each: list[float | None] = []
     for run in runs_of(request):
         places = (run.directory, *sorted(beside.glob(f"*/{run.directory.name}")))
-        plan = next(filter(None, (_plan(place / "plan.json") for place in places)), None)
+        plan = next(filter(None, map(_readable, places)), None)
         times = [durations.of_block(plan, block) for block in blocks] if plan else [None]
         each.append(None if None in times else max(filter(None, times), default=0.0))
     return total(each)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from commands.options import shares
-from commands.schedule import bench_argv, notify_argv
+from commands.schedule_job import bench_argv, notify_argv
 from suite.errors import BenchError, RequestError
 from suite.store import Run, StoreError, new_run_directory, write_atomic
 

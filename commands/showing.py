@@ -11,7 +11,8 @@ from suite.errors import RequestError
 from suite.hosts import Host
 from suite.migrations import NewerRecordError, current
 from suite.records import Outcome, TrialRecord
-from suite.runs import TRIALS, find_run, stored_plan, summarise
+from suite.runs import find_run, summarise
+from suite.store import TRIALS, stored_plan
 
 
 def find_record(name: str) -> Path | None:

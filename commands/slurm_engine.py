@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.clusters import ELEMENT, options_of, place_of, run_pool, run_rounds, taker_of
-from commands.elements import elements_left, estimate_s
+from commands.elements import estimate_s, next_round
 from suite.errors import BenchError
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ def run_slurm(request: "SweepRequest") -> "list[TrialRecord]":
     options = slurm_options(request.sweep)
     slurm.require()
     by = _by_srun if options.scratch else _by_array
-    return run_rounds(request, lambda blocks: by(request, options, blocks), options.at_once or AT_ONCE)
+    return run_rounds(request, lambda blocks: by(request, options, blocks), options.at_once or 1)
 
 
 def slurm_script(request: "SweepRequest") -> str:
     """What would be handed to sbatch now."""
-    return _script(request, slurm_options(request.sweep), elements_left(request))
+    options = slurm_options(request.sweep)
+    return _script(request, options, next_round(request, options.at_once or 1))
 
 
 def queue_lines(sweep: "Sweep", directory: Path) -> list[str]:

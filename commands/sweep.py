@@ -112,7 +112,7 @@ def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) ->
     from dataclasses import replace
 
     from commands.element import this_machine
-    from commands.sweep_engines import engine_of, run_here
+    from commands.sweep_engines import engine_of, run_element
     from commands.sweeping import ledger_of
     from suite.equality import join_pool
     from suite.sweep.cells import cells_of
@@ -133,7 +133,7 @@ def _run(request: "SweepRequest", only_block: int | None, *, take_over: bool) ->
         if only_block is not None:
             if request.sweep.engine.kind != "local":
                 join_pool(directory.path, this_machine())
-            return run_here(request, [only_block], take_over=take_over)
+            return run_element(request, only_block, take_over=take_over)
         directory.clear_stop()
         return engine_of(request.sweep)(request)
 

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commands.sweeping import Planned, prepare, runner_of
+from commands.sweeping import Planned, enough_of, prepare, runner_of
 from suite.errors import RequestError
 from suite.nearest import nearest
+from suite.sweep.cell_run import Enough
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import Sweep
 
 if TYPE_CHECKING:
     from suite.interfaces import Observer
     from suite.records import TrialRecord
+    from suite.sweep.cell_run import CellRun
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,28 @@ def local(request: SweepRequest) -> SweepEnd:
     """On this machine, one trial at a time."""
     if request.dry_run:
         return SweepEnd()
-    return run_here(request, range(request.sweep.element_count))
+    return _run_here(request, range(request.sweep.element_count), enough=enough_of(request.sweep))
 
 
-def run_here(request: SweepRequest, blocks: Sequence[int], *, take_over: bool = False) -> SweepEnd:
-    """Run blocks of the sweep on this machine. What other engines make happen on theirs by ``--only-block``."""
+def run_element(request: SweepRequest, block: int, *, take_over: bool = False) -> SweepEnd:
+    """Run one block on this machine. With ``until``, who hands out the blocks decides which cells need it."""
+    from suite.sweep.enough import decided
+
+    narrow = decided(request.directory.path, request.sweep) if request.sweep.until else frozenset[str]()
+
+    def enough(run: "CellRun") -> str | None:
+        return "its intervals are narrow enough" if run.directory.name in narrow else None
+
+    return _run_here(request, [block], enough=enough, take_over=take_over)
+
+
+def _run_here(
+    request: SweepRequest, blocks: Sequence[int], *, enough: Enough | None = None, take_over: bool = False
+) -> SweepEnd:
     prepare(request.planned, request.observer.note)
-    runner = runner_of(request.sweep, request.directory, request.planned, request.observer, take_over=take_over)
+    runner = runner_of(
+        request.sweep, request.directory, request.planned, request.observer, enough=enough, take_over=take_over
+    )
     reason = runner.run(blocks)
     return SweepEnd(runner.made, reason)
 

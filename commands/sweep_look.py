@@ -165,11 +165,11 @@ def _stamp(path: Path) -> object:
 def _show(path: Path, *, as_json: bool, lines: bool) -> bool:
     """Returns whether it is running."""
     from commands.sweep_engines import said_of
-    from commands.sweeping import is_enough
+    from commands.sweeping import enough_of
     from suite.sweep.directory import SweepDirectory
 
     accepted = SweepDirectory(path).accepted()
-    found = status_of(path, is_enough(accepted.sweep) if accepted and accepted.sweep.until else None)
+    found = status_of(path, enough_of(accepted.sweep) if accepted else None)
     engine = said_of(accepted.sweep, path) if accepted else []
     if as_json:
         _show_json(found, path, engine, indent=None if lines else 1)

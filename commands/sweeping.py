@@ -1,5 +1,6 @@
 """From a plan file's cells to runs: each goes the way of ``bench run``, by the words that one would type."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ import click
 from suite.errors import RequestError
 from suite.sweep.cells import Cell, cells_of
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.model import Sweep
+from suite.sweep.model import EnvelopeRequest, Settings, Sweep
 
 if TYPE_CHECKING:
+    from analysis.sequential import Decision
     from commands.ready import Ready
     from suite.interfaces import Observer
-    from suite.sweep.directory import CellRun
+    from suite.sweep.cell_run import CellRun, Enough
     from suite.sweep.runner import Runner
 
 Note = Callable[[str], None]
@@ -79,9 +81,25 @@ def _planned(sweep: Sweep, cell: Cell, words: tuple[str, ...], checks: Any, note
     try:
         made = ready(options_of(words), note, checks)
     except RequestError as error:
-        return Planned(cell, words, refusal=error)
+        told, remedy = (_in_words_of_the_plan(text) for text in (error.message, error.remedy or ""))
+        return Planned(cell, words, refusal=RequestError(told, remedy=remedy or None))
     plan = made.plan.model_copy(update={"blocks": sweep.element_count})
     return Planned(cell, words, ready=type(made)(plan, made.scenario, made.choices))
+
+
+def _in_words_of_the_plan(text: str) -> str:
+    """``--memory`` is ``envelope.memory`` in a plan file. Options that it does not have, and whole commands, stay."""
+    if "bench " in text:
+        return text
+
+    def key_of(option: "re.Match[str]") -> str:
+        name = option[1].replace("-", "_")
+        if name in EnvelopeRequest.model_fields:
+            return f"envelope.{name}"
+        known = {name: name for name in (*Settings.model_fields, *Sweep.model_fields)} | {"target": "targets"}
+        return known.get(name, option[0])
+
+    return re.sub(r"--([a-z-]+)", key_of, text)
 
 
 def refuse_refused(planned: Sequence[Planned]) -> None:
@@ -109,9 +127,15 @@ def _once(note: Note) -> Note:
 
 
 def runner_of(
-    sweep: Sweep, directory: SweepDirectory, planned: Sequence[Planned], observer: "Observer", *, take_over: bool
+    sweep: Sweep,
+    directory: SweepDirectory,
+    planned: Sequence[Planned],
+    observer: "Observer",
+    *,
+    enough: "Enough | None" = None,
+    take_over: bool = False,
 ) -> "Runner":
-    """What runs blocks of the sweep on this machine."""
+    """What runs blocks of the sweep on this machine. Without ``enough`` each of them is run to its end."""
     from commands.ready import host_environment
     from provisioning.accounting import open_account
     from suite.sweep.runner import Host, ReadyCell, Runner
@@ -121,7 +145,6 @@ def runner_of(
         for each in planned
         if each.ready
     ]
-    enough = _enough(sweep) if sweep.until else None
     host = Host(host_environment, open_account)
     return Runner(sweep, directory, cells, host, observer, enough, take_over)
 
@@ -134,28 +157,36 @@ def prepare(planned: Sequence[Planned], note: Note) -> None:
             each.ready.prepare(say)
 
 
-def _enough(sweep: Sweep) -> "Callable[[CellRun], str | None]":
+def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
     """Whether the intervals of a cell are narrow enough, as ``bench run --until`` decides it."""
     from analysis.load import load
-    from analysis.sequential import LEAST_BLOCKS, should_stop_run
+    from analysis.sequential import LEAST_BLOCKS, should_stop, should_stop_run
     from suite.units import parse_share
 
     half_width = parse_share(sweep.until or "")
+    # That there is no further block is no reason of the intervals': the last one, begun and cut off, is to be ended.
+    most = sweep.element_count + 1
+    least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.element_count)
+
+    def decision(run: "CellRun") -> "Decision":
+        if all(record.warm_up for record in run.records()):
+            return should_stop({}, half_width, min_blocks=least, max_blocks=most)
+        return should_stop_run(load([run.directory]), half_width, min_blocks=least, max_blocks=most)
+
+    return decision
+
+
+def enough_of(sweep: Sweep) -> "Enough | None":
+    """Of a sweep with ``until``: why a cell needs no further block."""
+    if sweep.until is None:
+        return None
+    decision = decisions_of(sweep)
 
     def enough(run: "CellRun") -> str | None:
-        if not any(not record.warm_up for record in run.records()):
-            return None
-        least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.element_count)
-        decision = should_stop_run(load([run.directory]), half_width, min_blocks=least, max_blocks=sweep.element_count)
-        return decision.reason if decision.stop else None
+        now = decision(run)
+        return now.reason if now.stop else None
 
     return enough
-
-
-def is_enough(sweep: Sweep) -> "Callable[[CellRun], bool]":
-    """The same as a yes or no."""
-    enough = _enough(sweep)
-    return lambda run: enough(run) is not None
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.errors import RequestError
-from suite.runs import PLAN, TRIALS, find_runs, is_run, is_sweep, summarise
-from suite.store import StoreError
+from suite.runs import find_runs, is_run, is_sweep, summarise
+from suite.store import PLAN, TRIALS, StoreError
 from suite.sweep.claims import holders
 
 

@@ -1,29 +1,51 @@
 """Records: what one trial leaves behind. One JSON file each; enough to rebuild every table on another machine.
 
 What was not measured is ``null``, never zero. ``record.schema.json`` beside this file is the published schema.
+Larger parts have files of their own (``environment``, ``usage``, ``ranks``, ``aggression``); all can be had from here.
 """
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from suite.cluster import Cluster, Role
+from suite.aggression import Aggression, Aggressor
+from suite.cluster import Cluster
 from suite.datasets import Kind, PageCache
 from suite.envelope import Envelope
+from suite.environment import Engine, Environment, Environments, Gpu
+from suite.parts import Count, Part, Seconds
 from suite.profiles import Recipe, Workload
+from suite.ranks import Link, Rank
 from suite.sharing import Sharing
+from suite.usage import Conditions, GpuUsage, Resources, Usage
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Aggression",
+    "Aggressor",
+    "Conditions",
+    "DataUse",
+    "Engine",
+    "Environment",
+    "Environments",
+    "Gpu",
+    "GpuUsage",
+    "Link",
+    "Metric",
+    "Outcome",
+    "Rank",
+    "Resources",
+    "Steps",
+    "Timeline",
+    "TrialRecord",
+    "Usage",
+]
 
 SCHEMA_VERSION = 2
 """See ``suite.migrations`` for what the versions before were like."""
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Steps(_Part):
+class Steps(Part):
     """The measured steps, one column per phase, each of length ``steps``; a phase that a job does not have is null.
 
     ``elapsed_s`` is the whole step; the phases are parts of it: waiting for data, copying host to device, computing
@@ -45,7 +67,7 @@ class Steps(_Part):
         return self
 
 
-class Timeline(_Part):
+class Timeline(Part):
     """Where the elapsed time went, on the worker's monotonic clock; the launch and the exit on the host's.
 
     ``launch_s`` is from the launch on the host until the worker's first line comes in; ``teardown_s`` from the last
@@ -62,144 +84,7 @@ class Timeline(_Part):
     exit_s: Seconds | None = None
 
 
-class Engine(_Part):
-    """The container engine that ran the target, and what it was told that could cost something."""
-
-    name: str
-    version: str
-    network: str
-    rootfs: str
-    """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
-
-
-class Gpu(_Part):
-    """One GPU as seen from inside."""
-
-    name: str
-    memory_bytes: int
-    driver: str | None = None
-    pci_address: str | None = None
-
-
-class Environment(_Part):
-    """A machine as seen from one place: the host, or the inside of a target. Null where the place cannot tell."""
-
-    kernel: str | None = None
-    hostname: str | None = None
-    pid1: str | None = None
-    """Command line of process 1: which init, or that the place is a container."""
-    cpus: list[int] | None = None
-    """The CPUs this process may use, in this kernel's own numbers."""
-    host_cpus: list[int] | None = None
-    """The host CPUs that these are pinned to."""
-    memory_bytes: int | None = None
-    """The least of the control group's limit and the machine's physical memory."""
-    kernel_memory_bytes: int | None = None
-    """Physical memory that the kernel kept for itself: not in MemTotal."""
-    threads: int | None = None
-    userland_sha256: str | None = None
-    userland_differences: list[str] | None = None
-    """Paths in which the tree seen from inside departs from its manifest; empty when it was checked and agrees."""
-    accelerator: Literal["none", "kvm", "tcg"] | None = None
-    hypervisor: str | None = None
-    disk: str | None = None
-    container_engine: Engine | None = None
-    cgroup_version: Literal[1, 2] | None = None
-    seccomp: Literal["disabled", "strict", "filter"] | None = None
-    no_new_privileges: bool | None = None
-    effective_capabilities: str | None = None
-    cpu_model: str | None = None
-    cpu_flags: list[str] | None = None
-    mitigations: dict[str, str] | None = None
-    transparent_hugepages: str | None = None
-    clocksource: str | None = None
-    python: str | None = None
-    libc: str | None = None
-    allocator: str | None = None
-    torch: str | None = None
-    torchvision: str | None = None
-    torch_cpu_capability: str | None = None
-    gpus: list[Gpu] | None = None
-
-
-class Environments(_Part):
-    """The same questions asked on the host and inside the target."""
-
-    host: Environment
-    target: Environment | None = None
-
-
-class Conditions(_Part):
-    """The host while the job ran: counters after it minus those before. Null where the host cannot tell.
-
-    CPU seconds are those of the envelope's CPUs, all together.
-    """
-
-    interval_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    steal_s: Seconds | None = None
-    other_cpu_s: Seconds | None = None
-    """Busy time of the envelope's CPUs, without everything that served the target and the suite itself."""
-    throttled_s: Seconds | None = None
-    """By a CPU quota: the most that one of the control groups around the suite or the job was held back."""
-    thermal_throttles: Count | None = None
-    """Of the CPU on which heat did it most often."""
-    swapped_bytes: Count | None = None
-    """In and out, by the whole host."""
-    governor: str | None = None
-    frequency_mhz: tuple[Seconds, Seconds] | None = None
-    """Mean of the envelope's CPUs right before the launch, when they are idle, and right after the end."""
-    siblings_shared: bool | None = None
-    """Whether a core has hardware threads both inside and outside of the envelope."""
-    numa_nodes: list[Count] | None = None
-    load_1min: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Right before the launch."""
-    sampler_cpu_s: Seconds | None = None
-    """What taking these counters, and those of the resources, has cost itself."""
-
-
-class Usage(_Part):
-    """What a job has used. Null where the place cannot tell."""
-
-    cpu_s: Seconds | None = None
-    peak_memory_bytes: Count | None = None
-    disk_read_bytes: Count | None = None
-    """From storage; what the page cache gave is not in it."""
-    disk_written_bytes: Count | None = None
-    network_received_bytes: Count | None = None
-    network_sent_bytes: Count | None = None
-    minor_faults: Count | None = None
-    major_faults: Count | None = None
-
-
-class GpuUsage(_Part):
-    """One GPU of the host while the job ran, by NVML; its energy is in ``Resources.energy_j``."""
-
-    pci_address: str
-    utilisation: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Mean share of the time in which a kernel ran."""
-    peak_memory_bytes: Count | None = None
-
-
-class Resources(_Part):
-    """What the job cost, from outside and from inside.
-
-    ``serving`` is everything on the host that serves the target, the job included, by the host's accounting, from the
-    launch to the end: QEMU with all its threads, shims, the clients of the engine. Its peak of memory is since the
-    target was opened, and holds the page cache where a control group tells it. ``worker`` is the worker by its own
-    accounting, from its start to its last line; its memory is that of rank 0.
-    """
-
-    serving: Usage | None = None
-    worker: Usage | None = None
-    energy_j: dict[str, Seconds] | None = None
-    """Of the whole host, by counter: ``package-0``, ``dram-0`` (RAPL), ``gpu-0`` (NVML). They do not overlap."""
-    gpus: list[GpuUsage] | None = None
-    beside: Usage | None = None
-    """What served the instances beside the victim's, while the victim ran: CPU time; ``serving`` is then the victim's
-    alone."""
-
-
-class DataUse(_Part):
+class DataUse(Part):
     """The data set of a job, and how the job has read it."""
 
     kind: Kind
@@ -220,7 +105,7 @@ class DataUse(_Part):
     """The first of them, relative to the data set."""
 
 
-class Metric(_Part):
+class Metric(Part):
     """One number of a probe; its name is the key under which it stands."""
 
     value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -230,72 +115,7 @@ class Metric(_Part):
     """What the value was taken from, where the probe repeats itself."""
 
 
-class Link(_Part):
-    """From one rank to another over TCP, right before the job."""
-
-    rank: Count
-    """Of the other end."""
-    source_address: str
-    """That the kernel chose: which interface it took."""
-    connect_s: Seconds
-    rate_bits_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Without headers; null where the CPUs are emulated, of which it would tell more."""
-
-
-class Rank(_Part):
-    """One process of a cluster's job. Seconds are sums over the measured steps."""
-
-    rank: Count
-    role: Role
-    address: str
-    interface: str
-    environment: Environment
-    throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Of a worker."""
-    measured_s: Seconds | None = None
-    data_s: Seconds | None = None
-    compute_s: Seconds | None = None
-    communicate_s: Seconds | None = None
-    """That a step waited for; what went on beside computing is not in it."""
-    sent_bytes: Count | None = None
-    received_bytes: Count | None = None
-    links: list[Link] = []
-    """To every other rank."""
-    clock_offset_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """How far its machine's time of day is ahead of the launcher's; null on one and the same machine."""
-
-
-class Aggression(_Part):
-    """What an aggressor did. Seconds are on the host's clock, as its lines came in, from the launch of the victim."""
-
-    unit: str
-    """Of its work: images, bytes, operations."""
-    begun_s: Annotated[float, Field(lt=0, allow_inf_nan=False)]
-    """When its measured steps began: before the victim was launched."""
-    ended_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """When the last of them had ended: after the victim had."""
-    heard_s: list[Annotated[float, Field(allow_inf_nan=False)]]
-    """When it told that so many ``steps`` were done, and so much ``work``."""
-    steps: list[Count]
-    work: list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
-    """Null where the place cannot tell."""
-    before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Work per second until the victim was launched."""
-    beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """While the victim took its measured steps."""
-    usage: Usage | None = None
-    """By its own accounting, from its start to its end, which the programs that it started are part of."""
-
-
-class Aggressor(_Part):
-    """One instance beside the victim's."""
-
-    environment: Environment
-    aggression: Aggression | None = None
-    """Null where the instance was idle."""
-
-
-class Outcome(_Part):
+class Outcome(Part):
     """``ok``, or ``failed`` with what is needed to see why."""
 
     status: Literal["ok", "failed"]
@@ -312,7 +132,7 @@ class Outcome(_Part):
         return self
 
 
-class TrialRecord(_Part):
+class TrialRecord(Part):
     """One trial: one job, launched and finished, or failed."""
 
     schema_version: Literal[2] = 2

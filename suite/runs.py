@@ -1,38 +1,17 @@
-"""Directories of runs: finding them, and what can be told of each at a glance.
+"""Directories of runs: finding them, and a summary of each."""
 
-Made for 100,000 records: of each file only the beginning is read, and nothing is validated.
-"""
-
-import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from suite.errors import RequestError
-from suite.plan import Plan
-from suite.store import RESULTS
+from suite.glances import glances
+from suite.store import PLAN, RESULTS, stored_plan
 
-PLAN, TRIALS, SWEEP = "plan.json", "trials", "sweep.json"
-_HEAD_BYTES = 4096
+SWEEP = "sweep.json"
 _DEPTH = 3
 """As deep as runs lie below results: in a sweep, which a schedule has made in a directory of its own."""
-_GLANCE = re.compile(rb'\n "started_at": "([^"]*)".*?\n "outcome": \{\s*"status": "(ok|failed)"', re.DOTALL)
-"""As the store writes a record: these stand before the steps, which are most of it."""
-
-
-@dataclass(frozen=True)
-class Glance:
-    """What the beginning of a record tells. ``ok`` is None where the file is no record."""
-
-    trial_id: str
-    """From the name of the file."""
-    started_at: str
-    ok: bool | None
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -106,56 +85,9 @@ def find_run(name: str, results: Path = RESULTS) -> Path:
     raise RequestError(f"there is no run {name}", remedy="name a directory, or an id that bench results list shows")
 
 
-def glances(run: Path) -> Iterator[Glance]:
-    """One per record file, in the order of the names."""
-    try:
-        with os.scandir(run / TRIALS) as entries:
-            paths = sorted(entry.path for entry in entries if entry.name.endswith(".json") and entry.name[0] != ".")
-    except OSError:
-        return
-    for path in paths:
-        yield glance(path)
-
-
-def glance(path: str) -> Glance:
-    """Of one record file."""
-    name = os.path.basename(path).removesuffix(".json")  # noqa: PTH119 (100,000 times)
-    try:
-        # Not Path.open: with 100,000 files, its objects and buffers are most of the time.
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            size_bytes = os.fstat(file.fileno()).st_size
-            head = file.read(_HEAD_BYTES)
-            if found := _GLANCE.search(head):
-                return Glance(name, found[1].decode(errors="replace"), found[2] == b"ok", size_bytes)
-            return _parsed(name, head + file.readall(), size_bytes)
-    except OSError:
-        return Glance(name, "", None, 0)
-
-
-def _parsed(name: str, content: bytes, size_bytes: int) -> Glance:
-    """Of a record that another program has formatted."""
-    try:
-        record = json.loads(content)
-        return Glance(name, str(record["started_at"]), record["outcome"]["status"] == "ok", size_bytes)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return Glance(name, "", None, size_bytes)
-
-
-def stored_plan(run: Path) -> Plan:
-    """The plan of a run. Raises RequestError where it cannot be read."""
-    try:
-        return Plan.model_validate_json((run / PLAN).read_bytes())
-    except (OSError, ValidationError) as error:
-        problem = error.strerror if isinstance(error, OSError) else error.errors(include_url=False)[0]["msg"]
-        raise RequestError(
-            f"{run / PLAN} is not a plan of this suite: {problem}", remedy="give another directory"
-        ) from error
-
-
 def summarise(run: Path) -> RunSummary:
     """Never raises for what the run holds: what is wrong with it is in the summary."""
-    problem = None
-    plan = None
+    plan, problem = None, None
     try:
         plan = stored_plan(run)
     except RequestError as error:

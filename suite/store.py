@@ -19,6 +19,7 @@ from suite.plan import Plan
 from suite.records import TrialRecord
 
 RESULTS = Path("results")
+PLAN, TRIALS = "plan.json", "trials"
 
 
 class StoreError(BenchError):
@@ -64,7 +65,7 @@ def sweep_temporaries(directory: Path) -> list[Path]:
     runs = [directory]
     if (directory / "sweep.json").exists():
         runs += [place for place in directory.iterdir() if place.is_dir()]
-    places = [place for run in runs for place in (run, run / "trials", run / "attempts")]
+    places = [place for run in runs for place in (run, run / TRIALS, run / "attempts")]
     left = [path for place in places for path in place.glob(".*.tmp") if not _being_written(path)]
     for path in left:
         path.unlink(missing_ok=True)
@@ -88,7 +89,7 @@ def new_run_directory(results: Path = RESULTS) -> Path:
 
 def latest_run(results: Path = RESULTS) -> Path:
     """The newest run below ``results``. Raises RequestError when there is none."""
-    runs = sorted(plan.parent for plan in results.glob("*/plan.json"))
+    runs = sorted(plan.parent for plan in results.glob(f"*/{PLAN}"))
     if not runs:
         raise RequestError(f"no run in {results}/", remedy="make one with: bench run --target all, or name a directory")
     return runs[-1]
@@ -128,21 +129,23 @@ class Run:
 
     def begin(self, plan: Plan) -> None:
         """Store the plan, or check that the one stored is the same: then the run goes on where it was."""
-        path = self.directory / "plan.json"
-        if path.exists():
-            stored = _stored_plan(path)
-            differences = _differences(stored, plan.model_dump(mode="json"))
+        if stored := self.plan():
+            differences = plan_differences(stored, plan)
             if set(differences) - self.growing:
                 raise RequestError(
                     f"{self.directory} holds a run of another plan: {', '.join(differences)} differ",
                     remedy="give another directory with --out, or the same options as before",
                 )
-            if not differences or int(str(stored["blocks"])) > plan.blocks:
+            if not differences or stored.blocks > plan.blocks:
                 return
-        write_atomic(path, plan.model_dump_json(indent=2) + "\n")
+        write_atomic(self.directory / PLAN, plan.model_dump_json(indent=2) + "\n")
+
+    def plan(self) -> Plan | None:
+        """As it was stored; None where the run was not begun. Raises RequestError for a file that is no plan."""
+        return stored_plan(self.directory) if (self.directory / PLAN).exists() else None
 
     def save(self, record: TrialRecord) -> Path:
-        path = self.directory / "trials" / f"{record.trial_id}.json"
+        path = self.directory / TRIALS / f"{record.trial_id}.json"
         write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return path
 
@@ -151,7 +154,7 @@ class Run:
         yield from filter(None, map(read_record, self.record_files()))
 
     def record_files(self) -> list[Path]:
-        return sorted((self.directory / "trials").glob("*.json"))
+        return sorted((self.directory / TRIALS).glob("*.json"))
 
     def finished(self) -> Iterator[str]:
         """The trials that need not be run again: those with a record that is ok."""
@@ -171,23 +174,28 @@ def read_record(path: Path) -> TrialRecord | None:
         return None
 
 
-def _stored_plan(path: Path) -> dict[str, object]:
-    """As it would be written today: what the suite that wrote it did not know of a plan has its default."""
+def stored_plan(run: Path) -> Plan:
+    """The plan of a run: what the suite that wrote it did not know of a plan has its default.
+
+    Raises RequestError where it cannot be read.
+    """
     try:
-        return Plan.model_validate_json(path.read_bytes()).model_dump(mode="json")
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
+        return Plan.model_validate_json((run / PLAN).read_bytes())
+    except (OSError, ValidationError) as error:
         raise RequestError(
-            f"{path} is not a plan of this suite, or of a newer one ({place}: {first['msg']})",
-            remedy="give another directory with --out",
+            f"{run / PLAN} is not a plan of this suite, or of a newer one ({_problem(error)})",
+            remedy="give another directory",
         ) from error
+
+
+def _problem(error: OSError | ValidationError) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
 
 
 def plan_differences(old: Plan, new: Plan) -> list[str]:
     """The keys in which two plans differ."""
-    return _differences(old.model_dump(mode="json"), new.model_dump(mode="json"))
-
-
-def _differences(old: dict[str, object], new: dict[str, object]) -> list[str]:
-    return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    one, other = old.model_dump(mode="json"), new.model_dump(mode="json")
+    return [key for key in sorted(one) if one[key] != other[key]]

@@ -123,8 +123,8 @@ def test_what_is_refused_is_told_for_all_cells_at_once_and_nothing_is_begun(benc
     reasons = [cell["refused"] for cell in json.loads(planned.stdout)["cells"]]
     assert planned.exit_code == 2
     assert reasons[0] is None
-    assert "--recipe 'tunned' is unknown" in reasons[1]
-    assert "--model 'alexnte' is unknown" in reasons[2]
+    assert "recipe 'tunned' is unknown" in reasons[1]
+    assert "model 'alexnte' is unknown" in reasons[2]
     result = bench("sweep", "run", "night.toml")
     assert result.exit_code == 2
     assert "3 of 4 cells cannot be run here" in result.stderr
@@ -166,6 +166,7 @@ def test_until_goes_on_until_every_cell_is_narrow(bench: Bench) -> None:
     status = json.loads(bench("sweep", "status", "results/night", "--json").stdout)
     assert status["state"] == "complete"
     assert [cell["enough"] for cell in status["cells"]] == [True, True]
+    assert [arm["missing"] for cell in status["cells"] for arm in cell["arms"].values()] == [0] * 4
     assert json.loads(bench("sweep", "run", "night.toml", "--json").stdout)["measured"] == 0
 
 

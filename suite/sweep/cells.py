@@ -80,6 +80,11 @@ def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
         if not any(key in settings for settings in every):
             knows = ", ".join(SPECIFIC.get(key, ()))
             raise RequestError(f"no cell has {key}", remedy=f"it is of the scenarios {knows}; take it away")
+    for key in sweep.options.given():
+        if key in sweep.matrix and all(key in included.given() for included in sweep.include):
+            raise RequestError(
+                f"options.{key} is of no cell: the matrix gives {key}, too", remedy="take one of them away"
+            )
 
 
 def _text(settings: dict[str, Any]) -> str:

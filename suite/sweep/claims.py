@@ -1,16 +1,16 @@
 """Who is running what of a sweep, so that no two processes run the same.
 
-OUT/.claims/NAME.json says who; OUT/.claims/NAME.lock is held by the kernel for as long as that process lives. The lock
-decides between processes of one machine and ends with them, however they end. Between machines it may not: over NFS
-locks are not to be trusted. There the file decides, which is made by linking: that succeeds once, on NFS too.
+OUT/.claims/NAME.json says who. It is made by linking, which succeeds once, on NFS too. What a dead process has left is
+removed before; that no two processes of one machine do so at once, a name in their kernel decides (unix(7), abstract
+sockets), which ends with its process. No file is locked: over NFS a lock may hang, or outlive the machine that held it.
 """
 
-import fcntl
+import hashlib
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -61,7 +61,7 @@ def claimed(directory: Path, name: str, *, take_over: bool = False) -> Iterator[
     """
     folder = directory / FOLDER
     path = folder / f"{name}.json"
-    with _locked(folder, name, directory):
+    with _alone_here(folder, name, directory):
         _make(path, name, directory, take_over=take_over)
         try:
             yield Claim(path, name)
@@ -76,19 +76,19 @@ def holders(directory: Path) -> list[Holder]:
 
 
 @contextmanager
-def _locked(folder: Path, name: str, directory: Path) -> Iterator[None]:
+def _alone_here(folder: Path, name: str, directory: Path) -> Iterator[None]:
+    """Of the processes of this machine: until this one ends, however it does."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file: IO[str] = (folder / f"{name}.lock").open("w")
+        place = folder.stat()
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror}", remedy="give another place with --out") from error
-    with file:
+    what = hashlib.sha256(f"{place.st_dev}:{place.st_ino}:{name}".encode()).hexdigest()
+    with socket.socket(socket.AF_UNIX) as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            held.bind(f"\0virtbench-claim-{what[:32]}")
+        except OSError as error:
             raise _taken(directory, name, _read(folder / f"{name}.json")) from error
-        except OSError:
-            pass  # a file system without locks: the file decides alone
         yield
 
 

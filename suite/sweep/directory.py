@@ -8,8 +8,7 @@ DIR/.claims/, DIR/.stop             who runs it now; that it is to stop
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.errors import RequestError
 from suite.records import TrialRecord
-from suite.store import RESULTS, Run, StoreError, read_record, write_atomic
+from suite.store import RESULTS, StoreError, write_atomic
+from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep
 
@@ -60,53 +60,6 @@ class Changes:
         ]
 
 
-class CellRun(Run):
-    """A cell's run. A failed trial is tried again until it has failed once more than ``retries``."""
-
-    growing = frozenset({"blocks", "warmup_blocks"})
-
-    def __init__(self, directory: Path, retries: int) -> None:
-        super().__init__(directory)
-        self.retries = retries
-        self._ok: set[str] = set()
-
-    @property
-    def run_id(self) -> str:
-        """Of the sweep and the cell: cells of two sweeps are not one run."""
-        return f"{self.directory.resolve().parent.name}/{self.directory.name}"
-
-    def save(self, record: TrialRecord) -> Path:
-        """A failed attempt is kept beside the trials too, where the next one does not take its place."""
-        if record.outcome.status == "failed":
-            number = self.attempts()[record.trial_id] + 1
-            path = self.directory / "attempts" / f"{record.trial_id}.{number}.json"
-            write_atomic(path, record.model_dump_json(indent=1) + "\n")
-        return super().save(record)
-
-    def attempts(self) -> Counter[str]:
-        """How often each trial has failed."""
-        return Counter(path.name.rsplit(".", 2)[0] for path in (self.directory / "attempts").glob("*.json"))
-
-    def finished(self) -> Iterator[str]:
-        """Those that are ok, and those that have failed often enough."""
-        for path in self.record_files():
-            # A record that is ok stays as it is: it is read once, however many blocks there are.
-            if path.stem not in self._ok and (record := read_record(path)) and record.outcome.status == "ok":
-                self._ok.add(path.stem)
-            if path.stem in self._ok:
-                yield path.stem
-        for trial_id, failed in self.attempts().items():
-            if failed > self.retries and self._recorded(trial_id, failed):
-                yield trial_id
-
-    def _recorded(self, trial_id: str, failed: int) -> bool:
-        """Bring a record back that a kill between writing the attempt and writing the trial has left out."""
-        path = self.directory / "trials" / f"{trial_id}.json"
-        if not path.exists():
-            write_atomic(path, (self.directory / "attempts" / f"{trial_id}.{failed}.json").read_text())
-        return True
-
-
 class SweepDirectory:
     """The directory of a sweep; see the top of this file."""
 
@@ -127,6 +80,7 @@ class SweepDirectory:
 
     def changes(self, sweep: Sweep, cells: Sequence[Cell]) -> Changes:
         """From the plan that is stored to this one. Of a new directory: all cells are new, and no key has changed."""
+        self._refuse_a_run()
         before = self.accepted()
         names = [cell.cell_id for cell in cells]
         if before is None:
@@ -142,12 +96,15 @@ class SweepDirectory:
 
     def accept(self, sweep: Sweep, cells: Sequence[Cell]) -> None:
         """Store the plan. A file that says the same is left as it is: several machines may do this at once."""
-        if (self.path / "plan.json").exists():
-            raise RequestError(f"{self.path} holds a run of bench run", remedy="give another --out")
+        self._refuse_a_run()
         settings = {cell.cell_id: cell.settings for cell in cells}
         told = Accepted(sha256=plan_hash(sweep), sweep=sweep, cells=settings)
         if self.accepted() != told:
             write_atomic(self.path / "sweep.json", told.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+    def _refuse_a_run(self) -> None:
+        if (self.path / "plan.json").exists():
+            raise RequestError(f"{self.path} holds a run of bench run", remedy="give another --out")
 
     def refuse_changed(self, sweep: Sweep) -> None:
         """For a process that runs one block of many: the plan is not its to change."""

@@ -19,6 +19,20 @@ _TABLES: dict[str, type[BaseModel]] = {
     "output": Output,
 }
 _LARGEST_BYTES = 1 << 20
+_WANTED = {
+    "tuple_type": "give a list: [...]",
+    "list_type": "give a list: [...]",
+    "dict_type": "give a table: [{key}]",
+    "model_type": "give a table: [{key}]",
+    "string_type": 'give a text: "..."',
+    "string_too_short": "it is empty",
+    "too_short": "give at least one",
+    "int_type": "give a whole number",
+    "bool_type": "give true or false",
+    "string_pattern_mismatch": "small letters, digits, dots and dashes, at most 64, the first a letter or a digit",
+}
+"""In words of the file's; pydantic speaks of Python's types."""
+_LISTS_OF_TABLES = ("include", "exclude")
 
 
 def load_sweep(path: Path) -> Sweep:
@@ -57,7 +71,9 @@ def _fault(error: ValidationError) -> tuple[str, str]:
         return f"unknown key {key}", nearest(str(first["loc"][-1]), list(model.model_fields))
     if first["type"] == "missing":
         return f"{key} is missing", f"add it: {key} = ..."
-    said = first["msg"].removeprefix("Value error, ")
+    said = _WANTED.get(first["type"], first["msg"].removeprefix("Value error, ")).format(key=key)
+    if key.partition(".0")[0] in _LISTS_OF_TABLES and first["type"] in ("tuple_type", "model_type"):
+        said = f"give a list of tables: [[{first['loc'][0]}]]"
     given = "" if isinstance(first["input"], (dict, BaseModel)) else f" = {first['input']!r}"
     return f"{key}{given}: {said}", f"mend {key}; docs/sweeps.md has every key"
 

@@ -9,8 +9,8 @@ from suite.errors import RequestError
 from suite.nearest import nearest
 from suite.units import parse_duration_s, parse_share
 
-Count = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(gt=0, strict=True)]
+NotNegative = Annotated[int, Field(ge=0, strict=True)]
 Text = Annotated[str, Field(min_length=1)]
 MOST_BLOCKS = 100
 """With ``until``, as ``bench run`` has it."""
@@ -173,7 +173,7 @@ class Sweep(Part):
     min_blocks: Count | None = Field(default=None, description="With until: at least so many.")
     max_blocks: Count | None = Field(default=None, description=f"With until: at most so many. Default: {MOST_BLOCKS}.")
     warmup_blocks: NotNegative | None = Field(default=None, description="Blocks before the first that are not counted.")
-    aa: bool = Field(default=False, description="Measure bare metal twice in every block.")
+    aa: bool = Field(default=False, strict=True, description="Measure bare metal twice in every block.")
     seed: NotNegative = Field(default=0, description="Of the order and of the data.")
     envelope: EnvelopeRequest = Field(default=EnvelopeRequest(), description="What every target gets alike.")
     budget: Budget = Field(default=Budget(), description="When to give up.")

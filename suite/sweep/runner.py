@@ -8,9 +8,10 @@ from suite.interfaces import Observer, Scenario
 from suite.loop import Loop, OpenAccount, OpenTarget
 from suite.plan import Plan, Trial
 from suite.records import Environment, TrialRecord
+from suite.sweep.cell_run import CellRun, Enough
 from suite.sweep.cells import Cell
 from suite.sweep.claims import Claim, block_name, claimed
-from suite.sweep.directory import CellRun, SweepDirectory
+from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import Sweep
 
 
@@ -30,10 +31,6 @@ class Host:
 
     environment: Callable[[], Environment]
     open_account: OpenAccount
-
-
-Enough = Callable[[CellRun], str | None]
-"""Why a cell needs no further block; None when it does."""
 
 
 class Stopped(Exception):  # noqa: N818 (a wish, no error)

@@ -1,23 +1,22 @@
 """How far a sweep is, from what lies in its directory."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from suite.errors import RequestError
-from suite.plan import Plan, Trial
-from suite.runs import PLAN, stored_plan
+from suite.plan import Trial
 from suite.store import RESULTS
+from suite.sweep.cell_run import CellRun, Enough
 from suite.sweep.claims import Holder, holders
-from suite.sweep.directory import CellRun, SweepDirectory
+from suite.sweep.directory import SweepDirectory
 from suite.sweep.estimate import Durations, raw_records, total
 from suite.sweep.model import Sweep
 
 State = Literal["done", "failed", "running", "missing"]
-IsEnough = Callable[[CellRun], bool]
 
 
 class _Part(BaseModel):
@@ -60,8 +59,8 @@ class SweepStatus(_Part):
         return sum(getattr(counts, state) for cell in self.cells for counts in cell.arms.values())
 
 
-def status_of(directory: Path, is_enough: IsEnough | None = None) -> SweepStatus:
-    """Reads only. ``is_enough``: of a sweep with ``until``, whether a cell needs no further block.
+def status_of(directory: Path, enough: Enough | None = None) -> SweepStatus:
+    """Reads only. ``enough``: of a sweep with ``until``, why a cell needs no further block.
 
     Raises RequestError for a directory that holds no sweep.
     """
@@ -74,9 +73,9 @@ def status_of(directory: Path, is_enough: IsEnough | None = None) -> SweepStatus
     cells, left, seconds = [], set(), []
     for cell_id, settings in accepted.cells.items():
         seen = _Cell(sweep_directory.cell(cell_id, accepted.sweep.budget.retries), accepted.sweep)
-        enough = bool(is_enough and is_enough(seen.run))
-        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), enough=enough))
-        if not enough:
+        seen.enough = enough is not None and enough(seen.run) is not None
+        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), enough=seen.enough))
+        if not seen.enough:
             left |= seen.blocks_left()
             seconds.append(seen.left_s())
     state = _state(sweep_directory, now, cells, left)
@@ -109,7 +108,8 @@ class _Cell:
 
     def __init__(self, run: CellRun, sweep: Sweep) -> None:
         self.run = run
-        self._plan = _plan(run.directory)
+        self.enough = False
+        self._plan = run.plan()
         self._sweep = sweep
         self._states: dict[str, State] = {}
         self._durations = Durations()
@@ -145,13 +145,13 @@ class _Cell:
                 yield block, trial
 
     def _trials(self) -> Iterator[tuple[int, Trial]]:
-        """With ``until`` of the blocks that were begun, and of the least that there will be."""
+        """With ``until`` of the blocks that were begun, and of the least that there will be if these are not enough."""
         if self._plan is None:
             return
         blocks = self._sweep.element_count
         if self._sweep.until:
             begun = sum(self._begun(block) for block in range(blocks))
-            blocks = min(blocks, max(self._sweep.min_blocks or 1, begun + 1))
+            blocks = begun if self.enough else min(blocks, max(self._sweep.min_blocks or 1, begun + 1))
         for block in range(blocks):
             for trial in self._plan.trials_of(block):
                 yield block, trial
@@ -159,11 +159,6 @@ class _Cell:
     def _begun(self, block: int) -> bool:
         assert self._plan is not None  # noqa: S101 (asked by the caller)
         return any(trial.trial_id in self._states for trial in self._plan.trials_of(block))
-
-
-def _plan(run: Path) -> Plan | None:
-    """None for a cell that was not begun."""
-    return stored_plan(run) if (run / PLAN).exists() else None
 
 
 def _state(

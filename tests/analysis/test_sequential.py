@@ -67,6 +67,16 @@ def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(tmp_path: P
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
 
 
+def test_bare_metal_alone_is_judged_against_itself(tmp_path: Path, save: Any) -> None:
+    for block in range(5 + EXTRA_BLOCKS):
+        save(block=block, throughput_images_per_s=10.0)
+        save(block=block, replica=1, throughput_images_per_s=10.0 + block / 1000)
+        decision = should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=99)
+        assert decision.stop == (block == 4 + EXTRA_BLOCKS)
+    save(block=5 + EXTRA_BLOCKS, target="vm", throughput_images_per_s=9.0)
+    assert not should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=99).stop, "of a target it is that alone"
+
+
 def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio(tmp_path: Path, save: Any) -> None:
     for block in range(6):
         save(block=block, throughput_images_per_s=10.0)

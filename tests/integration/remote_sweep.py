@@ -1,4 +1,4 @@
-"""A sweep that is run by the command, in the background, onto other machines."""
+"""A sweep that is run by the command, in the background, most onto other machines."""
 
 import os
 import shlex
@@ -53,6 +53,7 @@ class RemoteSweep:
         self.out = tmp_path / "out"
         self.log = tmp_path / "log"
         self.file = tmp_path / "plan.toml"
+        tmp_path.mkdir(exist_ok=True)
         self.file.write_text(plan)
         self.env = {**os.environ, **(env or {})}
         self.start()

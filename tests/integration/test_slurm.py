@@ -6,9 +6,11 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from suite.records import TrialRecord
 from tests.integration.machine import require, require_image, require_root
 from tests.integration.remote_sweep import FAST, REPOSITORY, RemoteSweep, fake_bench
 from tests.integration.slurm_cluster import Slurm, slurm_cluster, wait_for
@@ -40,17 +42,44 @@ def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: P
     assert kept
     node = slurm.busy_node()
     slurm.fell_node(node)
+    here = RemoteSweep(tmp_path / "here", SMOKE.read_text())  # while Slurm waits for the node
+    assert here.end() == 0, here.said()
     wait_for("the requeue", lambda: "BeginTime" in slurm.queue(), slurm.said)
     slurm.hasten()
     assert sweep.end() == 0, sweep.said()
     assert "restarts 1" in sweep.said()
     records = sweep.records()
-    assert set(records) == sweep.planned()
+    assert _trials(records) == _trials(here.records())
     assert len(records) == 4
     assert all(record.outcome.status == "ok" for record in records.values())
     assert all(records[name] == record for name, record in kept.items())
     slurm.start_node(node)
     slurm.wait_until_idle()
+
+
+def _trials(records: dict[str, TrialRecord]) -> dict[str, dict[str, Any]]:
+    """What each record is of: all but what was measured, and where."""
+    plan = {"target", "model", "block", "position", "seed", "workload", "envelope", "recipe", "options"}
+    return {name: record.model_dump(include=plan) for name, record in records.items()}
+
+
+def test_a_job_of_higher_priority_takes_the_nodes_and_no_trial_is_lost_or_twice(slurm: Slurm, tmp_path: Path) -> None:
+    bench = fake_bench(tmp_path / "fake", slow_s=0.5)
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=2) + engine(bench=bench), slurm.env)
+    sweep.wait_for("[2/4]")
+    slurm.take_all_nodes()
+    wait_for("the requeue", lambda: "BeginTime" in slurm.queue(), slurm.said)
+    kept = sweep.records()
+    slurm.hasten()
+    assert sweep.end() == 0, sweep.said()
+    assert "restarts 1" in sweep.said()
+    records = sweep.records()
+    assert set(records) == sweep.planned()
+    assert len(records) == 8
+    assert all(record.outcome.status == "ok" for record in records.values())
+    assert kept
+    assert all(records[name] == record for name, record in kept.items())
+    assert list(sweep.out.glob("*/attempts/*")) == [], "what was cut off is no failure"
 
 
 def test_elements_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_again(

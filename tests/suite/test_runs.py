@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from suite.errors import RequestError
+from suite.glances import Glance, glances
 from suite.plan import Plan
 from suite.records import Outcome, TrialRecord
-from suite.runs import Glance, find_run, find_runs, glances, summarise
+from suite.runs import find_run, find_runs, summarise
 from suite.store import Run
 
 MakePlan = Callable[..., Plan]

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,10 @@ class Machine:
     def plan(self) -> Path:
         return self.place / "night.toml"
 
-    def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
+    def start(self, *words: str, before: Sequence[str] = (), **env: str) -> "subprocess.Popen[str]":
+        """``before``: words to put before the command."""
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.suite.sweeping_machine", *words],
+            [*before, sys.executable, "-m", "tests.suite.sweeping_machine", *words],
             cwd=REPOSITORY,
             env={**os.environ, "MEASURED": str(self.place / "measured"), "PYTHONPATH": str(REPOSITORY), **env},
             stdout=subprocess.PIPE,
@@ -63,8 +64,8 @@ class Machine:
             text=True,
         )
 
-    def sweep(self, *words: str, **env: str) -> "subprocess.Popen[str]":
-        return self.start("sweep", "run", str(self.plan), "--out", str(self.out), *words, **env)
+    def sweep(self, *words: str, before: Sequence[str] = (), **env: str) -> "subprocess.Popen[str]":
+        return self.start("sweep", "run", str(self.plan), "--out", str(self.out), *words, before=before, **env)
 
     def sweep_to_its_end(self, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
         return self.run("sweep", "run", str(self.plan), "--out", str(self.out), *words, **env)

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,31 @@ def test_the_estimate_is_that_of_the_longest_block_and_known_from_a_sweep_beside
     assert estimate_s(request_of()) == first
 
 
-def test_with_until_the_least_blocks_go_first_and_then_as_many_as_run_at_once(
-    machine: Machine, request_of: Request
-) -> None:
-    plan = machine.plan.read_text().replace("blocks = 3", 'until = "2%"\nmin_blocks = 2\nmax_blocks = 9')
-    machine.plan.write_text(plan)
-    assert next_round(request_of(), 3) == [0, 1]
-    for block in ("0", "1"):
-        machine.sweep_to_its_end("--only-block", block)
-    left = next_round(request_of(), 3)
-    assert left in ([2, 3, 4], []), "the fakes are all alike, so that may be enough"
+def test_with_until_who_hands_out_the_blocks_decides_how_many_there_are(machine: Machine, request_of: Request) -> None:
+    plan = machine.plan.read_text()
+    machine.plan.write_text(plan.replace("blocks = 3", 'until = "2%"\nmax_blocks = 3'))
+    assert next_round(replace(request_of(), dry_run=True), 1) == [0, 1, 2], "no more than there are"
+    assert not machine.out.exists(), "a dry run writes nothing"
+    assert next_round(request_of(), 1) == [0, 1, 2]
+    assert machine.sweep_to_its_end().returncode == 0
+    assert next_round(request_of(), 1) == []
+    cut_off = next(machine.out.glob("*/trials/*-b002.json"))
+    cut_off.unlink()
+    assert next_round(request_of(), 1) == [2], "the last block was begun, and is to be ended"
+    assert machine.sweep_to_its_end().returncode == 0
+    assert cut_off.exists()
+    machine.plan.write_text(plan.replace("blocks = 3", 'until = "2%"\nmax_blocks = 40'))
+    assert next_round(request_of(), 1) == [*range(3, 12)], "as many as are certain to be needed"
+    assert next_round(request_of(), 12) == [*range(3, 15)], "or as run at once"
+    assert machine.sweep_to_its_end().returncode == 0
+    assert next_round(request_of(), 1) == []
+    narrow = machine.measured()
+    ended = machine.sweep_to_its_end("--only-block", "20")
+    assert (ended.returncode, machine.measured()) == (0, narrow), "the two cells are known to be narrow"
+    assert ended.stderr.count("is done: its intervals are narrow enough") == 2
+    (machine.out / "enough.json").unlink()
+    assert machine.sweep_to_its_end("--only-block", "20").returncode == 0
+    assert machine.measured() == narrow + 4, "where nobody has decided, a block is run"
 
 
 def test_an_element_gets_the_plan_and_what_its_block_has_there(machine: Machine) -> None:

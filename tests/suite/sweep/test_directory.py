@@ -133,6 +133,7 @@ def test_a_claim_is_held_once_and_given_back(tmp_path: Path) -> None:
         with claimed(tmp_path, "block-001"):
             assert len(holders(tmp_path)) == 2
     assert holders(tmp_path) == []
+    assert list((tmp_path / ".claims").iterdir()) == []
 
 
 @pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started_ticks": 1.0}, {"boot_id": "before"}])

@@ -2,7 +2,9 @@
 
 import json
 import random
+import re
 import signal
+import subprocess
 import threading
 import time
 
@@ -87,6 +89,26 @@ def test_elements_of_one_sweep_can_be_run_by_several_processes_at_once(machine: 
     assert machine.left() == []
     status = machine.run("sweep", "status", str(machine.out), "--json")
     assert '"complete"' in status.stdout
+
+
+def test_elements_lock_no_file_and_write_none_in_place(machine: Machine) -> None:
+    """They may share it over NFS: all that is opened for writing there is a temporary of the writer's own."""
+    calls = "trace=flock,fcntl,openat,?open,?creat,truncate,?rename,?renameat,renameat2"
+    if subprocess.run(["sh", "-c", "strace -qq true"], check=False, capture_output=True).returncode:
+        pytest.skip("strace is not there, or may not trace")
+    places = [machine.place / f"calls-{block}" for block in range(2)]
+    elements = [
+        machine.sweep("--only-block", str(block), before=["strace", "-f", "-qq", "-o", str(place), "-e", calls])
+        for block, place in enumerate(places)
+    ]
+    ended = [process.communicate(timeout=120) for process in elements]
+    assert [process.returncode for process in elements] == [0, 0], ended
+    lines = [line for place in places for line in place.read_text().splitlines()]
+    assert [line for line in lines if re.search(r"flock\(|F_SETLK|F_OFD_SETLK|F_SETLEASE", line)] == []
+    ours = [line for line in lines if str(machine.out) in line]
+    written = [line for line in ours if re.search(r"O_WRONLY|O_RDWR|O_CREAT|creat\(|truncate\(", line)]
+    assert [line for line in written if not re.search(r"\.\d+\.tmp\"", line)] == []
+    assert any("rename" in line for line in ours)
 
 
 def test_the_same_element_is_not_run_twice_at_once(machine: Machine) -> None:

@@ -38,9 +38,9 @@ def test_the_example_of_the_documentation_is_a_plan() -> None:
     ("change", "message", "remedy"),
     [
         ({"nam": "x"}, "p.toml: unknown key nam", "did you mean name?"),
-        ({"name": "A B"}, "p.toml: name = 'A B': String should match", "mend name"),
+        ({"name": "A B"}, "p.toml: name = 'A B': small letters", "mend name"),
         ({"matrix": {"modle": ["x"]}}, "'modle' is no key of a matrix: did you mean model?", ""),
-        ({"matrix": {"model": "resnet50"}}, "matrix.model = 'resnet50': Input should be a valid list", ""),
+        ({"matrix": {"model": "resnet50"}}, "matrix.model = 'resnet50': give a list: [...]", ""),
         ({"matrix": {"model": []}}, "model = []: give at least one value", ""),
         ({"matrix": {"model": ["a", "a"]}}, "give each value once", ""),
         ({"matrix": {"batch": [0]}}, "matrix.batch = 0: Input should be greater than 0", ""),
@@ -54,7 +54,18 @@ def test_the_example_of_the_documentation_is_a_plan() -> None:
         ({"max_blocks": 9}, "min_blocks and max_blocks are about until", ""),
         ({"until": "2%", "min_blocks": 9, "max_blocks": 8}, "min_blocks 9 is above max_blocks 8", ""),
         ({"engine": {"kind": "slrum"}}, "engine.kind = 'slrum': Input should be 'local', 'slurm' or 'ssh'", ""),
-        ({"targets": []}, "targets", ""),
+        ({"targets": []}, "targets = []: give at least one", ""),
+        ({"targets": "vm"}, "targets = 'vm': give a list: [...]", ""),
+        ({"exclude": {"model": "x"}}, "exclude: give a list of tables: [[exclude]]", ""),
+        ({"matrix": "resnet50"}, "matrix = 'resnet50': give a table: [matrix]", ""),
+        ({"engine": "slurm"}, "engine = 'slurm': give a table: [engine]", ""),
+        ({"matrix": {"model": [3]}}, "matrix.model = 3: give a text", ""),
+        ({"matrix": {"batch": ["8"]}}, "matrix.batch = '8': give a whole number", ""),
+        ({"blocks": True}, "blocks = True: give a whole number", ""),
+        ({"blocks": 2.0}, "blocks = 2.0: give a whole number", ""),
+        ({"envelope": {"cpus": 1.5}}, "envelope.cpus = 1.5: ", ""),
+        ({"include": ["x"]}, "include.0 = 'x': give a list of tables: [[include]]", ""),
+        ({"aa": "yes"}, "aa = 'yes': give true or false", ""),
     ],
 )
 def test_what_is_wrong_is_told_with_the_key_the_value_and_the_fix(
@@ -136,6 +147,7 @@ def test_includes_alone_are_a_sweep(sweep: MakeSweep) -> None:
         ({"exclude": [{}]}, "all are excluded"),
         ({"options": {"cache": "cold"}}, "no cell has cache"),
         ({"matrix": {"probe": ["disk"]}}, "no cell has probe"),
+        ({"options": {"model": "alexnet"}}, "options.model is of no cell: the matrix gives model, too"),
     ],
 )
 def test_words_that_change_nothing_are_refused(sweep: MakeSweep, change: dict[str, object], message: str) -> None:

@@ -1,0 +1,44 @@
+"""What a record tells of the processes of a job over several instances."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from suite.cluster import Role
+from suite.environment import Environment
+from suite.parts import Count, Part, Seconds
+
+
+class Link(Part):
+    """From one rank to another over TCP, right before the job."""
+
+    rank: Count
+    """Of the other end."""
+    source_address: str
+    """That the kernel chose: which interface it took."""
+    connect_s: Seconds
+    rate_bits_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Without headers; null where the CPUs are emulated, of which it would tell more."""
+
+
+class Rank(Part):
+    """One process of a cluster's job. Seconds are sums over the measured steps."""
+
+    rank: Count
+    role: Role
+    address: str
+    interface: str
+    environment: Environment
+    throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of a worker."""
+    measured_s: Seconds | None = None
+    data_s: Seconds | None = None
+    compute_s: Seconds | None = None
+    communicate_s: Seconds | None = None
+    """That a step waited for; what went on beside computing is not in it."""
+    sent_bytes: Count | None = None
+    received_bytes: Count | None = None
+    links: list[Link] = []
+    """To every other rank."""
+    clock_offset_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """How far its machine's time of day is ahead of the launcher's; null on one and the same machine."""

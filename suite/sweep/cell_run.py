@@ -1,0 +1,59 @@
+"""A cell of a sweep as a run: its trials are tried again when they fail, and every failed attempt is kept."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from suite.records import TrialRecord
+from suite.store import TRIALS, Run, read_record, write_atomic
+
+
+class CellRun(Run):
+    """A cell's run. A failed trial is tried again until it has failed once more than ``retries``."""
+
+    growing = frozenset({"blocks", "warmup_blocks"})
+
+    def __init__(self, directory: Path, retries: int) -> None:
+        super().__init__(directory)
+        self.retries = retries
+        self._ok: set[str] = set()
+
+    @property
+    def run_id(self) -> str:
+        """Of the sweep and the cell: cells of two sweeps are not one run."""
+        return f"{self.directory.resolve().parent.name}/{self.directory.name}"
+
+    def save(self, record: TrialRecord) -> Path:
+        """A failed attempt is kept beside the trials too, where the next one does not take its place."""
+        if record.outcome.status == "failed":
+            number = self.attempts()[record.trial_id] + 1
+            path = self.directory / "attempts" / f"{record.trial_id}.{number}.json"
+            write_atomic(path, record.model_dump_json(indent=1) + "\n")
+        return super().save(record)
+
+    def attempts(self) -> Counter[str]:
+        """How often each trial has failed."""
+        return Counter(path.name.rsplit(".", 2)[0] for path in (self.directory / "attempts").glob("*.json"))
+
+    def finished(self) -> Iterator[str]:
+        """Those that are ok, and those that have failed often enough."""
+        for path in self.record_files():
+            # A record that is ok stays as it is: it is read once, however many blocks there are.
+            if path.stem not in self._ok and (record := read_record(path)) and record.outcome.status == "ok":
+                self._ok.add(path.stem)
+            if path.stem in self._ok:
+                yield path.stem
+        for trial_id, failed in self.attempts().items():
+            if failed > self.retries and self._recorded(trial_id, failed):
+                yield trial_id
+
+    def _recorded(self, trial_id: str, failed: int) -> bool:
+        """Bring a record back that a kill between writing the attempt and writing the trial has left out."""
+        path = self.directory / TRIALS / f"{trial_id}.json"
+        if not path.exists():
+            write_atomic(path, (self.directory / "attempts" / f"{trial_id}.{failed}.json").read_text())
+        return True
+
+
+Enough = Callable[[CellRun], str | None]
+"""Why a cell needs no further block; None when it does."""
