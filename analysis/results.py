@@ -219,6 +219,8 @@ _SWITCHED = {
     "pinning": "pinning off",
     "isa": "lower vector instructions",
     "disk-cache": "disk cache writeback",
+    "memory-limit": "memory limit off",
+    "disk-limit": "disk limit on",
 }
 
 
