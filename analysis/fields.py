@@ -66,10 +66,15 @@ class _Usage(BaseModel):
         return self.cpu_s, self.peak_memory_bytes, self.disk_read_bytes, self.disk_written_bytes
 
 
+class _CacheUse(BaseModel):
+    llc_load_misses: _Count | None = None
+
+
 class _Resources(BaseModel):
     serving: _Usage | None = None
     worker: _Usage | None = None
     energy_j: dict[str, _Seconds] | None = None
+    cache: _CacheUse | None = None
 
 
 class _DataUse(BaseModel):
@@ -192,6 +197,7 @@ class Apart(BaseModel):
             *(resources.serving or _NOTHING_USED).row(),
             *(resources.worker or _NOTHING_USED).row(),
             sum(resources.energy_j.values()) if resources.energy_j else None,
+            resources.cache.llc_load_misses if resources.cache else None,
             devices if isinstance(devices, int) and devices > 0 else None,
             *(self._data() if self.data_use else _NO_DATA),
             *(self.aggressor, *self._aggressor_rates()),
@@ -239,7 +245,11 @@ def _joined(items: tuple[tuple[str, str], ...]) -> str:
 _NOTHING_SEEN, _NOTHING_KNOWN, _NOTHING_COUNTED, _NOTHING_USED = _Target(), _Conditions(), _Resources(), _Usage()
 _NO_WORK = _NO_DATA = (None,) * 4
 _USAGE = ("cpu_s", "peak_memory_bytes", "disk_read_bytes", "disk_written_bytes")
-USED = (*(f"serving_{name}" for name in _USAGE), *(f"worker_{name}" for name in _USAGE), "energy_j")
+USED = (
+    *(f"serving_{name}" for name in _USAGE),
+    *(f"worker_{name}" for name in _USAGE),
+    *("energy_j", "llc_load_misses"),
+)
 """What a trial cost on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
 COLUMNS = (
     *("run_id", "trial_id", "started_at", "scenario", "data", "profile", "recipe"),

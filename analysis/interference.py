@@ -28,7 +28,8 @@ from suite.sharing import AGGRESSORS
 
 STEP_P99 = Metric("step-p99", "step_p99_s", "s")
 CPU_TIME = Metric("cpu-time", "serving_cpu_s", "s")
-SHARED_METRICS = (METRICS[0], METRICS[1], STEP_P99, CPU_TIME)
+CACHE_MISSES = Metric("llc-misses", "llc_load_misses", "")
+SHARED_METRICS = (METRICS[0], METRICS[1], STEP_P99, CPU_TIME, CACHE_MISSES)
 
 Key = tuple[Job, str, str, str, str]
 """Job, victim, target, ablation (or nothing), aggressor."""

@@ -119,8 +119,9 @@ class Interference:
     """Switched in both; empty where nothing is."""
     aggressor: str
     effects: Mapping[str, Effect]
-    """By the metric's name: throughput, elapsed, step-p99 (the 99th percentile of a trial's steps) and cpu-time. A CPU
-    time that grows less than elapsed means waiting for CPUs; one that grows with it means slower computing."""
+    """By the metric's name: throughput, elapsed, step-p99 (the 99th percentile of a trial's steps), cpu-time and
+    llc-misses. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it means slower
+    computing."""
     noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
     """By the metric's name: what the victim alone shows against itself."""
     kept: Effect | None = None
@@ -223,6 +224,8 @@ _SWITCHED = {
     "pinning": "pinning off",
     "isa": "lower vector instructions",
     "disk-cache": "disk cache writeback",
+    "memory-limit": "memory limit off",
+    "disk-limit": "disk limit on",
 }
 
 

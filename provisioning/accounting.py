@@ -1,6 +1,7 @@
 """The account of a trial: this host's counters, read right before the job is launched and right after it has ended.
 
-Nothing runs in between, except on a host with GPUs (see ``gpu_usage``).
+Nothing runs in between, except on a host with GPUs (see ``gpu_usage``); where the CPUs count cache misses, ``perf``
+sleeps meanwhile (see ``cache_counters``).
 """
 
 import os
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+from provisioning.cache_counters import Counting
 from provisioning.conditions import Host, HostReading
 from provisioning.control_groups import ControlGroup
 from provisioning.energy import Energy, joules, read_energy
@@ -58,6 +60,8 @@ class HostAccount:
         self._host = Host(self._cpus, [ControlGroup.of_process("self"), *groups])
         self._gpus = GpuSampler()
         self._gpus.start()
+        self._counting = Counting(own_cpus(self._nodes, self._victims))
+        self._counting.start()
         self._load_1min = os.getloadavg()[0]
         self._before = self._read()
         self._entering_cpu_s = time.thread_time() - begin_s
@@ -76,7 +80,8 @@ class HostAccount:
             beside = rest(everything, serving)
         gpu_joules, gpus = self._gpus.stop()
         spent = joules(energy_before, energy) | (gpu_joules or {})
-        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus, beside=beside)
+        counted = self._counting.stop()
+        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus, beside=beside, cache=counted)
         sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
         self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
 
@@ -84,6 +89,16 @@ class HostAccount:
         host = self._host.read(time.monotonic(), time.process_time())
         of_victims = self._of_victims.read() if self._of_victims else None
         return host, read_energy(), self._serving.read(), of_victims
+
+
+def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:
+    """This host's CPUs that the victims are pinned to; None where one is not, or where another may run on them."""
+    pinned = [(node in victims, node.facts.get("host_cpus")) for node in nodes]
+    mine = {cpu for victim, cpus in pinned if victim and isinstance(cpus, list) for cpu in cpus}
+    others = {cpu for victim, cpus in pinned if not victim and isinstance(cpus, list) for cpu in cpus}
+    if mine & others or not all(isinstance(cpus, list) for _, cpus in pinned):
+        return None
+    return sorted(mine) or None
 
 
 def rest(everything: Usage, part: Usage) -> Usage:

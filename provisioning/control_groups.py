@@ -1,6 +1,6 @@
 """What a control group of this machine has used, on version 1 and version 2. (``cgroups`` makes groups.)"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +66,20 @@ class ControlGroup:
             sum(int(value) for key, _, value in counted if key == name) for name in ("rbytes", "wbytes")
         )
         return read_bytes, written_bytes
+
+    def disk_limit_bytes_per_s(self, devices: Sequence[str]) -> int | None:
+        """What reads and writes are limited to on each of the devices (``254:0``); None unless it is all the same."""
+        limits = {limit for device in devices for limit in self._disk_limits(device)}
+        return int(limits.pop()) if len(limits) == 1 and "".join(limits).isdigit() else None
+
+    def _disk_limits(self, device: str) -> list[str]:
+        """Of reads and of writes. Version 1 has a file for each, and version 2 a line for each device."""
+        if file := self._file("io", "io.max"):
+            lines = dict(line.split(" ", 1) for line in read(file).splitlines())
+            limits = dict(pair.split("=", 1) for pair in lines.get(device, "").split())
+            return [limits.get(way, "") for way in ("rbps", "wbps")]
+        files = [self._file("blkio", f"blkio.throttle.{way}_bps_device") for way in ("read", "write")]
+        return [dict(line.split() for line in read(file).splitlines()).get(device, "") for file in files]
 
     def throttled_s(self) -> list[float]:
         """How long quotas have held back this group and each group above it that can be seen."""

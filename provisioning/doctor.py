@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from provisioning import accelerator, cgroups
+from provisioning import accelerator, cache_counters, cgroups
 from provisioning.home import home
 from provisioning.images import build
 from provisioning.images.image import current
@@ -69,6 +69,15 @@ def _host(node: LocalNode) -> Iterator[Check]:
     )
     version = cgroups.version(node)
     yield Check(kind="host", name="control-groups", usable=True, evidence=f"memory is governed by version {version}")
+    reason = cache_counters.absent()
+    yield Check(
+        kind="host",
+        name="cache-counters",
+        usable=reason is None,
+        evidence="perf counts the misses of the last-level cache" if reason is None else "tried",
+        reason=reason,
+        remedy=None if reason is None else "records say so; nothing else needs them",
+    )
     place = home()
     while not place.exists():
         place = place.parent

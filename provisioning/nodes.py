@@ -8,6 +8,7 @@ from typing import IO, Protocol, runtime_checkable
 
 from provisioning import ledger
 from provisioning.control_groups import ControlGroup
+from provisioning.disks import BlockDevice
 from provisioning.home import runtime
 from provisioning.processes import LocalProcess
 from suite.errors import CommandError
@@ -82,6 +83,13 @@ class Served:
     """The first process of a container."""
     by_children: bool = True
     """Whether a command in it is a descendant of what this process starts for it; else of a shim or a daemon."""
+
+
+def limit_facts(served: Served | None, limited: Sequence[BlockDevice]) -> dict[str, object]:
+    """What the control group itself says of the limit that was put on these disks; nothing where there is none."""
+    if not (limited and served and served.group):
+        return {}
+    return {"disk_limit_bytes_per_s": served.group.disk_limit_bytes_per_s([disk.number for disk in limited])}
 
 
 @dataclass

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from provisioning import cgroups
 from provisioning.accelerator import Accelerator
 from provisioning.clusters import open_cluster, open_machines
+from provisioning.disks import disks_under
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
@@ -81,11 +83,12 @@ def layers(
         volume=volume,
         pinned=ablation != "pinning",
         direct=ablation != "disk-cache",
+        disks_limited=ablation == "disk-limit",
     )
     writable = volume is not None and volume.writable
     container = ContainerLayer(engine, choices.image.digest, envelope.memory_bytes, choices.gpus, ablation, writable)
     stacks: dict[str, list[Layer]] = {
-        "bare-metal": [bare_metal(choices, envelope, pinned=ablation != "pinning", writable=writable)],
+        "bare-metal": [bare_metal(choices, envelope, ablation, writable=writable)],
         "container": [container],
         "vm": [vm],
         "container-vm": [replace(vm, with_docker=engine.name == "docker"), container],
@@ -93,20 +96,23 @@ def layers(
     return stacks[target]
 
 
-def bare_metal(choices: Choices, envelope: Envelope, *, pinned: bool = True, writable: bool = False) -> Layer:
+def bare_metal(choices: Choices, envelope: Envelope, ablation: str | None = None, *, writable: bool = False) -> Layer:
     """The image's tree entered in place; without root the suite's own environment, named as a substitute."""
     if os.geteuid() == 0 or choices.inventory:
-        return UserlandLayer(envelope, choices.gpus, pinned, writable)
+        return UserlandLayer(envelope, choices.gpus, ablation, writable)
     return OwnEnvironmentLayer(envelope, (sys.executable, str(REPOSITORY)))
 
 
 def refuse_ablations(ablations: Sequence[str], choices: Choices, recipe: str) -> None:
     """Raises RequestError for a switch that would switch nothing."""
     engine = ENGINES[choices.engine]
+    powerless = "without root nothing is limited that could be" if os.geteuid() else ""
     reasons = {
         "rootfs": f"{engine.name} runs the tree in place already" if engine.rootfs == "directory" else "",
         "huge-pages": "the tuned recipe has them already" if recipe == "tuned" else "",
-        "pinning": "without root nothing is limited that could be" if os.geteuid() else "",
+        "pinning": powerless,
+        "memory-limit": powerless,
+        "disk-limit": powerless or _unlimitable(choices.image),
         "disk-cache": ""
         if takes_direct_io(choices.image.file("disk.img"))
         else "the file system of the images allows no other",
@@ -114,6 +120,17 @@ def refuse_ablations(ablations: Sequence[str], choices: Choices, recipe: str) ->
     for name in ablations:
         if reason := reasons.get(name):
             raise RequestError(f"--ablate {name}: {reason}", remedy="leave it out, or change the other option")
+
+
+def _unlimitable(image: Image) -> str:
+    """Why the disk of the image cannot be limited; empty where it can."""
+    if not cgroups.disks_can_be_limited():
+        return "the kernel's block I/O controller is not there"
+    try:
+        disks_under((str(image.tree),))
+    except RequestError as error:
+        return error.message
+    return ""
 
 
 def prepare(

@@ -11,6 +11,8 @@ from suite.errors import RequestError
 _CONTAINERS = ("container", "container-vm")
 _VMS = ("vm", "container-vm")
 _ALL = ("bare-metal", *_CONTAINERS, "vm")
+DISK_LIMIT_BYTES_PER_S = 32 << 20
+"""Of ``disk-limit``: for reading, and as much again for writing."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,18 @@ ABLATIONS = {
             "pinning", "CPUs by count (a quota, unpinned vCPUs) instead of by number", _ALL, ("affinity", "seen_cpus")
         ),
         Ablation("isa", "vector instructions capped to the next lower level", _ALL, ("torch_cpu_capability",)),
+        # A guest's memory is its limit, also of what runs in it.
+        Ablation(
+            "memory-limit",
+            "no memory limit on the instance: page cache and memory of the machine are anyone's",
+            ("bare-metal", "container"),
+            ("seen_memory_bytes",),
+        ),
+        Ablation(
+            "disk-limit",
+            "at most 32 MiB/s read from each disk and 32 MiB/s written to it, by the control group or by QEMU",
+            _ALL,
+        ),
         Ablation("disk-cache", "cache=writeback instead of cache=none for the disks of the VM", _VMS),
     )
 }

@@ -46,6 +46,8 @@ class Environment(Part):
     accelerator: Literal["none", "kvm", "tcg"] | None = None
     hypervisor: str | None = None
     disk: str | None = None
+    disk_limit_bytes_per_s: int | None = None
+    """Of each disk in each direction, as the control group or QEMU says itself; null where there is no one limit."""
     container_engine: Engine | None = None
     cgroup_version: Literal[1, 2] | None = None
     seccomp: Literal["disabled", "strict", "filter"] | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite import __version__
+from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.cluster import cpus_are_shared
 from suite.envelope import Envelope
 from suite.errors import BenchError, MeasurementError
@@ -185,8 +186,15 @@ def envelope_differences(trial: Trial, plan: Envelope, seen: Environment) -> lis
         differences.append(f"pinned to host CPUs {seen.host_cpus} instead of {list(plan.cpus)}")
     if seen.threads != plan.threads:
         differences.append(f"{seen.threads} threads instead of {plan.threads}")
-    if seen.memory_bytes is None or abs(seen.memory_bytes - plan.memory_bytes) > 0.02 * plan.memory_bytes:
+    more_bytes = None if seen.memory_bytes is None else seen.memory_bytes - plan.memory_bytes
+    if trial.ablation == "memory-limit":
+        if more_bytes is None or more_bytes <= 0.02 * plan.memory_bytes:
+            differences.append(f"memory is limited to {seen.memory_bytes} bytes, which it should not be")
+    elif more_bytes is None or abs(more_bytes) > 0.02 * plan.memory_bytes:
         differences.append(f"{seen.memory_bytes} bytes of memory instead of {plan.memory_bytes}")
+    disk_limit = DISK_LIMIT_BYTES_PER_S if trial.ablation == "disk-limit" else None
+    if seen.disk_limit_bytes_per_s != disk_limit:
+        differences.append(f"disks limited to {seen.disk_limit_bytes_per_s} bytes/s instead of {disk_limit}")
     if seen.userland_differences:
         differences.append(f"userland departs from its manifest: {', '.join(seen.userland_differences[:3])}")
     return differences

@@ -17,12 +17,13 @@ from suite.parts import Count, Part, Seconds
 from suite.profiles import Recipe, Workload
 from suite.ranks import Link, Rank
 from suite.sharing import Sharing
-from suite.usage import Conditions, GpuUsage, Resources, Usage
+from suite.usage import CacheUse, Conditions, GpuUsage, Resources, Usage
 
 __all__ = [
     "SCHEMA_VERSION",
     "Aggression",
     "Aggressor",
+    "CacheUse",
     "Conditions",
     "DataUse",
     "Engine",

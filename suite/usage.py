@@ -58,6 +58,21 @@ class GpuUsage(Part):
     peak_memory_bytes: Count | None = None
 
 
+class CacheUse(Part):
+    """By the hardware's own counters, on the host, from the launch to the end. Null where they cannot tell."""
+
+    cpus: list[Count] | None = None
+    """That the loads are of, with all that ran on them: those that the target alone was given."""
+    llc_loads: Count | None = None
+    """Of the last-level cache."""
+    llc_load_misses: Count | None = None
+    memory_read_bytes: Count | None = None
+    """By the memory controllers of the whole host, which serve all jobs."""
+    memory_written_bytes: Count | None = None
+    absent: str | None = None
+    """Why something is null."""
+
+
 class Resources(Part):
     """What the job cost, from outside and from inside.
 
@@ -72,6 +87,7 @@ class Resources(Part):
     energy_j: dict[str, Seconds] | None = None
     """Of the whole host, by counter: ``package-0``, ``dram-0`` (RAPL), ``gpu-0`` (NVML). They do not overlap."""
     gpus: list[GpuUsage] | None = None
+    cache: CacheUse | None = None
     beside: Usage | None = None
     """What served the instances beside the victim's, while the victim ran: CPU time; ``serving`` is then the victim's
     alone."""

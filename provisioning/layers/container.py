@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from provisioning import ledger
 from provisioning.control_groups import ControlGroup
+from provisioning.disks import disks_under
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached, host_network
 from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
-from provisioning.nodes import Served, WrappedNode, kept
+from provisioning.nodes import Served, WrappedNode, kept, limit_facts
 from provisioning.volumes import MOUNT
 from suite.envelope import format_cpu_list
 from suite.errors import RequestError
@@ -57,7 +58,7 @@ class ContainerLayer:
             image=self.image,
             tree=node.userland,
             cpus=format_cpu_list(node.cpus),
-            memory_bytes=self.memory_bytes,
+            memory_bytes=None if self.ablation == "memory-limit" and node.local else self.memory_bytes,
             limits=_hard_limits(node),
             gpus=self.gpus,
             edits=edits_for(node, self.gpus if engine.name == "runc" else ()),
@@ -66,6 +67,9 @@ class ContainerLayer:
             network=host_network(engine.name, None) if self.ablation == "network" else self.network,
             bound_tree=self.ablation == "rootfs",
             by_count=self.ablation == "pinning" and node.local,
+            limited_disks=disks_under((node.userland, node.data))
+            if self.ablation == "disk-limit" and node.local
+            else (),
         )
         with ExitStack() as stack:
             if node.local:
@@ -83,6 +87,7 @@ class ContainerLayer:
             def wrap(argv: Sequence[str]) -> list[str]:
                 return [*enter, *argv]
 
+            served = _served(engine, node, spec.name) if node.local else None
             yield WrappedNode(
                 parent=node,
                 wrap=wrap,
@@ -91,8 +96,8 @@ class ContainerLayer:
                 cpus=node.cpus,
                 local=False,
                 data=MOUNT if node.data else None,
-                facts=_facts(spec, engine, version, self.plug),
-                served=_served(engine, node, spec.name) if node.local else None,
+                facts={**_facts(spec, engine, version, self.plug), **limit_facts(served, spec.limited_disks)},
+                served=served,
             )
 
 

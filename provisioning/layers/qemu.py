@@ -9,6 +9,7 @@ from typing import Any
 from qemu.qmp import QMPClient, QMPError
 
 from provisioning.accelerator import QEMU, Accelerator
+from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.envelope import format_cpu_list
 
 CONSOLE = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
@@ -24,6 +25,8 @@ class Disk:
     readonly: bool = True
     discard_writes: bool = False
     """Writes go to a temporary file that is gone with QEMU."""
+    limited: bool = False
+    """Whether it is throttled to ``DISK_LIMIT_BYTES_PER_S`` in each direction."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,10 @@ def qemu_argv(spec: VmSpec, machine: str = "x86_64") -> list[str]:
 def _disk(number: int, disk: Disk) -> list[str]:
     options = [f"file={_escaped(disk.path)}", "if=none", f"id=disk{number}", "format=raw"]
     options += ["cache=none", "aio=native"] if disk.direct else ["cache=writeback", "aio=threads"]
+    if disk.limited:
+        # One group: a machine's disks lie on one of the host's, and share its limit.
+        options += [f"throttling.bps-{way}={DISK_LIMIT_BYTES_PER_S}" for way in ("read", "write")]
+        options += ["throttling.group=disks"]
     options += ["snapshot=on"] if disk.discard_writes else [f"readonly={'on' if disk.readonly else 'off'}"]
     return ["-drive", ",".join(options), "-device", f"virtio-blk-pci,drive=disk{number},iothread=disks"]
 
@@ -114,6 +121,13 @@ def execute(socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is wha
 def vcpu_threads(socket: str) -> list[int]:
     """The host's thread number of each virtual CPU, in order."""
     return [cpu["thread-id"] for cpu in sorted(execute(socket, "query-cpus-fast"), key=lambda cpu: cpu["cpu-index"])]
+
+
+def disk_limit_bytes_per_s(socket: str) -> int | None:
+    """What reading and writing are throttled to on each disk; None unless it is all the same."""
+    inserted = [device["inserted"] for device in execute(socket, "query-block") if "inserted" in device]
+    limits = {disk[way] for disk in inserted for way in ("bps_rd", "bps_wr")}
+    return (limits.pop() or None) if len(limits) == 1 else None  # QEMU says 0 where there is no limit
 
 
 def end(socket: str) -> bool:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from provisioning import cgroups, ledger
 from provisioning.control_groups import ControlGroup
+from provisioning.disks import disks_under
 from provisioning.gpus import NO_EDITS, Edits, edits_for
 from provisioning.lab.containers import undone
-from provisioning.nodes import Served, WrappedNode
+from provisioning.nodes import Served, WrappedNode, limit_facts
 from provisioning.volumes import MOUNT
 from suite.envelope import Envelope, format_cpu_list
 from suite.errors import RequestError
@@ -41,7 +42,7 @@ class UserlandLayer:
 
     envelope: Envelope
     gpus: tuple[str, ...] = ()
-    pinned: bool = True
+    ablation: str | None = None
     writable: bool = False
     """Whether the data volume may be written."""
     name: str = "userland"
@@ -57,11 +58,18 @@ class UserlandLayer:
                 stack.enter_context(ledger.holding("cgroup", group))
             else:
                 stack.enter_context(undone(node, cgroups.remove_argv(group)))
-            enter = cgroups.create(node, group, self.envelope, pinned=self.pinned)
-            if self.pinned:
+            pinned = self.ablation != "pinning"
+            disks = disks_under((tree, node.data)) if self.ablation == "disk-limit" else ()
+            limited = self.ablation != "memory-limit"
+            enter = cgroups.create(
+                node, group, self.envelope, pinned=pinned, memory_limited=limited, limited_disks=disks
+            )
+            if pinned:
                 enter += taskset(self.envelope)
             data = (node.data, self.writable) if node.data else None
             enter += chroot_argv(tree, edits_for(node, self.gpus), data)
+
+            served = Served(group=ControlGroup.named(group))
 
             def wrap(argv: Sequence[str]) -> list[str]:
                 return [*enter, *argv]
@@ -74,8 +82,8 @@ class UserlandLayer:
                 cpus=node.cpus,
                 local=node.local,
                 data=MOUNT if node.data else None,
-                facts={} if self.pinned else {"host_cpus": None},
-                served=Served(group=ControlGroup.named(group)),
+                facts={**({} if pinned else {"host_cpus": None}), **limit_facts(served, disks)},
+                served=served,
             )
             inside.run(["true"])
             yield inside

@@ -51,6 +51,8 @@ class VmLayer:
     pinned: bool = True
     direct: bool = True
     """Whether its disks bypass the page cache of this machine, where their file system allows it."""
+    disks_limited: bool = False
+    """Whether QEMU throttles them."""
     name: str = "vm"
 
     @contextmanager
@@ -82,7 +84,8 @@ class VmLayer:
         if self.volume and self.volume.disk:
             disks.append(self._disk(self.volume.disk, writable=self.volume.writable))
         if self.with_docker:
-            disks.append(qemu.Disk(str(docker_store(self.image, lambda _: None)), direct=False, discard_writes=True))
+            store = str(docker_store(self.image, lambda _: None))
+            disks.append(qemu.Disk(store, direct=False, discard_writes=True, limited=self.disks_limited))
         return qemu.VmSpec(
             name=directory.name,
             accelerator=self.accelerator,
@@ -124,7 +127,8 @@ class VmLayer:
         }
 
     def _disk(self, path: Path, *, writable: bool = False) -> qemu.Disk:
-        return qemu.Disk(str(path), direct=self.direct and qemu.takes_direct_io(path), readonly=not writable)
+        direct = self.direct and qemu.takes_direct_io(path)
+        return qemu.Disk(str(path), direct=direct, readonly=not writable, limited=self.disks_limited)
 
     def _node(self, node: Node, spec: qemu.VmSpec, access: ssh.SshAccess) -> Node:
         direct = spec.disks[0].direct
@@ -143,6 +147,7 @@ class VmLayer:
             facts={
                 "accelerator": self.accelerator,
                 "host_cpus": list(spec.cpus) if self.pinned else None,
+                "disk_limit_bytes_per_s": qemu.disk_limit_bytes_per_s(spec.qmp),
                 "disk": f"virtio-blk raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
             },
             data=MOUNT if self.volume else None,

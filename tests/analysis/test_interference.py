@@ -17,7 +17,7 @@ from analysis.report import write_report
 from analysis.results import Comparison, Interference
 from analysis.tables import as_json, as_markdown
 from analysis.warnings import FailedTrials
-from suite.records import Aggression, Aggressor, Conditions, Environment, Resources, Steps, Usage
+from suite.records import Aggression, Aggressor, CacheUse, Conditions, Environment, Resources, Steps, Usage
 from suite.sharing import Sharing
 from tests.analysis.conftest import Save
 
@@ -52,11 +52,18 @@ def victim(save: Save, target: str, aggressor: str | None, speed: float, block: 
         throughput_images_per_s=speed,
         elapsed_s=200 / speed,
         steps=Steps(elapsed_s=steps, data_s=[0.0] * 100, compute_s=steps),
-        resources=Resources(serving=Usage(cpu_s=100 / speed**0.5)),
+        resources=Resources(serving=Usage(cpu_s=100 / speed**0.5), cache=_cache(target, speed)),
         conditions=Conditions(interval_s=10.0, steal_s=0.4 if aggressor else 0.2, other_cpu_s=0.0),
         trial_id=f"{target}-{aggressor}-{block}-{changes.get('replica', 0)}-{changes.get('model', '')}",
         **changes,
     )
+
+
+def _cache(target: str, speed: float) -> CacheUse:
+    """A host that counts what it can tell of bare metal alone."""
+    if target != "bare-metal":
+        return CacheUse(absent="not supported")
+    return CacheUse(cpus=[0], llc_loads=10**9, llc_load_misses=round(10**8 / speed**2))
 
 
 def sweep(save: Save, blocks: int = 8, **changes: Any) -> None:
@@ -85,6 +92,10 @@ def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(tmp_pa
         assert effects[key]["elapsed"].ratio == pytest.approx(1 / share, rel=0.01)
         assert effects[key]["step-p99"].ratio == pytest.approx(1 / share, rel=0.01)
         assert effects[key]["cpu-time"].ratio == pytest.approx(1 / share**0.5, rel=0.01)
+        misses = effects[key].get("llc-misses")
+        assert (misses is None) == (key[0] == "vm"), "what was not counted is absent"
+        if misses:
+            assert misses.ratio == pytest.approx(1 / share**2, rel=0.02)
         verdict = effects[key]["throughput"].verdict
         assert verdict
         assert verdict.name == "slower"

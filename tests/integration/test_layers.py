@@ -1,6 +1,7 @@
 """The contract of a node, held by every real layer on every real node; and what each layer must enforce."""
 
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,8 +16,9 @@ from provisioning.layers.engines import ENGINES
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
+from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.errors import CommandError
-from suite.interfaces import Node, open_stack
+from suite.interfaces import Layer, Node, open_stack
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 
 pytestmark = pytest.mark.integration
@@ -41,7 +43,7 @@ def guest() -> Iterator[Node]:
     require("target", "vm")
     docker_store(image, print)
     accelerator, _ = choose("auto")
-    layer = VmLayer(image, accelerator, ENVELOPE, with_docker=True)
+    layer = VmLayer(image, accelerator, ENVELOPE, with_docker=True, disks_limited=True)
     with local_node(ENVELOPE.cpus, str(image.tree)) as host, layer.opened(host) as node:
         yield node
 
@@ -136,6 +138,52 @@ def test_memory_beyond_the_limit_is_not_given(node: Node) -> None:
         pytest.skip("of a guest the machine's memory is the limit, and ending its processes could end sshd")
     hungry = f"x = bytearray({ENVELOPE.memory_bytes + (1 << 28)}); print(len(x))"
     assert node.run(["python3", "-c", f"import os; {hungry}"], check=False, timeout_s=240).returncode != 0
+
+
+@pytest.mark.parametrize("what", ["bare-metal", *ENGINES])
+def test_limits_that_are_switched_are_those_of_the_kernel(request: pytest.FixtureRequest, what: str) -> None:
+    require_root()
+    image = require_image()
+    if what == "docker":
+        request.getfixturevalue("docker_socket")
+    elif what != "bare-metal":
+        require("engine", what)
+
+    def layer(ablation: str) -> Layer:
+        if what == "bare-metal":
+            return UserlandLayer(ENVELOPE, ablation=ablation)
+        return ContainerLayer(ENGINES[what], image.digest, ENVELOPE.memory_bytes, ablation=ablation)
+
+    with local_node(ENVELOPE.cpus, str(image.tree)) as host:
+        if what == "docker":
+            ENGINES[what].prepare(host, image.digest, str(image.file("oci.tar")))
+        with layer("memory-limit").opened(host) as inside:
+            assert _memory_bytes(inside) > 1.02 * ENVELOPE.memory_bytes
+            assert "disk_limit_bytes_per_s" not in inside.facts
+        with layer("disk-limit").opened(host) as inside:
+            assert _memory_bytes(inside) == ENVELOPE.memory_bytes
+            assert inside.facts["disk_limit_bytes_per_s"] == DISK_LIMIT_BYTES_PER_S
+            large = inside.run(["find", "/usr", "/opt", "-size", "+90M", "-name", "*.so*"]).stdout.split()[0]
+            assert _read_direct_s(inside, large) > 1.0
+
+
+def test_qemu_throttles_the_disks_of_a_guest(guest: Node) -> None:
+    assert guest.facts["disk_limit_bytes_per_s"] == DISK_LIMIT_BYTES_PER_S
+    assert _read_direct_s(guest, "/dev/vda") > 1.0
+
+
+def _memory_bytes(node: Node) -> int:
+    """As the worker's attestation sees it."""
+    asked = "from pathlib import Path; from scenarios.worker.memory import memory; print(memory(Path('/proc'))[0])"
+    python, path = node.python
+    return int(node.run(["env", f"PYTHONPATH={path}", python, "-c", asked]).stdout)
+
+
+def _read_direct_s(node: Node, file: str) -> float:
+    """How long it takes to read 64 MiB, past every page cache: twice what the limit lets through in a second."""
+    begin_s = time.monotonic()
+    node.run(["dd", f"if={file}", "of=/dev/null", "bs=1M", "count=64", "iflag=direct"])
+    return time.monotonic() - begin_s
 
 
 def test_a_guest_has_another_kernel_and_one_way_in(guest: Node) -> None:

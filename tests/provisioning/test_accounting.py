@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provisioning import processes, serving
-from provisioning.accounting import HostAccount, rest
+from provisioning.accounting import HostAccount, own_cpus, rest
 from provisioning.control_groups import ControlGroup
 from provisioning.nodes import LocalNode, Served, WrappedNode
 from provisioning.serving import NOTHING, Reading, Serving, network_bytes, peak_memory_bytes, process_used
@@ -43,6 +43,8 @@ def test_a_job_that_ended_is_counted_with_all_that_it_used(node: LocalNode) -> N
     assert account.resources is not None
     assert account.resources.serving is not None
     assert account.resources.worker is None
+    assert account.resources.cache is not None
+    assert account.resources.cache.absent, "of this place it is not known which CPUs it has"
     assert account.resources.serving.cpu_s == pytest.approx(BURN_S, abs=0.2)
     assert account.resources.serving.minor_faults
     assert account.conditions is not None
@@ -98,6 +100,17 @@ def test_a_place_of_which_nothing_is_known_has_children_only(fake_node: Callable
 def test_the_innermost_layer_that_knows_says_how_the_target_is_served(node: LocalNode) -> None:
     served = Served(main_pid=None, by_children=False)
     assert Serving.of([place(place(node, served))]).served == [served]
+
+
+def test_the_victims_own_cpus_are_those_that_nobody_else_may_use(fake_node: Callable[..., Any]) -> None:
+    victim, other, free = (fake_node() for _ in range(3))
+    victim.facts, other.facts, free.facts = {"host_cpus": [1, 0]}, {"host_cpus": [2]}, {"host_cpus": None}
+    assert own_cpus([victim, other], [victim]) == [0, 1]
+    assert own_cpus([victim, other], [victim, other]) == [0, 1, 2]
+    assert own_cpus([victim, free], [victim]) is None, "an aggressor by quota may run anywhere"
+    assert own_cpus([free], [free]) is None
+    other.facts = {"host_cpus": [1]}
+    assert own_cpus([victim, other], [victim]) is None
 
 
 # ------------------------------------------------------------------------------------- how the parts are put together

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioning.accelerator import QEMU
+from provisioning.disks import BlockDevice
 from provisioning.gpus import Device, Edits
 from provisioning.layers.engines import ENGINES, docker, podman
 from provisioning.layers.engines.base import SLEEPER, ContainerSpec, image_reference
@@ -39,6 +40,7 @@ CONTAINER = ContainerSpec(
     memory_bytes=2 * GIB,
     limits=(("nofile", 20000), ("nproc", 1000)),
 )
+DISK = BlockDevice("/dev/sda", "8:0")
 RUN_ARGV = {"docker": docker.run_argv, "podman": podman.run_argv}
 
 
@@ -85,6 +87,11 @@ def test_the_guest_is_reached_through_the_loopback_alone_and_reaches_nobody() ->
         (Disk("/d", readonly=False), {"cache=none", "aio=native", "readonly=off"}),
         (Disk("/d", direct=False), {"cache=writeback", "aio=threads", "readonly=on"}),
         (Disk("/d", direct=False, discard_writes=True), {"cache=writeback", "aio=threads", "snapshot=on"}),
+        (
+            Disk("/d", limited=True),
+            {"cache=none", "aio=native", "readonly=on", "throttling.group=disks"}
+            | {f"throttling.bps-{way}=33554432" for way in ("read", "write")},
+        ),
     ],
 )
 def test_a_disk_is_raw_and_direct_where_the_host_can(disk: Disk, options: set[str]) -> None:
@@ -160,6 +167,16 @@ def test_each_switch_changes_its_own_property_and_nothing_else(engine: str) -> N
     by_count = RUN_ARGV[engine](replace(CONTAINER, by_count=True))
     assert (values(by_count, "--cpus"), values(by_count, "--cpuset-cpus")) == (["2"], [])
     assert (values(plain, "--cpus"), values(plain, "--mount"), values(plain, "--network")) == ([], [], ["none"])
+    unlimited = RUN_ARGV[engine](replace(CONTAINER, memory_bytes=None))
+    assert [word for word in plain if word not in unlimited] == [
+        "--memory",
+        str(2 * GIB),
+        "--memory-swap",
+        str(2 * GIB),
+    ]
+    throttled = RUN_ARGV[engine](replace(CONTAINER, limited_disks=(DISK,)))
+    added = [word for word in throttled if word not in plain]
+    assert added == [f"--device-{way}-bps=/dev/sda:33554432" for way in ("read", "write")]
 
 
 @pytest.mark.parametrize("engine", RUN_ARGV)
@@ -275,6 +292,13 @@ def test_each_switch_changes_its_own_property_of_a_bundle() -> None:
     assert {"type": "network", "path": "/run/netns/n1"} in namespaces
     cpu = bundle_config(replace(CONTAINER, by_count=True), {})["linux"]["resources"]["cpu"]
     assert cpu == {"quota": 200_000, "period": 100_000}
+    usual = plain["linux"]["resources"]
+    unlimited = bundle_config(replace(CONTAINER, memory_bytes=None), {})["linux"]["resources"]
+    assert {**unlimited, "memory": usual["memory"]} == usual
+    assert "memory" not in unlimited
+    throttled = bundle_config(replace(CONTAINER, limited_disks=(DISK,)), {})["linux"]["resources"]
+    rates = [{"major": 8, "minor": 0, "rate": 33554432}]
+    assert throttled == {**usual, "blockIO": {"throttleReadBpsDevice": rates, "throttleWriteBpsDevice": rates}}
 
 
 @pytest.mark.parametrize(("writable", "mode"), [(False, "ro"), (True, "rw")])

@@ -24,6 +24,8 @@ def version_1(tmp_path: Path) -> Path:
             "memory/job/memory.max_usage_in_bytes": "4096\n",
             "memory/job/memory.stat": "pgfault 10\npgmajfault 3\ntotal_pgfault 90\n",
             "blkio/job/blkio.throttle.io_service_bytes": "8:0 Read 100\n8:0 Write 7\n8:16 Read 20\nTotal 127\n",
+            "blkio/job/blkio.throttle.read_bps_device": "8:0 100\n8:16 100\n8:32 100\n",
+            "blkio/job/blkio.throttle.write_bps_device": "8:0 100\n8:16 100\n8:32 200\n",
             "cpu/job/cpu.stat": "nr_periods 4\nthrottled_time 2000000000\n",
             "cpu/cpu.stat": "nr_periods 4\nthrottled_time 500000000\n",
         },
@@ -40,6 +42,7 @@ def version_2(tmp_path: Path) -> Path:
             "job/memory.peak": "4096\n",
             "job/memory.stat": "anon 1\npgfault 10\npgmajfault 3\n",
             "job/io.stat": "8:0 rbytes=100 wbytes=7 rios=1 wios=1 dbytes=0 dios=0\n8:16 rbytes=20 wbytes=0\n",
+            "job/io.max": "8:0 rbps=100 wbps=100 riops=max wiops=max\n8:16 rbps=100 wbps=100\n8:32 rbps=max wbps=9\n",
             "cpu.stat": "usage_usec 99\n",
         },
     )
@@ -52,6 +55,16 @@ def test_version_1_tells_cpu_memory_faults_and_what_was_read(version_1: Path) ->
     assert group.faults() == (7, 3)
     assert group.disk_bytes() == (120, None), "what goes through the cache is written by nobody's group"
     assert group.throttled_s() == [2.0, 0.5], "its own, and that of the group above it"
+
+
+@pytest.mark.parametrize("version", ["version_1", "version_2"])
+def test_a_limit_of_disks_is_told_where_it_is_one(version: str, request: pytest.FixtureRequest) -> None:
+    group = ControlGroup(ControlGroup.named("job").paths, request.getfixturevalue(version))
+    assert group.disk_limit_bytes_per_s(["8:0", "8:16"]) == 100
+    assert group.disk_limit_bytes_per_s(["8:0", "8:32"]) is None
+    assert group.disk_limit_bytes_per_s(["8:0", "8:48"]) is None, "not limited at all"
+    assert group.disk_limit_bytes_per_s(["8:48"]) is None
+    assert group.disk_limit_bytes_per_s([]) is None
 
 
 def test_version_2_tells_the_same_and_what_was_written(version_2: Path) -> None:

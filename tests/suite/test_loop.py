@@ -243,3 +243,20 @@ GIVEN = {"cpus": [0, 1], "threads": 2, "memory_bytes": ENVELOPE.memory_bytes}
 def test_each_departure_from_the_envelope_is_named(seen: dict[str, object], differences: list[str]) -> None:
     trial = next(make_plan().trials())
     assert envelope_differences(trial, trial.envelope, Environment.model_validate({**GIVEN, **seen})) == differences
+
+
+@pytest.mark.parametrize(
+    ("ablation", "seen", "differences"),
+    [
+        ("memory-limit", {"memory_bytes": 2 * ENVELOPE.memory_bytes}, []),
+        ("memory-limit", {}, ["memory is limited to 2147483648 bytes, which it should not be"]),
+        ("disk-limit", {"disk_limit_bytes_per_s": 32 << 20}, []),
+        ("disk-limit", {}, ["disks limited to None bytes/s instead of 33554432"]),
+        (None, {"disk_limit_bytes_per_s": 32 << 20}, ["disks limited to 33554432 bytes/s instead of None"]),
+    ],
+)
+def test_a_limit_that_was_switched_must_be_seen_switched(
+    ablation: str | None, seen: dict[str, object], differences: list[str]
+) -> None:
+    trial = next(make_plan().trials()).model_copy(update={"ablation": ablation})
+    assert envelope_differences(trial, trial.envelope, Environment.model_validate({**GIVEN, **seen})) == differences

@@ -7,6 +7,7 @@ open is a node like every other.
 from dataclasses import dataclass
 from typing import Protocol
 
+from provisioning.disks import BlockDevice
 from provisioning.gpus import NO_EDITS, Edits
 from suite.envelope import parse_cpu_list
 from suite.interfaces import Node
@@ -31,7 +32,8 @@ class ContainerSpec:
     """The unpacked tree on the node."""
     cpus: str
     """In the notation of the kernel: ``0-1``. With ``by_count`` as many CPUs, any of them."""
-    memory_bytes: int
+    memory_bytes: int | None
+    """None: no limit."""
     limits: tuple[tuple[str, int], ...] = ()
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
     gpus: tuple[str, ...] = ()
@@ -44,6 +46,8 @@ class ContainerSpec:
     bound_tree: bool = False
     """Whether the tree's programs and libraries are bound in place of what the engine's overlay shows of them."""
     by_count: bool = False
+    limited_disks: tuple[BlockDevice, ...] = ()
+    """Of the node: read from and written to at ``DISK_LIMIT_BYTES_PER_S`` at most."""
 
     @property
     def cpu_count(self) -> int:

@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Sequence
 
 from provisioning.layers.engines.base import BOUND, SLEEPER, TMPFS, ContainerSpec
+from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.errors import BenchError, CommandError
 from suite.interfaces import Node
 
@@ -14,7 +15,10 @@ def run_argv(
     """``docker run`` or ``podman run`` with the envelope, and without any privilege that training does not need."""
     tmpfs = [word for place in TMPFS for word in ("--tmpfs", f"{place}:rw,exec")]
     limits = ["--cpus", str(spec.cpu_count)] if spec.by_count else ["--cpuset-cpus", spec.cpus]
-    limits += ["--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
+    memory = str(spec.memory_bytes)
+    limits += [] if spec.memory_bytes is None else ["--memory", memory, "--memory-swap", memory]
+    for disk in spec.limited_disks:
+        limits += [f"--device-{way}-bps={disk.path}:{DISK_LIMIT_BYTES_PER_S}" for way in ("read", "write")]
     limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]
     least = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     least += ["--network", spec.network or "none"]

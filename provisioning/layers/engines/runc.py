@@ -10,6 +10,7 @@ from provisioning.cgroups import PERIOD_US
 from provisioning.layers.engines.base import SLEEPER, TMPFS, ContainerSpec
 from provisioning.layers.engines.seccomp import PROFILE, bundle_profile
 from provisioning.nodes import write_file
+from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.interfaces import Node
 
@@ -101,11 +102,7 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
         "linux": {
             "namespaces": _namespaces(spec),
             "cgroupsPath": f"/{spec.name}",
-            "resources": {
-                "cpu": _cpu(spec),
-                "memory": {"limit": spec.memory_bytes, "swap": spec.memory_bytes},
-                "devices": _device_rules(spec),
-            },
+            "resources": {"cpu": _cpu(spec), **_limits(spec), "devices": _device_rules(spec)},
             "devices": _devices(spec),
             **({"seccomp": seccomp} if spec.seccomp else {}),
             "maskedPaths": list(MASKED),
@@ -150,6 +147,17 @@ def _namespaces(spec: ContainerSpec) -> list[dict[str, str]]:
 
 def _cpu(spec: ContainerSpec) -> dict[str, Any]:
     return {"quota": spec.cpu_count * PERIOD_US, "period": PERIOD_US} if spec.by_count else {"cpus": spec.cpus}
+
+
+def _limits(spec: ContainerSpec) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    if spec.memory_bytes is not None:
+        limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
+    if spec.limited_disks:
+        numbers = [disk.major_minor for disk in spec.limited_disks]
+        rates = [{"major": major, "minor": minor, "rate": DISK_LIMIT_BYTES_PER_S} for major, minor in numbers]
+        limits["blockIO"] = {f"throttle{way}BpsDevice": rates for way in ("Read", "Write")}
+    return limits
 
 
 def _devices(spec: ContainerSpec) -> list[dict[str, Any]]:

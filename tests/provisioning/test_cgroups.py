@@ -1,0 +1,68 @@
+"""What a control group of bare metal is told, on both versions; and what an ablation leaves out or adds."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning import cgroups
+from provisioning.disks import BlockDevice
+from suite.envelope import GIB, Envelope
+from suite.interfaces import Completed
+
+ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
+DISK = BlockDevice("/dev/sda", "8:0")
+LIMIT = 32 << 20
+
+
+def settings(fake_node: Callable[..., Any], kind: str, **options: Any) -> tuple[str, Mapping[str, str]]:
+    """The controllers, and what each file is set to."""
+    node = fake_node({("stat",): Completed(0, f"{kind}\n", ""), ("cat",): Completed(0, "0-3\n", "")})
+    words = cgroups.create(node, "job", ENVELOPE, **options)
+    controllers = words[-1].partition(":")[0]
+    assert ["cgcreate", "-g", words[-1]] in node.ran
+    said = [argv[2].partition("=") for argv in node.ran if argv[0] == "cgset"]
+    return controllers, {key: value for key, _, value in said}
+
+
+@pytest.mark.parametrize(
+    ("kind", "memory"),
+    [
+        ("tmpfs", {"memory.limit_in_bytes": str(GIB)}),
+        ("cgroup2fs", {"memory.max": str(GIB), "memory.swap.max": "0"}),
+    ],
+)
+def test_memory_is_limited_unless_that_is_switched_off(
+    fake_node: Callable[..., Any], kind: str, memory: dict[str, str]
+) -> None:
+    _, usual = settings(fake_node, kind)
+    _, lifted = settings(fake_node, kind, memory_limited=False)
+    assert usual == {"cpuset.cpus": "0-1", "cpuset.mems": "0-3", **memory}
+    assert lifted == {"cpuset.cpus": "0-1", "cpuset.mems": "0-3"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "controller", "files"),
+    [
+        ("tmpfs", "blkio", {f"blkio.throttle.{way}_bps_device": f"8:0 {LIMIT}" for way in ("read", "write")}),
+        ("cgroup2fs", "io", {"io.max": f"8:0 rbps={LIMIT} wbps={LIMIT}"}),
+    ],
+)
+def test_disks_are_limited_by_the_controller_of_the_version(
+    fake_node: Callable[..., Any], kind: str, controller: str, files: dict[str, str]
+) -> None:
+    usual_controllers, usual = settings(fake_node, kind)
+    controllers, limited = settings(fake_node, kind, limited_disks=(DISK,))
+    assert controllers.split(",") == [*usual_controllers.split(","), controller]
+    assert limited == {**usual, **files}
+
+
+def test_disks_can_be_limited_where_the_controller_is(tmp_path: Path) -> None:
+    assert not cgroups.disks_can_be_limited(tmp_path)
+    (tmp_path / "blkio").mkdir()
+    assert cgroups.disks_can_be_limited(tmp_path)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    assert not cgroups.disks_can_be_limited(tmp_path), "version 2 governs"
+    (tmp_path / "cgroup.controllers").write_text("cpu io memory\n")
+    assert cgroups.disks_can_be_limited(tmp_path)
