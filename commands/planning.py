@@ -112,8 +112,10 @@ def data_of(options: Options) -> tuple[str, Dataset | None]:
 
     real = options["scenario"] == "real"
     given = options["data"] or (GENERATED if real else SYNTHETIC)
+    if options["data_disk"] and given == SYNTHETIC:
+        raise RequestError("--data-disk is about a data set", remedy="use --scenario real")
     if options["scenario"] == "distributed":
-        return resolve(given, home()) if given != SYNTHETIC else (given, None)
+        return _on_disk(options, *resolve(given, home())) if given != SYNTHETIC else (given, None)
     if real == (given == SYNTHETIC):
         scenario = "synthetic" if real else "real"
         raise RequestError(
@@ -121,7 +123,18 @@ def data_of(options: Options) -> tuple[str, Dataset | None]:
         )
     if not real and options["cache"]:
         raise RequestError("--cache is about a data set", remedy="use --scenario real")
-    return resolve(given, home()) if real else (given, None)
+    return _on_disk(options, *resolve(given, home())) if real else (given, None)
+
+
+def _on_disk(options: Options, name: str, dataset: Dataset) -> tuple[str, Dataset]:
+    """The data set on the device that the user has put it on. Raises RequestError where it is not there."""
+    from provisioning import data_device
+
+    if options["data_disk"]:
+        device = str(Path(options["data_disk"]).absolute())
+        data_device.check(device, dataset, f"{name}:{dataset.directory}")
+        dataset = dataset.model_copy(update={"device": device})
+    return name, dataset
 
 
 def plan_of(
@@ -330,6 +343,8 @@ def _scenario_options(options: Options) -> dict[str, str]:
         chosen |= {"copies": str(options["copies"] or 1), "bare_metal_cpus": options["bare_metal_cpus"]}
         if options["aggressor_batch"]:
             chosen["aggressor_batch"] = str(options["aggressor_batch"])
+    if options["data_disk"]:
+        chosen["data_disk"] = str(Path(options["data_disk"]).absolute())
     if job := options["fio_job"]:
         chosen["fio_job"] = hashlib.sha256(job.encode()).hexdigest()
     return chosen
