@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning import ledger
@@ -25,10 +25,12 @@ VMS = frozenset(("vm", "container-vm"))
 
 @dataclass(frozen=True)
 class Volume:
-    """``disk`` is the raw disk for a VM; None for targets that need none."""
+    """``disk`` is the raw disk for a VM; None where the directory itself is what the target is given."""
 
     directory: Path
     disk: Path | None = None
+    layer: Path | None = None
+    """An empty directory of the suite's, on its disk, for what goes into a layer of the container's own."""
     writable: bool = False
     same_device: bool = True
     """Whether disk and directory lie on one device of this machine."""
@@ -38,8 +40,9 @@ class Volume:
 def volume_of(trial: Trial) -> Iterator[Volume | None]:
     """What the trial needs, for as long as it lasts."""
     if trial.dataset:
-        with _data(trial.dataset, with_disk=trial.target in VMS) as volume:
-            yield volume
+        with_disk = trial.target in VMS and trial.ablation != "virtiofs"
+        with _data(trial.dataset, with_disk=with_disk) as volume, _layer(trial.ablation == "data-layer") as layer:
+            yield replace(volume, layer=layer)
     elif trial.scratch_bytes:
         with _scratch(trial.scratch_bytes, with_disk=trial.target in VMS) as volume:
             yield volume
@@ -61,6 +64,17 @@ def _data(dataset: Dataset, *, with_disk: bool) -> Iterator[Volume]:
 
 
 @contextmanager
+def _layer(wanted: bool) -> Iterator[Path | None]:
+    if not wanted:
+        yield None
+        return
+    place = state("scratch") / secrets.token_hex(6)
+    with ledger.holding("directory", str(place)):
+        place.mkdir()
+        yield place
+
+
+@contextmanager
 def _mounted(device: str) -> Iterator[Path]:
     """A block device of the user's, read-only on this machine. Without a journal nothing is replayed onto it."""
     place = runtime() / f"data-{secrets.token_hex(6)}"
@@ -79,7 +93,7 @@ def _device(path: Path) -> int:
 @contextmanager
 def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
     place = state("scratch") / secrets.token_hex(6)
-    _check_room(place.parent, size_bytes)
+    check_room(place.parent, size_bytes)
     with ledger.holding("directory", str(place)):
         directory = place / "directory"
         directory.mkdir(parents=True)
@@ -107,7 +121,7 @@ def prepare_disk(dataset: Dataset, note: Callable[[str], None]) -> None:
     if disk.exists() or dataset.device:
         return
     note(f"packing the data set as a disk for VMs: {dataset.images} images, {dataset.size_bytes / 1e9:.1f} GB")
-    _check_room(disk.parent, packed_bytes(dataset))
+    check_room(disk.parent, packed_bytes(dataset))
     _make_disk(Path(dataset.directory), disk, packed_bytes(dataset), allocated=False, inodes=inodes_of(dataset))
 
 
@@ -140,10 +154,11 @@ def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool,
         temporary.unlink(missing_ok=True)
 
 
-def _check_room(place: Path, size_bytes: int) -> None:
+def check_room(place: Path, size_bytes: int) -> None:
+    """Raises RequestError when the file system of the place has not so much room."""
     room = os.statvfs(place)
     if (free := room.f_bavail * room.f_frsize) < size_bytes * 1.05:
         raise RequestError(
             f"{size_bytes / 1e9:.1f} GB are needed in {place}, {free / 1e9:.1f} GB are free",
-            remedy="free some space, or give the suite another folder with VIRTBENCH_HOME",
+            remedy="free some space there; the folder of the suite itself is moved by VIRTBENCH_HOME",
         )

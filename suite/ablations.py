@@ -36,6 +36,12 @@ ABLATIONS = {
             "pinning", "CPUs by count (a quota, unpinned vCPUs) instead of by number", _ALL, ("affinity", "seen_cpus")
         ),
         Ablation("isa", "vector instructions capped to the next lower level", _ALL, ("torch_cpu_capability",)),
+        Ablation(
+            "virtiofs", "the data set's directory shared with the VM instead of a virtual disk that holds it", _VMS
+        ),
+        Ablation(
+            "data-layer", "the data set in a layer of the container's own instead of a bind mount", ("container",)
+        ),
         Ablation("disk-cache", "cache=writeback instead of cache=none for the disks of the VM", _VMS),
     )
 }

@@ -1,6 +1,7 @@
 """Bare metal: the image's tree entered in place, in a control group of its own."""
 
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from provisioning import cgroups, ledger
 from provisioning.control_groups import ControlGroup
 from provisioning.gpus import NO_EDITS, Edits, edits_for
+from provisioning.home import REPOSITORY
 from provisioning.lab.containers import undone
 from provisioning.nodes import Served, WrappedNode
 from provisioning.volumes import MOUNT
@@ -86,8 +88,6 @@ class OwnEnvironmentLayer:
     """Bare metal without root: the suite's own Python, pinned. A named substitute: it is not the image's userland."""
 
     envelope: Envelope
-    python: tuple[str, str]
-    """Interpreter and PYTHONPATH."""
     name: str = "own-environment"
 
     @contextmanager
@@ -100,7 +100,7 @@ class OwnEnvironmentLayer:
             cpus=node.cpus,
             local=node.local,
             data=node.data,
-            python=self.python,
+            python=(sys.executable, str(REPOSITORY)),
             substitutes=("userland:own-environment", "memory:not-limited"),
         )
 
