@@ -112,6 +112,7 @@ def run_command(plan: Plan) -> list[str]:
     argv += ["--cpus", format_cpu_list(envelope.cpus), "--memory", str(envelope.memory_bytes)]
     argv += ["--threads", str(envelope.threads)]
     flags = {
+        "data_disk": "--data-disk",
         "decoder": "--decoder",
         "engine": "--engine",
         "accelerator": "--accel",

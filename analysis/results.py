@@ -223,6 +223,8 @@ _SWITCHED = {
     "huge-pages": "huge pages on",
     "pinning": "pinning off",
     "isa": "lower vector instructions",
+    "virtiofs": "data by virtiofs",
+    "data-layer": "data in a layer of its own",
     "disk-cache": "disk cache writeback",
     "memory-limit": "memory limit off",
     "disk-limit": "disk limit on",

@@ -30,6 +30,7 @@ def data() -> None:
     Examples:
       bench data make --images 1000
       bench data verify
+      bench data disk --device /dev/nvme1n1
       bench data list
     """
 
@@ -108,6 +109,29 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
             f"{place}: {len(differences)} differences",
             remedy="remove what is no part of it; the bench data make that made it draws the rest again",
         )
+
+
+@data.command("disk")
+@click.option("--device", required=True, help="An empty block device, such as /dev/nvme1n1 or /dev/sdb1.")
+@click.option("--data", "text", default="generated", show_default=True, help="As bench run takes it: imagenet:DIR.")
+def data_disk(device: str, text: str) -> None:
+    """Put a data set on a block device, for bench run --data-disk to read it from there.
+
+    A device that is in use, or that carries any file system, partition table or the like, is refused.
+
+    \b
+    Examples:
+      bench data disk --device /dev/nvme1n1 --data imagenet:/data/ilsvrc
+      bench data disk --device /dev/sdb1
+    """
+    from provisioning import data_device
+    from provisioning.home import home
+    from scenarios.datasets.resolve import resolve
+
+    name, dataset = resolve(text, home())
+    data_device.write(device, dataset, lambda said: click.echo(said, err=True))
+    given = f"{name}:{dataset.directory}"
+    click.echo(f"train on it with: bench run --scenario real --data {given} --data-disk {device}", err=True)
 
 
 @data.command("list")

@@ -112,8 +112,10 @@ def data_of(options: Options) -> tuple[str, Dataset | None]:
 
     real = options["scenario"] == "real"
     given = options["data"] or (GENERATED if real else SYNTHETIC)
+    if options["data_disk"] and given == SYNTHETIC:
+        raise RequestError("--data-disk is about a data set", remedy="use --scenario real")
     if options["scenario"] == "distributed":
-        return resolve(given, home()) if given != SYNTHETIC else (given, None)
+        return _on_disk(options, *resolve(given, home())) if given != SYNTHETIC else (given, None)
     if real == (given == SYNTHETIC):
         scenario = "synthetic" if real else "real"
         raise RequestError(
@@ -121,20 +123,26 @@ def data_of(options: Options) -> tuple[str, Dataset | None]:
         )
     if not real and options["cache"]:
         raise RequestError("--cache is about a data set", remedy="use --scenario real")
-    return resolve(given, home()) if real else (given, None)
+    return _on_disk(options, *resolve(given, home())) if real else (given, None)
+
+
+def _on_disk(options: Options, name: str, dataset: Dataset) -> tuple[str, Dataset]:
+    """The data set on the device that the user has put it on. Raises RequestError where it is not there."""
+    from provisioning import data_device
+
+    if options["data_disk"]:
+        device = str(Path(options["data_disk"]).absolute())
+        data_device.check(device, dataset, f"{name}:{dataset.directory}")
+        dataset = dataset.model_copy(update={"device": device})
+    return name, dataset
 
 
 def plan_of(
     options: Options, targets: tuple[str, ...], choices: "Choices", data: tuple[str, Dataset | None], note: Note
 ) -> Plan:
     """Raises RequestError for what cannot be run."""
-    from provisioning.targets import refuse_ablations
-    from suite import ablations
-
     _check_blocks(options, targets)
     _refuse_foreign(options)
-    ablations.check(options["ablations"], targets)
-    refuse_ablations(options["ablations"], choices, options["recipe"])
     profile = get_profile(options["profile"])
     cluster = cluster_of(options, choices, targets)
     instances = len(cluster.roles) if cluster else 1 + (options["copies"] or 1) * (options["scenario"] == "shared")
@@ -166,7 +174,7 @@ def plan_of(
         trial_timeout_s=options["trial_timeout"] or profile.trial_timeout_s,
         cpu_capability=_capability(options, choices, targets, envelope, note),
         aa=options["aa"],
-        ablations=options["ablations"],
+        ablations=ablations_of(options, targets, choices, note),
         warmup_blocks=warmup_blocks,
         dataset=dataset,
         page_cache=(options["cache"] or "cold") if dataset else None,
@@ -175,8 +183,37 @@ def plan_of(
         scratch_bytes=_scratch_bytes(options, profile),
         options={**choices.options(), **_scenario_options(options), "isa": options["isa"]},
     )
+    _check_batches(plan, options["devices"] or 1)
     list(plan.trials())  # a switch that a trial cannot have is refused now
     return plan
+
+
+def _check_batches(plan: Plan, devices: int) -> None:
+    """Raises RequestError for a data set that is smaller than one step."""
+    for model, workload in plan.workloads.items():
+        if plan.dataset and plan.dataset.images < (wanted := workload.batch * devices):
+            raise RequestError(
+                f"the data set has {plan.dataset.images} images, and one step of {model} takes {wanted}",
+                remedy=f"give --batch {max(1, plan.dataset.images // devices)} or less, or a larger data set",
+            )
+
+
+def ablations_of(options: Options, targets: tuple[str, ...], choices: "Choices", note: Note) -> tuple[str, ...]:
+    """What is switched. A switch that was named is refused if it would switch nothing; of ``all`` it is left out."""
+    from provisioning.targets import refuse_ablation
+    from suite import ablations
+
+    kept = []
+    for name in options["ablations"]:
+        try:
+            ablations.check((name,), targets)
+            refuse_ablation(name, choices, options["recipe"], options["scenario"])
+            kept.append(name)
+        except RequestError as error:
+            if set(options["ablations"]) != set(ablations.ABLATIONS):
+                raise
+            note(f"left out: {error.message}")
+    return tuple(kept)
 
 
 def _refuse_foreign(options: Options) -> None:
@@ -330,6 +367,8 @@ def _scenario_options(options: Options) -> dict[str, str]:
         chosen |= {"copies": str(options["copies"] or 1), "bare_metal_cpus": options["bare_metal_cpus"]}
         if options["aggressor_batch"]:
             chosen["aggressor_batch"] = str(options["aggressor_batch"])
+    if options["data_disk"]:
+        chosen["data_disk"] = str(Path(options["data_disk"]).absolute())
     if job := options["fio_job"]:
         chosen["fio_job"] = hashlib.sha256(job.encode()).hexdigest()
     return chosen

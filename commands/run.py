@@ -101,6 +101,11 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
 @click.option(
     "--data", help="With --scenario real: generated[:DIR], imagenet:DIR, imagefolder:DIR, cifar10:DIR, mnist:DIR."
 )
+@click.option(
+    "--data-disk",
+    help="A block device that bench data disk has put the data set on: every target reads it from there. "
+    "Default: containers and bare metal read the directory, a VM a disk in a file beside it.",
+)
 @click.option("--cache", callback=choice(("cold", "warm")), help="Of the data set's files, verified. Default: cold.")
 @number("--loader-workers", help="Processes that read and decode. Default: one per CPU.")
 @click.option(
@@ -202,6 +207,7 @@ def run(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench run --target all --profile smoke
       bench run --scenario synthetic --target container-vm --model resnet50 --profile smoke
       bench run --scenario real --data generated --cache cold --target all --profile smoke
+      bench run --scenario real --data imagenet:/data/ilsvrc --data-disk /dev/nvme1n1
       bench run --scenario probe --probe disk --probe memory --target all
       bench run --scenario distributed --target container --lab nodes=3,rate=1gbit
       bench run --scenario distributed --target bare-metal --target container --inventory hosts.toml

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from suite.errors import RequestError
 
+REPOSITORY = Path(__file__).resolve().parents[1]
+"""Of the code that runs."""
+
 
 def home() -> Path:
     """Where images, caches and the ledger are kept: ``VIRTBENCH_HOME``, or the usual place of this user."""

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from provisioning import cgroups, processes
 from provisioning.home import home, runtime, state
 from provisioning.lab import netns
-from suite.errors import BenchError
+from suite.errors import BenchError, CommandError
 from suite.owner import boot_id, started_ticks
 from suite.store import sweep_temporaries, write_atomic
 
@@ -55,11 +56,25 @@ class Entry(BaseModel):
         return started_ticks(self.owner_pid) == self.owner_started
 
 
-def _remove_directory(what: str) -> None:
+def _ours(what: str) -> Path:
     path = Path(os.path.normpath(what))
     path = path.parent.resolve() / path.name  # neither ".." nor a link leads out; a link itself is not followed
     if not any(path.is_relative_to(ours.resolve()) and path != ours.resolve() for ours in (runtime(), home())):
         raise LedgerError(f"{path} is not in a folder of the suite's and is left alone")
+    return path
+
+
+def _remove_mount(what: str) -> None:
+    path = _ours(what)
+    if not path.is_mount():
+        return
+    answer = subprocess.run(["umount", "--", path], check=False, capture_output=True, text=True, timeout=60)
+    if answer.returncode:
+        raise CommandError(["umount", str(path)], answer.returncode, answer.stderr)
+
+
+def _remove_directory(what: str) -> None:
+    path = _ours(what)
     shutil.rmtree(path, ignore_errors=False) if path.exists() else None
 
 
@@ -77,6 +92,7 @@ def _sweep_run(what: str) -> None:
 REMOVERS: dict[str, Callable[[str], None]] = {
     "processes": processes.end_all,
     "directory": _remove_directory,
+    "mount": _remove_mount,
     "cgroup": cgroups.remove,
     "netns": netns.remove,
     "container": _remove_container,

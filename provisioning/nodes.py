@@ -28,6 +28,7 @@ class LocalNode:
     python: tuple[str, str] = IMAGE_PYTHON
     local: bool = True
     data: str | None = None
+    backing: Node | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     directory: str = "/"
@@ -103,6 +104,7 @@ class WrappedNode:
     cpus: tuple[int, ...]
     local: bool
     data: str | None = None
+    backing: Node | None = None
     python: tuple[str, str] = IMAGE_PYTHON
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
@@ -112,6 +114,7 @@ class WrappedNode:
     def __post_init__(self) -> None:
         self.facts = {**self.parent.facts, **self.facts}
         self.substitutes = (*self.parent.substitutes, *self.substitutes)
+        self.backing = self.backing or self.parent.backing
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         return self.parent.run(self.wrap(argv), stdin=stdin, timeout_s=timeout_s, check=check)

@@ -1,7 +1,6 @@
 """The targets: which layers are stacked over this machine."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from provisioning.clusters import open_cluster, open_machines
 from provisioning.disks import disks_under
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
+from provisioning.layers import virtiofs
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.engines import ENGINES
 from provisioning.layers.qemu import takes_direct_io
@@ -21,15 +21,13 @@ from provisioning.layers.vm import VmLayer
 from provisioning.machines.machine import machine
 from provisioning.machines.push import push
 from provisioning.nodes import local_node
-from provisioning.volumes import VMS, Volume, prepare_disk, volume_of
+from provisioning.volumes import VMS, Volume, check_room, packed_bytes, prepare_disk, volume_of
 from suite.datasets import Dataset
 from suite.envelope import Envelope
 from suite.errors import RequestError
 from suite.interfaces import Instance, Layer, open_stack
 from suite.inventory import Inventory
 from suite.plan import Trial
-
-REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,15 @@ def layers(
         disks_limited=ablation == "disk-limit",
     )
     writable = volume is not None and volume.writable
-    container = ContainerLayer(engine, choices.image.digest, envelope.memory_bytes, choices.gpus, ablation, writable)
+    container = ContainerLayer(
+        engine,
+        choices.image.digest,
+        envelope.memory_bytes,
+        choices.gpus,
+        ablation,
+        writable,
+        layer=str(volume.layer) if volume and volume.layer else None,
+    )
     stacks: dict[str, list[Layer]] = {
         "bare-metal": [bare_metal(choices, envelope, ablation, writable=writable)],
         "container": [container],
@@ -100,11 +106,15 @@ def bare_metal(choices: Choices, envelope: Envelope, ablation: str | None = None
     """The image's tree entered in place; without root the suite's own environment, named as a substitute."""
     if os.geteuid() == 0 or choices.inventory:
         return UserlandLayer(envelope, choices.gpus, ablation, writable)
-    return OwnEnvironmentLayer(envelope, (sys.executable, str(REPOSITORY)))
+    return OwnEnvironmentLayer(envelope)
 
 
-def refuse_ablations(ablations: Sequence[str], choices: Choices, recipe: str) -> None:
+def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> None:
     """Raises RequestError for a switch that would switch nothing."""
+    if name in ("virtiofs", "data-layer") and scenario != "real":
+        raise RequestError(f"--ablate {name} is about where a data set lies", remedy="use --scenario real")
+    if name == "virtiofs" and (hindrance := virtiofs.hindrance(choices.image.tree)):
+        raise RequestError(f"--ablate {name}: {hindrance[0]}", remedy=hindrance[1])
     engine = ENGINES[choices.engine]
     powerless = "without root nothing is limited that could be" if os.geteuid() else ""
     reasons = {
@@ -117,9 +127,8 @@ def refuse_ablations(ablations: Sequence[str], choices: Choices, recipe: str) ->
         if takes_direct_io(choices.image.file("disk.img"))
         else "the file system of the images allows no other",
     }
-    for name in ablations:
-        if reason := reasons.get(name):
-            raise RequestError(f"--ablate {name}: {reason}", remedy="leave it out, or change the other option")
+    if reason := reasons.get(name):
+        raise RequestError(f"--ablate {name}: {reason}", remedy="leave it out, or change the other option")
 
 
 def _unlimitable(image: Image) -> str:
@@ -134,7 +143,11 @@ def _unlimitable(image: Image) -> str:
 
 
 def prepare(
-    choices: Choices, targets: Sequence[str], note: Callable[[str], None], dataset: Dataset | None = None
+    choices: Choices,
+    targets: Sequence[str],
+    note: Callable[[str], None],
+    dataset: Dataset | None = None,
+    ablations: Sequence[str] = (),
 ) -> None:
     """What is made once and kept: the image in the stores of engines that have one, the data set as a disk for VMs."""
     engine = ENGINES[choices.engine]
@@ -150,6 +163,8 @@ def prepare(
     if "container" in targets:
         with local_node((), None) as node:
             engine.prepare(node, choices.image.digest, str(choices.image.file("oci.tar")))
+            if dataset and "data-layer" in ablations:
+                check_room(Path(engine.layers_at(node)), packed_bytes(dataset))
 
 
 def _cluster(

@@ -7,11 +7,11 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning import ledger
-from provisioning.home import state
+from provisioning.home import runtime, state
 from provisioning.images.pack import filesystem
 from provisioning.nodes import local_node
 from suite.datasets import Dataset
@@ -25,10 +25,12 @@ VMS = frozenset(("vm", "container-vm"))
 
 @dataclass(frozen=True)
 class Volume:
-    """``disk`` is the raw disk for a VM; None for targets that need none."""
+    """``disk`` is the raw disk for a VM; None where the directory itself is what the target is given."""
 
     directory: Path
     disk: Path | None = None
+    layer: Path | None = None
+    """An empty directory of the suite's, on its disk, for what goes into a layer of the container's own."""
     writable: bool = False
     same_device: bool = True
     """Whether disk and directory lie on one device of this machine."""
@@ -38,14 +40,50 @@ class Volume:
 def volume_of(trial: Trial) -> Iterator[Volume | None]:
     """What the trial needs, for as long as it lasts."""
     if trial.dataset:
-        directory = Path(trial.dataset.directory)
-        disk = disk_of(trial.dataset) if trial.target in VMS else None
-        yield Volume(directory, disk, same_device=disk is None or _device(disk) == _device(directory))
+        with_disk = trial.target in VMS and trial.ablation != "virtiofs"
+        with _data(trial.dataset, with_disk=with_disk) as volume, _layer(trial.ablation == "data-layer") as layer:
+            yield replace(volume, layer=layer)
     elif trial.scratch_bytes:
         with _scratch(trial.scratch_bytes, with_disk=trial.target in VMS) as volume:
             yield volume
     else:
         yield None
+
+
+@contextmanager
+def _data(dataset: Dataset, *, with_disk: bool) -> Iterator[Volume]:
+    directory = Path(dataset.directory)
+    if dataset.device and with_disk:
+        yield Volume(directory, Path(dataset.device))
+    elif dataset.device:
+        with _mounted(dataset.device) as place:
+            yield Volume(place)
+    else:
+        disk = disk_of(dataset) if with_disk else None
+        yield Volume(directory, disk, same_device=disk is None or _device(disk) == _device(directory))
+
+
+@contextmanager
+def _layer(wanted: bool) -> Iterator[Path | None]:
+    if not wanted:
+        yield None
+        return
+    place = state("scratch") / secrets.token_hex(6)
+    with ledger.holding("directory", str(place)):
+        place.mkdir()
+        yield place
+
+
+@contextmanager
+def _mounted(device: str) -> Iterator[Path]:
+    """A block device of the user's, read-only on this machine. Without a journal nothing is replayed onto it."""
+    place = runtime() / f"data-{secrets.token_hex(6)}"
+    options = "ro,noload,noatime,nosuid,nodev,noexec"
+    with ledger.holding("directory", str(place)):
+        place.mkdir(mode=0o700)
+        with ledger.holding("mount", str(place)), local_node((), None) as node:
+            node.run(["mount", "-t", "ext4", "-o", options, device, str(place)])
+            yield place
 
 
 def _device(path: Path) -> int:
@@ -55,7 +93,7 @@ def _device(path: Path) -> int:
 @contextmanager
 def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
     place = state("scratch") / secrets.token_hex(6)
-    _check_room(place.parent, size_bytes)
+    check_room(place.parent, size_bytes)
     with ledger.holding("directory", str(place)):
         directory = place / "directory"
         directory.mkdir(parents=True)
@@ -80,21 +118,30 @@ def _disk_path(dataset: Dataset) -> Path:
 def prepare_disk(dataset: Dataset, note: Callable[[str], None]) -> None:
     """Pack the data set as a disk, once. Raises RequestError when there is no room for it."""
     disk = _disk_path(dataset)
-    if disk.exists():
+    if disk.exists() or dataset.device:
         return
     note(f"packing the data set as a disk for VMs: {dataset.images} images, {dataset.size_bytes / 1e9:.1f} GB")
-    # Small files fill whole blocks, and each has an entry and an inode.
-    size_bytes = dataset.size_bytes + dataset.images * 6144 + (64 << 20)
-    _check_room(disk.parent, size_bytes)
-    _make_disk(Path(dataset.directory), disk, size_bytes, allocated=False)
+    check_room(disk.parent, packed_bytes(dataset))
+    _make_disk(Path(dataset.directory), disk, packed_bytes(dataset), allocated=False, inodes=inodes_of(dataset))
 
 
-def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool) -> None:
+def packed_bytes(dataset: Dataset) -> int:
+    """What the data set takes as a file system: small files fill whole blocks, and each has an entry and an inode."""
+    return dataset.size_bytes + dataset.images * 6144 + (64 << 20)
+
+
+def inodes_of(dataset: Dataset) -> int:
+    """So many files and folders a file system of the data set has to hold: a folder for every image at most."""
+    return 2 * dataset.images + 1024
+
+
+def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool, inodes: int | None = None) -> None:
     """``allocated``: its blocks are there before the first write, as those of a file that a directory holds are not."""
     temporary = disk.with_suffix(".tmp")
     try:
         with local_node((), None) as node:
-            filesystem(node, directory, temporary, mib=-(-size_bytes // (1 << 20)) + 32, journal=allocated)
+            mib = -(-size_bytes // (1 << 20)) + 32
+            filesystem(node, directory, temporary, mib=mib, journal=allocated, inodes=inodes)
         if allocated:
             with temporary.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
@@ -107,10 +154,11 @@ def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool)
         temporary.unlink(missing_ok=True)
 
 
-def _check_room(place: Path, size_bytes: int) -> None:
+def check_room(place: Path, size_bytes: int) -> None:
+    """Raises RequestError when the file system of the place has not so much room."""
     room = os.statvfs(place)
     if (free := room.f_bavail * room.f_frsize) < size_bytes * 1.05:
         raise RequestError(
             f"{size_bytes / 1e9:.1f} GB are needed in {place}, {free / 1e9:.1f} GB are free",
-            remedy="free some space, or give the suite another folder with VIRTBENCH_HOME",
+            remedy="free some space there; the folder of the suite itself is moved by VIRTBENCH_HOME",
         )

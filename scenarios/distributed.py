@@ -17,7 +17,7 @@ from scenarios.job import (
     worker_argv,
     workload_of,
 )
-from scenarios.reading import Loading, arrange_page_cache, data_of, data_use
+from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
 from suite.cluster import Cluster
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, Process
@@ -66,12 +66,12 @@ class Distributed:
         data = data_of(own, instance.node, self._loading)
         observer.phase("attesting", f"rank {rank}")
         attested = attest(instance.node, argv, trial.trial_timeout_s)
-        share = arrange_page_cache(own, instance.node, argv, observer)
+        seen = arrange_page_cache(own, instance.node, worker_argv, observer)
         spec = specification(own, self._devices, data, _view(cluster, rank, instances, trial.trial_timeout_s))
         first_worker = rank == cluster.servers
         order = SERVER_ORDER if planned.role == "server" else ORDER
         transcript = Transcript(workload_of(trial), observer if first_worker else _Silent(), order=order)
-        return _Rank(rank, own, instance, argv, spec, attested, share, transcript)
+        return _Rank(rank, own, instance, argv, spec, attested, seen, transcript)
 
 
 def _view(cluster: Cluster, rank: int, instances: Sequence[Instance], join_timeout_s: float) -> Mapping[str, object]:
@@ -100,7 +100,7 @@ class _Rank:
     argv: list[str]
     spec: bytes
     attested: Mapping[str, object]
-    page_cache_share: float | None
+    seen: Seen | None
     transcript: Transcript
     process: Process | None = field(default=None)
 
@@ -232,4 +232,4 @@ def _record(rank: _Rank, measured: Measurement | None) -> Rank:
 def _data_use(trial: Trial, workers: Sequence[_Rank]) -> DataUse | None:
     """Of the first worker: every worker has the whole data set, as in the paper."""
     first = workers[0]
-    return data_use(trial, first.transcript.events["done"].fields.get("data_use"), first.page_cache_share)
+    return data_use(trial, first.transcript.events["done"].fields.get("data_use"), first.seen)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from scenarios.events import Heard, Transcript
 from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
-from scenarios.reading import Loading, arrange_page_cache, data_of, data_use
+from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.plan import Trial
@@ -131,7 +131,7 @@ class Job:
     argv: list[str]
     spec: bytes
     attested: Mapping[str, object]
-    page_cache_share: float | None
+    seen: Seen | None
     transcript: Transcript
 
 
@@ -141,8 +141,8 @@ def prepare(trial: Trial, node: Node, observer: Observer, devices: Devices, load
     spec = specification(trial, devices, data_of(trial, node, loading or Loading()))
     observer.phase("attesting")
     attested = attest(node, argv, trial.trial_timeout_s)
-    share = arrange_page_cache(trial, node, argv, observer)
-    return Job(trial, node, devices, argv, spec, attested, share, Transcript(workload_of(trial), observer))
+    seen = arrange_page_cache(trial, node, worker_argv, observer)
+    return Job(trial, node, devices, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
 
 
 def launch(
@@ -158,7 +158,7 @@ def launch(
     with recordable(job.argv):
         measured = measurement_of(job.node, job.devices, job.attested, transcript, elapsed_s)
         said = transcript.events["done"].fields.get("data_use")
-        return replace(measured, data_use=data_use(trial, said, job.page_cache_share))
+        return replace(measured, data_use=data_use(trial, said, job.seen))
 
 
 @contextmanager

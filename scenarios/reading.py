@@ -1,8 +1,9 @@
 """A job's data set on the host's side: how it is read, the page cache as planned, and what the record says of both."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from suite.datasets import Dataset
 from suite.envelope import GIB
@@ -15,6 +16,18 @@ MOST_COLD, LEAST_WARM = 0.01, 0.95
 """Of the pages of the data set in the cache of the target, right before the launch."""
 MOST_OF_MEMORY = 0.5
 """What a data set can take of the envelope's memory and stay cached beside the job."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The data set as the target sees it right before the launch."""
+
+    page_cache_share: float | None
+    """Of the data set; None where the target's kernel does not tell."""
+    filesystem: str | None = None
+    """Its type: ``ext4``, ``overlay``, ``virtiofs``."""
+    device: str | None = None
+    """What is mounted there: a device, or a name."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +51,34 @@ def data_of(trial: Trial, node: Node, loading: Loading) -> dict[str, object] | N
     }
 
 
-def arrange_page_cache(trial: Trial, node: Node, argv: Sequence[str], observer: Observer) -> float | None:
-    """Bring the target's page cache into the planned state; ``argv`` launches the worker.
+def arrange_page_cache(
+    trial: Trial, node: Node, launch_of: Callable[[Node, Trial], list[str]], observer: Observer
+) -> Seen | None:
+    """Bring the target's page cache into the planned state; ``launch_of`` says how the worker is launched on a node.
 
-    Returns the share of the data set that it then holds, None where the target's kernel does not tell. Raises
-    MeasurementError when the target sees other data, or does not come into the state.
+    Returns what the target then sees; None for a trial without a data set. Raises MeasurementError when it sees other
+    data, or does not come into the state.
     """
     if trial.dataset is None or trial.page_cache is None:
         return None
     if trial.page_cache == "warm":
         _check_room(trial.dataset, trial.envelope.memory_bytes)
     observer.phase("page cache", trial.page_cache)
+    if trial.page_cache == "cold" and node.backing:
+        _arranged(trial, trial.dataset, node.backing, launch_of(node.backing, trial))
+    share = _arranged(trial, trial.dataset, node, launch_of(node, trial))
+    mounts = node.run(["cat", "/proc/self/mountinfo"], check=False).stdout
+    return Seen(share, *(_mounted_at(_directory(node), mounts) or ()))
+
+
+def _arranged(trial: Trial, dataset: Dataset, node: Node, argv: Sequence[str]) -> float | None:
+    assert trial.page_cache  # noqa: S101 (asked by the caller)
     command = [*argv, "--page-cache", trial.page_cache, _directory(node)]
     said = _said(node, command, trial.trial_timeout_s)
-    if said.get("sha256") != trial.dataset.sha256:
+    if said.get("sha256") != dataset.sha256:
         raise MeasurementError(
             f"the target sees another data set: {said.get('files')} files of {said.get('size_bytes')} bytes, where "
-            f"{trial.dataset.images} images in {trial.dataset.size_bytes} bytes were planned",
+            f"{dataset.images} images in {dataset.size_bytes} bytes were planned",
             kind="dataset",
             command=command,
             remedy="nothing may change the data set during a run; start a new run with the set as it is now",
@@ -68,7 +92,22 @@ def arrange_page_cache(trial: Trial, node: Node, argv: Sequence[str], observer: 
     return float(share)
 
 
-def data_use(trial: Trial, said: object, page_cache_share: float | None) -> DataUse | None:
+def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
+    """File system and device of a directory, by proc_pid_mountinfo(5); the last mount on one place is the one seen."""
+    found: tuple[int, str, str] | None = None
+    for line in mountinfo.splitlines():
+        before, dash, after = line.partition(" - ")
+        fields, kind_and_source = before.split(" "), after.split(" ")
+        if not dash or len(fields) < 5 or len(kind_and_source) < 2:
+            continue
+        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        inside = directory == place or directory.startswith(place.rstrip("/") + "/")
+        if inside and (found is None or len(place) >= found[0]):
+            found = (len(place), kind_and_source[0], kind_and_source[1])
+    return found and found[1:]
+
+
+def data_use(trial: Trial, said: object, seen: Seen | None) -> DataUse | None:
     """What the worker has said of its data, completed. Raises pydantic's ValidationError on what cannot be recorded."""
     if trial.dataset is None:
         return None
@@ -77,7 +116,7 @@ def data_use(trial: Trial, said: object, page_cache_share: float | None) -> Data
         "sha256": trial.dataset.sha256,
         "images": trial.dataset.images,
         "size_bytes": trial.dataset.size_bytes,
-        "page_cache_share": page_cache_share,
+        **(asdict(seen) if seen else {}),
     }
     return DataUse.model_validate({**(said if isinstance(said, Mapping) else {}), **known})
 

@@ -50,6 +50,12 @@ ABLATIONS = {
             "at most 32 MiB/s read from each disk and 32 MiB/s written to it, by the control group or by QEMU",
             _ALL,
         ),
+        Ablation(
+            "virtiofs", "the data set's directory shared with the VM instead of a virtual disk that holds it", _VMS
+        ),
+        Ablation(
+            "data-layer", "the data set in a layer of the container's own instead of a bind mount", ("container",)
+        ),
         Ablation("disk-cache", "cache=writeback instead of cache=none for the disks of the VM", _VMS),
     )
 }

@@ -25,6 +25,8 @@ class Dataset(BaseModel):
     """Of its listing: a line ``SIZE PATH`` of every file, sorted by path. Cheap: a target takes it again."""
     images: Annotated[int, Field(gt=0)]
     size_bytes: Annotated[int, Field(gt=0)]
+    device: str | None = None
+    """The block device of the user's that holds it, and that every target then reads in place of the directory."""
 
 
 def parse_data(text: str) -> tuple[str, str | None]:

@@ -62,6 +62,11 @@ class Node(Protocol):
     """Where, on this node, the unpacked tree of the image lies; what layers opened on it are made of."""
     data: str | None
     """Where, on this node, the data volume of the trial lies: its data set, or room to write; None without one."""
+
+    @property
+    def backing(self) -> "Node | None":
+        """The node through whose page cache too the data volume is read; None where nothing stands in between."""
+
     python: tuple[str, str]
     """The interpreter that runs the worker here, and the PYTHONPATH under which it finds it."""
     cpus: tuple[int, ...]

@@ -97,6 +97,10 @@ class DataUse(Part):
     """Processes that read and decode; 0 is the training process itself."""
     page_cache_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """How much of the data set the target's page cache held right before the launch, by mincore(2)."""
+    filesystem: str | None = None
+    """On which the target has it: ``ext4``, ``overlay``, ``virtiofs``."""
+    device: str | None = None
+    """That is mounted there, as the target calls it: ``/dev/vdb``."""
     images_read: Count
     bytes_read: Count
     """Of the files of those images, warm-up and prefetch included; what the disk gave is in the resources."""

@@ -30,25 +30,24 @@ def disk(node: Node, tree: Path, target: Path) -> None:
     filesystem(node, tree, target, mib=int(size * 1.1 / (1 << 20)) + 256, journal=False)
 
 
-def filesystem(node: Node, content: Path, target: Path, *, mib: int, journal: bool) -> None:
-    """A directory as an ext4 file system in a file."""
-    features = [] if journal else ["-O", "^has_journal"]
-    argv = [
-        "mke2fs",
-        "-q",
-        "-t",
-        "ext4",
-        *features,
-        "-m",
-        "0",
-        *OWNED_BY_ROOT,
-        "-L",
-        LABEL,
-        "-d",
-        str(content),
-        str(target),
-    ]
-    node.run([*argv, f"{mib}M"], timeout_s=6 * 3600.0)
+def filesystem(
+    node: Node,
+    content: Path,
+    target: Path,
+    *,
+    mib: int | None = None,
+    journal: bool,
+    inodes: int | None = None,
+    label: str = LABEL,
+) -> None:
+    """A directory as an ext4 file system, in a file of so many MiB or, without, on a whole block device.
+
+    ``inodes``: how many files it can hold; without, as many as mke2fs finds usual for its size.
+    """
+    argv = ["mke2fs", "-q", "-t", "ext4", *(() if journal else ("-O", "^has_journal")), "-m", "0", *OWNED_BY_ROOT]
+    argv += ["-N", str(inodes)] if inodes else []
+    argv += ["-L", label, "-d", str(content), str(target)]
+    node.run([*argv, f"{mib}M"] if mib else argv, timeout_s=6 * 3600.0)
 
 
 def _walk(tree: Path) -> Iterator[os.DirEntry[str]]:

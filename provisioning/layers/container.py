@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from provisioning import ledger
 from provisioning.control_groups import ControlGroup
@@ -44,6 +45,8 @@ class ContainerLayer:
     network: str | None = None
     """The value of ``ContainerSpec.network``."""
     plug: Plug | None = None
+    layer: str | None = None
+    """A directory on a disk: the data volume is copied into a layer of the container's own, by some engines there."""
     name: str = "container"
 
     @contextmanager
@@ -62,7 +65,8 @@ class ContainerLayer:
             limits=_hard_limits(node),
             gpus=self.gpus,
             edits=edits_for(node, self.gpus if engine.name == "runc" else ()),
-            data=(node.data, MOUNT, self.writable) if node.data else None,
+            data=(node.data, MOUNT, self.writable) if node.data and not self.layer else None,
+            layer=(node.data, MOUNT, self.layer) if node.data and self.layer else None,
             seccomp=self.ablation != "seccomp",
             network=host_network(engine.name, None) if self.ablation == "network" else self.network,
             bound_tree=self.ablation == "rootfs",
@@ -96,9 +100,13 @@ class ContainerLayer:
                 cpus=node.cpus,
                 local=False,
                 data=MOUNT if node.data else None,
+                substitutes=("disk:other-device",) if spec.layer and self._lies_elsewhere(node, spec.layer[0]) else (),
                 facts={**_facts(spec, engine, version, self.plug), **limit_facts(served, spec.limited_disks)},
                 served=served,
             )
+
+    def _lies_elsewhere(self, node: Node, source: str) -> bool:
+        return Path(self.engine.layers_at(node)).stat().st_dev != Path(source).stat().st_dev
 
 
 def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Bare metal: the image's tree entered in place, in a control group of its own."""
 
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from provisioning import cgroups, ledger
 from provisioning.control_groups import ControlGroup
 from provisioning.disks import disks_under
 from provisioning.gpus import NO_EDITS, Edits, edits_for
+from provisioning.home import REPOSITORY
 from provisioning.lab.containers import undone
 from provisioning.nodes import Served, WrappedNode, limit_facts
 from provisioning.volumes import MOUNT
@@ -94,8 +96,6 @@ class OwnEnvironmentLayer:
     """Bare metal without root: the suite's own Python, pinned. A named substitute: it is not the image's userland."""
 
     envelope: Envelope
-    python: tuple[str, str]
-    """Interpreter and PYTHONPATH."""
     name: str = "own-environment"
 
     @contextmanager
@@ -108,7 +108,7 @@ class OwnEnvironmentLayer:
             cpus=node.cpus,
             local=node.local,
             data=node.data,
-            python=self.python,
+            python=(sys.executable, str(REPOSITORY)),
             substitutes=("userland:own-environment", "memory:not-limited"),
         )
 

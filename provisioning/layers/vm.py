@@ -15,7 +15,8 @@ from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.images.pack import cpio, joined
 from provisioning.lab.tap import Tap, qemu_words
-from provisioning.layers import qemu, ssh
+from provisioning.layers import qemu, ssh, virtiofs
+from provisioning.layers.userland import OwnEnvironmentLayer
 from provisioning.nodes import WrappedNode
 from provisioning.volumes import MOUNT, Volume
 from suite.envelope import Envelope
@@ -45,7 +46,7 @@ class VmLayer:
     with_docker: bool = False
     """Whether the guest gets the disk with docker's store: for a container layer that will need it."""
     volume: Volume | None = None
-    """Its disk becomes one of the guest's."""
+    """Its disk becomes one of the guest's; without a disk its directory is shared by virtiofs."""
     plugged: Tap | None = None
     """What a second network card of the guest is plugged into; the node must be in the namespace that has it."""
     pinned: bool = True
@@ -63,6 +64,9 @@ class VmLayer:
             directory.mkdir(mode=0o700)
             access = ssh.SshAccess(str(directory), ssh.free_port())
             spec = self._spec(node, directory, access)
+            if shared := self._shared:
+                cpus = self.envelope.cpus if self.pinned else None
+                virtiofs.serve(node, str(shared), _socket(directory), cpus)
             process = node.start(qemu.qemu_argv(spec, os.uname().machine))
             stack.callback(process.kill)
             try:
@@ -70,18 +74,29 @@ class VmLayer:
                 if self.pinned:
                     _pin(node, spec)
                 stack.enter_context(ssh.connection(node, access, READY_WITHIN_S[self.accelerator]))
-                guest = self._node(node, spec, access)
+                backing = stack.enter_context(OwnEnvironmentLayer(self.envelope).opened(node)) if shared else None
+                guest = self._node(node, spec, access, backing)
+                if shared:
+                    virtiofs.mount(guest)
                 yield guest
                 _end(guest, process, spec)
             except BenchError as error:
                 raise _with_console(error, process, spec) from error
+
+    @property
+    def _shared(self) -> Path | None:
+        return self.volume.directory if self.volume and not self.volume.disk else None
 
     def _spec(self, node: Node, directory: Path, access: ssh.SshAccess) -> qemu.VmSpec:
         initrd = directory / "initrd"
         ssh.make_keys(node, str(directory))
         initrd.write_bytes(joined(self.image.file("initrd.img").read_bytes(), self._run_files(node, directory)))
         disks = [self._disk(self.image.file("disk.img"))]
+        words = qemu_words(self.plugged) if self.plugged else []
+        if self._shared:
+            words += virtiofs.qemu_words(_socket(directory), self.envelope.memory_bytes)
         if self.volume and self.volume.disk:
+            qemu.forget(self.volume.disk)
             disks.append(self._disk(self.volume.disk, writable=self.volume.writable))
         if self.with_docker:
             store = str(docker_store(self.image, lambda _: None))
@@ -97,7 +112,7 @@ class VmLayer:
             disks=tuple(disks),
             ssh_port=access.port,
             pinned=self.pinned,
-            words=tuple(qemu_words(self.plugged)) if self.plugged else (),
+            words=tuple(words),
             vfio=self.vfio,
         )
 
@@ -121,7 +136,7 @@ class VmLayer:
         return {
             "VIRTBENCH_HOSTNAME": "virtbench-vm",
             "VIRTBENCH_ADDRESS": ADDRESS,
-            "VIRTBENCH_DATA": next(others) if self.volume else "none",
+            "VIRTBENCH_DATA": next(others) if self.volume and self.volume.disk else "none",
             "VIRTBENCH_DATA_MODE": "rw" if self.volume and self.volume.writable else "ro",
             "VIRTBENCH_STORE": next(others) if self.with_docker else "none",
         }
@@ -130,7 +145,7 @@ class VmLayer:
         direct = self.direct and qemu.takes_direct_io(path)
         return qemu.Disk(str(path), direct=direct, readonly=not writable, limited=self.disks_limited)
 
-    def _node(self, node: Node, spec: qemu.VmSpec, access: ssh.SshAccess) -> Node:
+    def _node(self, node: Node, spec: qemu.VmSpec, access: ssh.SshAccess, backing: Node | None) -> Node:
         direct = spec.disks[0].direct
         substitutes = ["accelerator:tcg"] if self.accelerator == "tcg" else []
         if self.direct and not direct:
@@ -151,8 +166,13 @@ class VmLayer:
                 "disk": f"virtio-blk raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
             },
             data=MOUNT if self.volume else None,
+            backing=backing,
             substitutes=tuple(substitutes),
         )
+
+
+def _socket(directory: Path) -> str:
+    return f"{directory}/data.socket"
 
 
 def _wait_until_ready(process: Process, spec: qemu.VmSpec, within_s: float) -> None:

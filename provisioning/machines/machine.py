@@ -32,6 +32,7 @@ class Machine:
     memory_bytes: int
     """Of the whole machine."""
     userland: str | None = None
+    backing: None = None
     python: tuple[str, str] = ("python3", "")
     local: bool = False
     data: str | None = None

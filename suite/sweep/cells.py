@@ -16,6 +16,7 @@ SPECIFIC = {
     "data": ("synthetic", "real", "distributed", "shared"),
     "probe": ("probe",),
     "fio_job": ("probe",),
+    "data_disk": ("real", "distributed"),
     "cache": ("real", "distributed", "shared"),
     "loader_workers": ("real", "distributed", "shared"),
     "decoder": ("real", "distributed", "shared"),

@@ -31,6 +31,7 @@ class Settings(Part):
     data: Text | None = Field(
         default=None, description="synthetic, generated[:DIR], imagenet:DIR and so on. Not of probes."
     )
+    data_disk: Text | None = Field(default=None, description="Block device that holds the data set: /dev/sdb.")
     cache: Text | None = Field(default=None, description="Page cache of the data set: cold or warm.")
     recipe: Text | None = Field(default=None, description="reference or tuned.")
     profile: Text | None = Field(default=None, description="paper, quick or smoke.")

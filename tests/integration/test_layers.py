@@ -11,11 +11,13 @@ import pytest
 from provisioning import ledger
 from provisioning.accelerator import choose
 from provisioning.images.docker_store import docker_store
+from provisioning.layers import virtiofs
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.engines import ENGINES
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
+from provisioning.volumes import MOUNT, Volume
 from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.errors import CommandError
 from suite.interfaces import Layer, Node, open_stack
@@ -36,15 +38,26 @@ def docker_socket() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def guest() -> Iterator[Node]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the guest is given by virtiofs. Its name ends what is no quoted option."""
+    place = tmp_path_factory.mktemp("shared") / "a,b"
+    place.mkdir()
+    (place / "file").write_text("given")
+    return place
+
+
+@pytest.fixture(scope="module")
+def guest(shared: Path) -> Iterator[Node]:
     """One guest for all that is tested in it: on an emulated CPU a boot takes ten seconds."""
     require_root()
     image = require_image()
     require("target", "vm")
     docker_store(image, print)
     accelerator, _ = choose("auto")
-    layer = VmLayer(image, accelerator, ENVELOPE, with_docker=True, disks_limited=True)
-    with local_node(ENVELOPE.cpus, str(image.tree)) as host, layer.opened(host) as node:
+    volume = None if virtiofs.hindrance(image.tree) else Volume(shared)
+    layer = VmLayer(image, accelerator, ENVELOPE, with_docker=True, volume=volume, disks_limited=True)
+    data = str(shared) if volume else None
+    with local_node(ENVELOPE.cpus, str(image.tree), data) as host, layer.opened(host) as node:
         yield node
 
 
@@ -192,6 +205,22 @@ def test_a_guest_has_another_kernel_and_one_way_in(guest: Node) -> None:
     assert guest.facts["accelerator"] in ("kvm", "tcg")
     # restrict=on: the guest reaches neither the host behind its gateway nor anything else.
     assert guest.run(["busybox", "nc", "-w", "2", "10.0.2.2", "22"], check=False).returncode != 0
+
+
+def test_a_shared_directory_is_read_in_the_guest_and_written_nowhere(guest: Node, shared: Path) -> None:
+    if hindrance := virtiofs.hindrance(require_image().tree):
+        pytest.skip(hindrance[0])
+    assert guest.run(["cat", f"{MOUNT}/file"]).stdout == "given"
+    assert f" {MOUNT} ro," in guest.run(["cat", "/proc/self/mountinfo"]).stdout
+    (line,) = (line for line in guest.run(["mount"]).stdout.splitlines() if f" {MOUNT} " in line)
+    assert f"{virtiofs.TAG} on {MOUNT} type virtiofs" in line
+    # Whoever is root in a guest can mount it anew: it is read-only outside too.
+    guest.run(["mount", "-o", "remount,rw", MOUNT])
+    assert guest.run(["touch", f"{MOUNT}/new"], check=False).returncode != 0
+    guest.run(["mount", "-o", "remount,ro", MOUNT])
+    assert [path.name for path in shared.iterdir()] == ["file"]
+    assert guest.backing is not None
+    assert guest.backing.data == str(shared)
 
 
 def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:

@@ -160,7 +160,8 @@ def test_cold_trials_read_from_the_device_and_warm_ones_do_not(tmp_path: Path) -
     found: dict[tuple[str, str], TrialRecord] = {}
     for cache in ("cold", "warm"):
         out = tmp_path / cache
-        words = ("run", "--scenario", "real", "--data", f"generated:{tmp_path / 'set'}", "--cache", cache, *SMALL)
+        words = ["run", "--scenario", "real", "--data", f"generated:{tmp_path / 'set'}", "--cache", cache, *SMALL]
+        words += ["--ablate", "data-layer"] if cache == "cold" else []
         ended = bench(
             *words, "--engine", "podman", "--target", "bare-metal", "--target", "container", "--out", str(out)
         )
@@ -171,7 +172,56 @@ def test_cold_trials_read_from_the_device_and_warm_ones_do_not(tmp_path: Path) -
     for (_, cache), record in found.items():
         assert record.page_cache == cache
         check_reads(record)
+    assert filesystem(found["container", "cold"]) == filesystem(found["bare-metal", "cold"])
+    assert filesystem(found["container+data-layer", "cold"]) == "overlay"
     assert ours() == NOTHING
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[str]:
+    require_root()
+    image = tmp_path / "device.img"
+    with image.open("wb") as file:
+        file.truncate(128 << 20)
+    with local_node((), None) as node:
+        device = node.run(["losetup", "--find", "--show", str(image)]).stdout.strip()
+        try:
+            yield device
+        finally:
+            node.run(["losetup", "--detach", device])
+
+
+def test_a_data_set_on_a_device_of_its_own_is_read_from_there(tmp_path: Path, device: str) -> None:
+    place = f"generated:{tmp_path / 'set'}"
+    assert bench("data", "make", "--images", "20", "--out", str(tmp_path / "set")).returncode == 0
+    words = ["--scenario", "real", "--data", place, "--data-disk", device, "--target", "container", *SMALL]
+    words += ["--ablate", "data-layer", "--out", str(tmp_path / "run")]
+    assert (empty := bench("run", *words)).returncode == 2
+    writing = f"bench data disk --device {device} --data {place}"
+    assert f"does not hold this data set: it is empty\n  what to do: write it there, once: {writing}" in empty.stderr
+    with local_node((), None) as node:
+        node.run(["mke2fs", "-q", "-L", "home", device])
+        foreign = bench(*writing.split()[1:])
+        assert (foreign.returncode, "it holds ext2 labelled home" in foreign.stderr) == (2, True)
+        node.run(["wipefs", "--all", device])
+    for said in ("writing 20 images", "holds the data set already"):
+        written = bench(*writing.split()[1:])
+        assert (written.returncode, said in written.stderr) == (0, True), written.stderr
+    ended = bench("run", *words)
+    assert ended.returncode == 0, ended.stderr
+    found = records(tmp_path / "run")
+    use = found["container"].data_use
+    assert use is not None
+    assert (use.filesystem, use.device) == ("ext4", device)
+    assert found["container"].options["data_disk"] == device
+    check_reads(found["container"])
+    assert filesystem(found["container+data-layer"]) == "overlay"
+    assert found["container+data-layer"].substitutes == ["disk:other-device"]
+    assert ours() == NOTHING
+
+
+def filesystem(record: TrialRecord) -> str | None:
+    return record.data_use.filesystem if record.data_use else None
 
 
 def check_reads(record: TrialRecord) -> None:

@@ -39,7 +39,7 @@ def bench(*words: str, env: dict[str, str] | None = None, timeout_s: float = 580
 
 def records(directory: Path) -> dict[str, TrialRecord]:
     found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (directory / "trials").glob("*.json")]
-    return {record.target: record for record in found}
+    return {record.target + (f"+{record.ablation}" if record.ablation else ""): record for record in found}
 
 
 def ours() -> dict[str, list[str]]:

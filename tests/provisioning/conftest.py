@@ -35,6 +35,7 @@ class FakeNode:
     answers: Mapping[tuple[str, ...], Completed] = field(default_factory=dict)
     name: str = "fake"
     userland: str | None = "/tree"
+    backing: None = None
     python: tuple[str, str] = ("python3", "/")
     cpus: tuple[int, ...] = (0, 1)
     local: bool = False

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from provisioning.accelerator import QEMU
 from provisioning.disks import BlockDevice
 from provisioning.gpus import Device, Edits
+from provisioning.layers import virtiofs
 from provisioning.layers.engines import ENGINES, docker, podman
 from provisioning.layers.engines.base import SLEEPER, ContainerSpec, image_reference
 from provisioning.layers.engines.runc import bundle_config
@@ -389,3 +390,39 @@ Builder = Callable[[ContainerSpec], list[str]]
 @pytest.mark.parametrize("build", RUN_ARGV.values(), ids=list(RUN_ARGV))
 def test_every_word_of_a_container_command_is_text(build: Builder) -> None:
     assert all(isinstance(word, str) and word for word in build(CONTAINER))
+
+
+# ---- where a data set lies
+
+
+def test_virtiofsd_sees_the_directory_read_only_and_can_write_to_its_socket_alone() -> None:
+    argv = virtiofs.daemon_argv("/usr/libexec/virtiofsd", "/a,b", "/run/vm/data.socket", (2, 3))
+    assert argv[:4] == ["taskset", "--cpu-list", "2-3", "bwrap"]
+    words = " ".join(argv)
+    assert "--ro-bind / / --dev-bind /dev /dev" in words
+    assert "--tmpfs /run --bind /run/vm /run/vm --ro-bind /a,b /run/data --" in words
+    assert values(argv, "-o") == ["source=/run/data", "cache=auto"]
+    assert virtiofs.daemon_argv("v", "/d", "/run/vm/s", None)[0] == "bwrap"
+
+
+def test_a_guest_with_a_shared_directory_shares_exactly_its_memory() -> None:
+    argv = virtiofs.qemu_words("/run/vm/data.socket", 2 * GIB)
+    assert values(argv, "-object") == ["memory-backend-memfd,id=memory,size=2048M,share=on"]
+    assert values(argv, "-machine") == ["memory-backend=memory"]
+    assert values(argv, "-device") == [f"vhost-user-fs-pci,chardev=data,tag={virtiofs.TAG}"]
+
+
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_a_container_with_data_in_its_own_layer_can_write_to_it_and_binds_nothing(engine: str) -> None:
+    argv = RUN_ARGV[engine](replace(CONTAINER, layer=("/set", "/mnt/data", "/scratch")))
+    assert "--read-only" not in argv
+    assert "--mount" not in argv
+    assert "--read-only" in RUN_ARGV[engine](replace(CONTAINER, data=("/set", "/mnt/data", False)))
+
+
+def test_runc_lays_the_data_over_the_trees_own_directory() -> None:
+    config = bundle_config(replace(CONTAINER, layer=("/set", "/mnt/data", "/scratch")), {})
+    (overlay,) = (each for each in config["mounts"] if each["type"] == "overlay")
+    assert overlay["destination"] == "/mnt/data"
+    assert overlay["options"][:3] == ["lowerdir=/i/tree/mnt/data", "upperdir=/scratch/upper", "workdir=/scratch/work"]
+    assert config["root"]["readonly"] is True

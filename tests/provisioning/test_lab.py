@@ -523,6 +523,7 @@ class Player:
     started: list[tuple[list[str], bytes, Script]] = field(default_factory=list)
     name: str = "player"
     userland: str | None = None
+    backing: None = None
     python: tuple[str, str] = ("/usr/bin/python3", "/opt/virtbench")
     cpus: tuple[int, ...] = ()
     local: bool = False

@@ -49,6 +49,13 @@ def left_by(home: Path, pid: int, kind: str, what: str, **changes: object) -> Pa
     return path
 
 
+@pytest.mark.parametrize("place", ["/", "/proc", "/run"])
+def test_a_mount_outside_the_suites_folders_is_left_alone(home: Path, place: str) -> None:
+    with pytest.raises(LedgerError, match="left alone"):
+        ledger.REMOVERS["mount"](place)
+    ledger.REMOVERS["mount"](str(home / "never-mounted"))
+
+
 def test_what_is_held_is_written_down_before_it_is_made_and_crossed_out_after_it_is_gone(home: Path) -> None:
     place = home / "thing"
     with holding("directory", str(place)) as what:

@@ -65,6 +65,7 @@ class HereNode:
 
     name: str = "here"
     userland: str | None = None
+    backing: "HereNode | None" = None
     python: tuple[str, str] = (sys.executable, str(REPOSITORY))
     cpus: tuple[int, ...] = (0,)
     local: bool = True

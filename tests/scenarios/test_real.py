@@ -33,6 +33,12 @@ USE = {
     "damaged": 1,
     "damaged_files": ["a/1.jpg"],
 }
+MOUNTS = """\
+1 1 254:0 / / ro,noatime - ext4 /dev/vda ro
+2 1 0:20 / /mnt rw - tmpfs tmpfs rw
+3 2 254:16 / /mnt/data ro,noatime shared:1 master:2 - ext4 /dev/vdb ro
+4 2 254:16 / /mnt/data2 ro,noatime - overlay overlay ro
+"""
 
 
 @dataclass
@@ -44,6 +50,8 @@ class ReadingNode(ScriptedNode):
     fails: CommandError | None = None
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        if argv == ["cat", "/proc/self/mountinfo"]:
+            return Completed(0, MOUNTS, "")
         if "--page-cache" not in argv:
             return super().run(argv, stdin=stdin, timeout_s=timeout_s, check=check)
         if self.fails:
@@ -88,10 +96,32 @@ def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, observ
         "images": 20,
         "size_bytes": 4000,
         "page_cache_share": 0.002,
+        "filesystem": "ext4",
+        "device": "/dev/vdb",
     }
     argv, timeout_s = node.asked[0]
     assert argv[-5:] == ["-m", "scenarios.worker", "--page-cache", "cold", "/mnt/data"]
     assert timeout_s == planned.trial_timeout_s
+
+
+@pytest.mark.parametrize("data", ["/nowhere", "/mnt/database", "/mnt/data2/sub"])
+def test_the_file_system_is_that_of_the_innermost_mount(data: str, planned: Trial, observer: Any, reading: Any) -> None:
+    use = Real().measure(planned, [Instance(reading(data=data))], observer, nullcontext()).data_use
+    assert use is not None
+    assert use.filesystem == {"/nowhere": "ext4", "/mnt/database": "tmpfs", "/mnt/data2/sub": "overlay"}[data]
+
+
+@pytest.mark.parametrize("state", ["cold", "warm"])
+def test_a_page_cache_behind_that_of_the_target_is_emptied_too(
+    state: str, planned: Trial, observer: Any, reading: Any
+) -> None:
+    share = 0.0 if state == "cold" else 1.0
+    behind, node = reading(data="/data/pets"), reading(page_cache_share=share)
+    node.backing = behind
+    trial = planned.model_copy(update={"page_cache": state})
+    Real().measure(trial, [Instance(node)], observer, nullcontext())
+    assert [argv[-3:] for argv, _ in behind.asked] == [["--page-cache", "cold", "/data/pets"]] * (state == "cold")
+    assert [argv[-3:] for argv, _ in node.asked] == [["--page-cache", state, "/mnt/data"]]
 
 
 def test_the_page_cache_is_arranged_before_the_host_counts(planned: Trial, observer: Any, reading: Any) -> None:

@@ -34,6 +34,7 @@ class FakeNode:
 
     name: str = "fake"
     userland: str | None = None
+    backing: None = None
     python: tuple[str, str] = ("python3", "/")
     cpus: tuple[int, ...] = (0, 1)
     local: bool = True

@@ -43,6 +43,9 @@ class ContainerSpec:
     seccomp: bool = True
     network: str | None = None
     """Another than an empty one of its own: what ``provisioning.lab.containers.host_network`` says for the engine."""
+    layer: tuple[str, str, str] | None = None
+    """In place of ``data``, what is copied into a layer of the container's own: from where on the node, to where in
+    the container, and a directory on a disk for engines that keep no layers themselves."""
     bound_tree: bool = False
     """Whether the tree's programs and libraries are bound in place of what the engine's overlay shows of them."""
     by_count: bool = False
@@ -77,6 +80,9 @@ class ContainerEngine(Protocol):
 
     def prepare(self, node: Node, digest: str, archive: str | None) -> None:
         """Make the image known to the engine, once. ``archive`` is the packed OCI image on this node."""
+
+    def layers_at(self, node: Node) -> str:
+        """The directory, on the node, in which its containers' own layers come to lie."""
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         """Create and start the container with its sleeper."""

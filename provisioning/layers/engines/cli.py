@@ -8,6 +8,8 @@ from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.errors import BenchError, CommandError
 from suite.interfaces import Node
 
+FILLED_WITHIN_S = 6 * 3600.0
+
 
 def run_argv(
     program: Sequence[str], spec: ContainerSpec, *, gpu_words: Sequence[str], image: Sequence[str]
@@ -20,7 +22,8 @@ def run_argv(
     for disk in spec.limited_disks:
         limits += [f"--device-{way}-bps={disk.path}:{DISK_LIMIT_BYTES_PER_S}" for way in ("read", "write")]
     limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]
-    least = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    least = [] if spec.layer else ["--read-only"]
+    least += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     least += ["--network", spec.network or "none"]
     least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
     return [
@@ -38,6 +41,13 @@ def _mounts(spec: ContainerSpec) -> list[str]:
         for source, target, writable in binds
         for word in ("--mount", f'type=bind,"source={source}",target={target}{"" if writable else ",readonly"}')
     ]
+
+
+def fill(program: Sequence[str], node: Node, spec: ContainerSpec) -> None:
+    """Copy what belongs into a layer of the container's own; the copies are root's, as files of an image are."""
+    if spec.layer:
+        source, target, _ = spec.layer
+        node.run([*program, "cp", f"{source}/.", f"{spec.name}:{target}"], timeout_s=FILLED_WITHIN_S)
 
 
 def main_pid(program: Sequence[str], node: Node, name: str) -> int:

@@ -34,8 +34,12 @@ class Docker:
             )
         node.run([*PROGRAM, "load", "--quiet", "--input", archive], timeout_s=1800.0)
 
+    def layers_at(self, node: Node) -> str:
+        return node.run([*PROGRAM, "info", "--format", "{{.DockerRootDir}}"]).stdout.strip()
+
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         node.run(run_argv(spec), timeout_s=300.0)
+        cli.fill(PROGRAM, node, spec)
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return [*PROGRAM, "exec", "--interactive", spec.name]

@@ -23,8 +23,12 @@ class Podman:
     def prepare(self, node: Node, digest: str, archive: str | None) -> None:
         """Nothing: ``--rootfs`` takes the tree as it lies there."""
 
+    def layers_at(self, node: Node) -> str:
+        return node.run([*PROGRAM, "info", "--format", "{{.Store.GraphRoot}}"]).stdout.strip()
+
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         node.run(run_argv(spec), timeout_s=300.0)
+        cli.fill(PROGRAM, node, spec)
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return [*PROGRAM, "exec", "--interactive", spec.name]

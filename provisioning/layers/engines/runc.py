@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.cgroups import PERIOD_US
+from provisioning.home import state
 from provisioning.layers.engines.base import SLEEPER, TMPFS, ContainerSpec
+from provisioning.layers.engines.cli import FILLED_WITHIN_S
 from provisioning.layers.engines.seccomp import PROFILE, bundle_profile
 from provisioning.nodes import write_file
 from suite.ablations import DISK_LIMIT_BYTES_PER_S
@@ -46,7 +48,15 @@ class Runc:
     def prepare(self, node: Node, digest: str, archive: str | None) -> None:
         """Nothing: a bundle names the tree as it lies there."""
 
+    def layers_at(self, node: Node) -> str:  # noqa: ARG002 (other engines are asked)
+        """In the suite's own folder."""
+        return str(state("scratch"))
+
     def begin(self, node: Node, spec: ContainerSpec) -> None:
+        if spec.layer:
+            source, _, place = spec.layer
+            node.run(["mkdir", f"{place}/upper", f"{place}/work"])
+            node.run(["cp", "--recursive", f"{source}/.", f"{place}/upper"], timeout_s=FILLED_WITHIN_S)
         profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
         machine = node.run(["uname", "-m"]).stdout.strip()
         config = bundle_config(spec, bundle_profile(profile, machine))
@@ -132,6 +142,12 @@ def _bind(source: str, target: str) -> dict[str, Any]:
 
 
 def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
+    if spec.layer:
+        _, target, place = spec.layer
+        options = [f"lowerdir={spec.tree}{target}", f"upperdir={place}/upper", f"workdir={place}/work"]
+        return [
+            {"type": "overlay", "source": "overlay", "destination": target, "options": [*options, "nosuid", "nodev"]}
+        ]
     if not spec.data:
         return []
     source, target, writable = spec.data

@@ -1,0 +1,96 @@
+"""Where a data set may lie: what is refused before anything is written or started."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioning import data_device
+from provisioning.layers import virtiofs
+from suite.datasets import Dataset
+from suite.errors import RequestError
+
+DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=20, size_bytes=4000)
+WHOLE = ("ext4", "abababab-abab-abab-abab-abababababab", "virtbench-data")
+Holding = Callable[..., None]
+
+
+@pytest.fixture
+def holding(monkeypatch: pytest.MonkeyPatch) -> Holding:
+    """A free device with these signatures, and nobody who would write to it."""
+
+    def make(*signatures: data_device.Signature) -> None:
+        monkeypatch.setattr(data_device, "_refuse_busy", lambda _: None)
+        monkeypatch.setattr(data_device, "_signatures", lambda _: list(signatures))
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+
+        def never(*_: object, **__: object) -> None:
+            raise AssertionError("it is written to")
+
+        monkeypatch.setattr(data_device, "filesystem", never)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        ("ext4", WHOLE[1], "home"),
+        ("ext4", "00000000-0000-0000-0000-000000000000", data_device.LABEL),
+        ("LVM2_member", None, None),
+        ("gpt", None, None),
+        ("swap", None, None),
+    ],
+)
+def test_a_device_that_holds_anything_else_is_never_written(held: data_device.Signature, holding: Holding) -> None:
+    for found in ((held,), (held, ("ext4", None, data_device.UNFINISHED))):
+        holding(*found)
+        with pytest.raises(RequestError, match=f"/dev/sdx is left alone: it holds {held[0]}") as caught:
+            data_device.write("/dev/sdx", DATASET, lambda _: None)
+        assert "wipefs --all /dev/sdx" in str(caught.value.remedy)
+
+
+def test_a_device_that_holds_the_data_set_is_left_as_it_is(holding: Holding) -> None:
+    holding(WHOLE)
+    said: list[str] = []
+    data_device.write("/dev/sdx", DATASET, said.append)
+    assert said == ["/dev/sdx holds the data set already"]
+    data_device.check("/dev/sdx", DATASET, "generated:/set")
+
+
+@pytest.mark.parametrize(
+    "found", [(), (("ext4", None, data_device.UNFINISHED),), (("ext4", "another", data_device.LABEL),)]
+)
+def test_a_run_takes_no_device_without_the_whole_of_its_data_set(
+    found: tuple[data_device.Signature, ...], holding: Holding
+) -> None:
+    holding(*found)
+    with pytest.raises(RequestError, match="does not hold this data set") as caught:
+        data_device.check("/dev/sdx", DATASET, "generated:/set")
+    assert str(caught.value.remedy).endswith("bench data disk --device /dev/sdx --data generated:/set")
+
+
+@pytest.mark.parametrize(("name", "said"), [("file", "is no block device"), ("nothing", "cannot be opened")])
+def test_only_a_device_is_taken(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RequestError, match=said):
+        data_device.write(str(tmp_path / name), DATASET, lambda _: None)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_without_virtiofs_on_either_side_the_reason_and_the_remedy_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "usr/lib/modules/6.1"
+    modules.mkdir(parents=True)
+    (modules / "modules.dep").write_text("kernel/fs/fuse/fuse.ko:\n")
+    (modules / "modules.builtin").write_text("kernel/fs/ext4/ext4.ko\n")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(virtiofs, "daemon", lambda: None)
+    assert "not installed" in str(virtiofs.hindrance(tmp_path))
+    monkeypatch.setattr(virtiofs, "daemon", lambda: "/usr/libexec/virtiofsd")
+    assert "guest's kernel" in str(virtiofs.hindrance(tmp_path))
+    (modules / "modules.dep").write_text("kernel/fs/fuse/virtiofs.ko: kernel/fs/fuse/fuse.ko\n")
+    assert virtiofs.hindrance(tmp_path) is None
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "root" in str(virtiofs.hindrance(tmp_path))

@@ -1,0 +1,71 @@
+"""What is said of a data set's options before anything is started."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import cli
+from commands.planning import _check_batches, ablations_of
+from provisioning.images.image import Image
+from provisioning.targets import Choices
+from suite.ablations import ABLATIONS
+from suite.datasets import Dataset
+from suite.envelope import GIB, Envelope
+from suite.errors import RequestError
+from suite.plan import Plan
+from suite.profiles import Workload
+
+DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
+
+
+@pytest.fixture
+def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choices:
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path))
+    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+    return Choices(image, "podman", "tcg")
+
+
+def options(*ablations: str, scenario: str = "real") -> dict[str, Any]:
+    return {"ablations": ablations, "recipe": "reference", "scenario": scenario}
+
+
+def test_of_all_switches_those_that_would_switch_nothing_are_left_out_and_named(choices: Choices) -> None:
+    notes: list[str] = []
+    kept = ablations_of(options(*ABLATIONS), ("container",), choices, notes.append)
+    assert {"seccomp", "rootfs", "data-layer"} <= set(kept)
+    assert not {"disk-cache", "virtiofs"} & set(kept)
+    assert {note.split(":")[1].split()[1] for note in notes} >= {"disk-cache", "virtiofs"}
+
+
+@pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
+def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, choices: Choices) -> None:
+    targets = ABLATIONS[name].targets
+    with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
+        ablations_of(options(name, scenario="synthetic"), targets, choices, print)
+
+
+@pytest.mark.parametrize(("batch", "devices", "refused"), [(7, 1, False), (8, 1, True), (3, 2, False), (4, 2, True)])
+def test_a_data_set_of_less_than_one_step_is_refused(batch: int, devices: int, refused: bool) -> None:
+    plan = Plan(
+        scenario="real",
+        targets=("bare-metal",),
+        models=("resnet50",),
+        profile="smoke",
+        workloads={"resnet50": Workload(batch=batch, image_px=32, warmup_steps=0, steps=1)},
+        envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=1),
+        trial_timeout_s=60,
+        dataset=DATASET,
+    )
+    if not refused:
+        return _check_batches(plan, devices)
+    with pytest.raises(RequestError, match=f"7 images, and one step of resnet50 takes {batch * devices}") as caught:
+        _check_batches(plan, devices)
+    assert f"--batch {7 // devices}" in str(caught.value.remedy)
+    return None
+
+
+def test_a_data_disk_without_a_data_set_is_refused() -> None:
+    ended = CliRunner().invoke(cli.main, ["run", "--data-disk", "/dev/sdx"], prog_name="bench")
+    assert (ended.exit_code, "--data-disk is about a data set" in ended.stderr) == (2, True)
