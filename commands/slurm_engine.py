@@ -78,7 +78,8 @@ def _by_array(request: "SweepRequest", options: "SlurmOptions", blocks: list[int
     from provisioning.batch import slurm
 
     name = slurm.job_name(request.sweep.name, request.directory.path)
-    queued = {task.block for task in slurm.queue(name) if not task.ended}
+    before = slurm.queue(name)
+    queued = {task.block for task in before if not task.ended}
     if new := [block for block in blocks if block not in queued]:
         (request.directory.path / "logs").mkdir(exist_ok=True)
         job = slurm.submit(_script(request, options, new))
@@ -86,7 +87,7 @@ def _by_array(request: "SweepRequest", options: "SlurmOptions", blocks: list[int
     if queued:
         request.observer.note(f"{len(queued)} elements are in the queue already and are followed")
     try:
-        _follow(request, options, name)
+        _follow(request, options, name, {task.block: told(task) for task in before if task.ended})
     except KeyboardInterrupt:
         directory = request.directory.path
         request.observer.note("the jobs stay in the queue; bench sweep run follows them again")
@@ -105,11 +106,10 @@ def _script(request: "SweepRequest", options: "SlurmOptions", blocks: Sequence[i
     return slurm.script(options, name, directory, [*element, "--only-block"], blocks, limit)
 
 
-def _follow(request: "SweepRequest", options: "SlurmOptions", name: str) -> None:
-    """Until no task of the sweep is in the queue; what changes is said."""
+def _follow(request: "SweepRequest", options: "SlurmOptions", name: str, seen: dict[int, str]) -> None:
+    """Until no task of the sweep is in the queue; what changes is said. ``seen``: what needs not be said."""
     from provisioning.batch import slurm
 
-    seen: dict[int, str] = {}
     while True:
         tasks = slurm.queue(name)
         newest = {task.block: task for task in sorted(tasks, key=lambda task: (not task.ended, int(task.job)))}

@@ -64,7 +64,7 @@ class Runner:
         missing, of = _missing(runs, blocks), _count(self.cells, blocks)
         if missing < of:
             self.observer.note(f"{of - missing} of {of} trials are there already and are kept")
-        watch = _Watch(self.observer, self.directory, missing)
+        watch = _Watch(self.observer, self.directory, missing, self.made)
         budget = _Budget(self.sweep, list(runs.values()))
         try:
             for block in blocks:
@@ -95,7 +95,6 @@ class Runner:
         watch.cell = ready.cell.cell_id
         loop = Loop(ready.scenario, ready.open_target, run, watch, self.host.environment, self.host.open_account)
         while made := loop.run(ready.plan, block):
-            self.made += made
             if not any(record.outcome.status == "failed" for record in made):
                 return
 
@@ -134,10 +133,12 @@ def spent_s(run: CellRun) -> float:
 class _Watch:
     """Between the loop and who is told: counts the trials of the whole sweep, says in the claim what is run, stops."""
 
-    def __init__(self, observer: Observer, directory: SweepDirectory, total: int) -> None:
+    def __init__(self, observer: Observer, directory: SweepDirectory, total: int, made: list[TrialRecord]) -> None:
+        """``made`` gets every record, those too of a block that is stopped."""
         self._observer = observer
         self._directory = directory
         self._total = total
+        self._made = made
         self._number = 0
         self.claim: Claim | None = None
         self.cell = ""
@@ -157,6 +158,7 @@ class _Watch:
         self._observer.phase(name, detail)
 
     def trial_finished(self, record: TrialRecord) -> None:
+        self._made.append(record)
         self._observer.trial_finished(record)
 
     def note(self, text: str) -> None:

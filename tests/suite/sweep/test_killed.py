@@ -143,6 +143,7 @@ def test_stop_ends_a_sweep_after_its_current_trial_and_run_continues_it(machine:
     complaint = process.communicate(timeout=60)[1]
     assert (process.returncode, "asked to stop" in complaint) == (0, True), complaint
     assert 0 < machine.measured() == len(machine.records()) < 16
+    assert f"{machine.measured()} trials run now" in complaint
     assert machine.sweep_to_its_end().returncode == 0
     assert machine.measured() == 16
 
