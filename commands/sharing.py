@@ -59,5 +59,6 @@ def check_shares(sharing: Sharing, envelope: Envelope, targets: Sequence[str], n
         return
     raise RequestError(
         f"{have}: there is {len(envelope.cpus) / count:.2f} of a CPU for each, and each needs one of its own",
-        remedy=f"give --cpus {count} or more, or ask for fewer --aggressors",
+        remedy=f"give --cpus {count} or more where the host has them, ask for fewer --aggressors, or measure "
+        "--target bare-metal alone with --bare-metal-cpus unrestricted",
     )
