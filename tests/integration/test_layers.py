@@ -42,7 +42,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the guest is given by virtiofs. Its name ends what is no quoted option."""
     place = tmp_path_factory.mktemp("shared") / "a,b"
     place.mkdir()
-    (place / "file").write_text("given")
+    (place / "file").write_text("given\n")
     return place
 
 
@@ -210,7 +210,7 @@ def test_a_guest_has_another_kernel_and_one_way_in(guest: Node) -> None:
 def test_a_shared_directory_is_read_in_the_guest_and_written_nowhere(guest: Node, shared: Path) -> None:
     if hindrance := virtiofs.hindrance(require_image().tree):
         pytest.skip(hindrance[0])
-    assert guest.run(["cat", f"{MOUNT}/file"]).stdout == "given"
+    assert guest.run(["cat", f"{MOUNT}/file"]).stdout == "given\n"
     assert f" {MOUNT} ro," in guest.run(["cat", "/proc/self/mountinfo"]).stdout
     (line,) = (line for line in guest.run(["mount"]).stdout.splitlines() if f" {MOUNT} " in line)
     assert f"{virtiofs.TAG} on {MOUNT} type virtiofs" in line
