@@ -1,186 +1,128 @@
-"""What a step's exchange with a parameter server costs, against the ways of torch.distributed to do the same: plain
-ones, and the pattern of its RPC tutorial.
+"""What a step with a parameter server costs in the suite, beside torch.distributed.rpc's pattern and plain ways.
 
-One server and ``--workers`` workers exchange ResNet-50's 25.6 million variables without any training. The ways take
-turns within each round, so that a change of the machine meets all of them. Run on loopback, or with ``--nodes`` in
-network namespaces (one per rank, the server first) whose links are limited to ``--rate-gbit``:
+One server and two workers exchange ResNet-50's 25.6 million variables, in instances of a target on a lab network:
 
-    python benchmarks/parameter_server.py
-    python benchmarks/parameter_server.py --nodes n0 n1 n2 --master 10.0.0.1 --interface eth0 --rate-gbit 1
+    python benchmarks/parameter_server.py --target bare-metal --target container
+
+Without ``--batch`` a step is the exchange alone: what share of the link's rate it uses. With it, ResNet-50 trains on
+batches of so many images: images per second. The ways take turns within each round, so that a change of the machine
+meets all of them; a round of two ways is a pair. Root is needed, and the image. The share is that of the variables' own
+bytes: TCP can carry 95.6 % of a link's rate, and 92.3 % through VXLAN.
 """
 
 import argparse
 import json
+import os
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from pathlib import Path
 
-import torch
-from rpc_exchange import Server, exchange, joined_by_rpc
-from torch import distributed
+from exchange_rank import ELEMENTS
 
-from scenarios.worker.distributed.cluster import Cluster
-from scenarios.worker.distributed.exchange import Exchange
-from scenarios.worker.distributed.group import Group, joined
-from scenarios.worker.distributed.serve import serve
-from scenarios.worker.distributed.variables import Variables
+from provisioning.images.image import current
+from provisioning.targets import Choices, open_target
+from scenarios.job import clean_environment
+from scenarios.worker.distributed.layout import CHUNK_BYTES
+from suite.cluster import CONTAINER_NETWORKS, Cluster
+from suite.envelope import GIB, Envelope
+from suite.interfaces import Instance, Process
+from suite.lab import LabSpec, bits_per_s
+from suite.plan import Plan, Trial
+from suite.profiles import Workload
 
-ELEMENTS = 25_557_040  # ResNet-50's 25,557,032 in whole lines
-LEARNING_RATE = 0.01
-
-
-class Ready(Variables):
-    """Variables whose gradients are all there at once: nothing but the exchange is left of a step."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.nn.ParameterList([torch.zeros(ELEMENTS)]))
-
-    def expect(self) -> None: ...
-
-    def complete(self) -> None:
-        for number in range(len(self._pending)):
-            self._on_chunk(number)
+PROGRAM = Path(__file__).with_name("exchange_rank.py")
+WITHIN_S = 1800
+PORT = 29500
+RPC = "rpc"
 
 
-def timed(steps: int, step: Callable[[], object]) -> list[float]:
-    taken_s = []
-    for _ in range(steps):
-        begin_s = time.monotonic()
-        step()
-        taken_s.append(time.monotonic() - begin_s)
-    return taken_s
+def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Trial:
+    """The instances that the suite itself would open for such a job."""
+    lab = LabSpec(nodes=options.workers + 1, rate=options.rate)
+    plan = Plan(
+        scenario="distributed",
+        targets=(target,),
+        models=("resnet50",),
+        profile="smoke",
+        workloads={"resnet50": Workload(batch=1, image_px=32, warmup_steps=1, steps=1)},
+        envelope=Envelope(
+            cpus=tuple(sorted(os.sched_getaffinity(0))), memory_bytes=2 * GIB * (options.workers + 1), threads=1
+        ),
+        trial_timeout_s=WITHIN_S,
+        cluster=Cluster(
+            strategy="parameter-server", workers=options.workers, servers=1, network=options.network, lab=lab
+        ),
+        options=choices.options(),
+    )
+    return next(plan.trials())
 
 
-def chunks(group: Group, steps: int, chunk_bytes: int) -> list[float]:
-    """The suite's own way."""
-    if group.cluster.is_server:
-        serve(group, learning_rate=LEARNING_RATE, threads=torch.get_num_threads())
-        return []
-    exchange = Exchange(group, Ready(), chunk_bytes)
-
-    def step() -> None:
-        exchange.begin()
-        exchange.finish()
-
-    taken_s = timed(steps, step)
-    exchange.close()
-    return taken_s
-
-
-def reduce_and_broadcast(group: Group, steps: int) -> list[float]:
-    values, gradients = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
-
-    def step() -> None:
-        distributed.reduce(gradients, dst=0)
-        if group.cluster.is_server:
-            values.add_(gradients, alpha=-LEARNING_RATE / group.cluster.workers)
-        distributed.broadcast(values, src=0)
-
-    return timed(steps, step)
-
-
-def send_and_receive(group: Group, steps: int) -> list[float]:
-    values, gradients = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
-
-    def step() -> None:
-        if not group.cluster.is_server:
-            distributed.send(gradients, 0)
-            distributed.recv(values, 0)
-            return
-        for rank in group.cluster.worker_ranks:
-            distributed.recv(gradients, rank)
-            values.add_(gradients, alpha=-LEARNING_RATE / group.cluster.workers)
-        for rank in group.cluster.worker_ranks:
-            distributed.send(values, rank)
-
-    return timed(steps, step)
-
-
-def all_reduce(_: Group, steps: int) -> list[float]:
-    """Of the server too, as in the project's notes."""
-    gradients = torch.zeros(ELEMENTS)
-    return timed(steps, lambda: distributed.all_reduce(gradients) and None)
-
-
-def rpc(group: Group, steps: int) -> list[float]:
-    """torch.distributed.rpc's own pattern; its server answers beside the main thread."""
-    if group.cluster.is_server:
-        return []
-    gradients = torch.zeros(ELEMENTS)
-    return timed(steps, lambda: exchange(gradients) is None)
-
-
-def run_rank(cluster: Cluster, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Milliseconds of every step, by the way it went."""
-    torch.set_num_threads(1)
-    ways: dict[str, Callable[[Group, int], list[float]]] = {
-        f"chunks of {size / 2**20:g} MiB": lambda group, steps, size=size: chunks(group, steps, size)  # type: ignore[misc]
-        for size in options.chunk_bytes
+def started(rank: int, instances: list[Instance], options: argparse.Namespace) -> Process:
+    here = instances[rank]
+    cluster = {
+        "strategy": "parameter-server",
+        "rank": rank,
+        "workers": options.workers,
+        "servers": 1,
+        "master": instances[0].address,
+        "port": PORT,
+        "interface": here.interface,
     }
-    if not options.own_only:
-        ways |= {"reduce, broadcast": reduce_and_broadcast, "send, receive": send_and_receive, "all-reduce": all_reduce}
-        ways |= {"rpc": rpc}
-    taken_ms: dict[str, list[float]] = {name: [] for name in ways}
-    server = Server(ELEMENTS, cluster.workers, LEARNING_RATE) if cluster.is_server else None
-    place = f"{cluster.master}:{cluster.port + 1}"
-    with joined(cluster) as group, joined_by_rpc(cluster.rank, cluster.world, place, cluster.interface, server):
-        for number in range(options.rounds + 1):
-            for name, way in ways.items():
-                distributed.barrier()
-                taken_s = way(group, options.steps)
-                # The first round warms up.
-                taken_ms[name] += [1e3 * each for each in taken_s if number]
-    return taken_ms
+    asked = {name: getattr(options, name) for name in ("rounds", "steps", "batch", "image_px", "chunk_bytes", "plain")}
+    interpreter, path = here.node.python
+    words = clean_environment(1, "reference", PYTHONPATH=path, OMP_WAIT_POLICY="passive")
+    argv = [*words, interpreter, "-", json.dumps({"cluster": cluster, **asked})]
+    return here.node.start(argv, stdin=PROGRAM.read_bytes())
 
 
-def start(rank: int, options: argparse.Namespace) -> "subprocess.Popen[str]":
-    argv = [sys.executable, __file__, *sys.argv[1:], "--rank", str(rank)]
-    if options.nodes:
-        argv = ["nsenter", f"--net=/run/netns/{options.nodes[rank]}", *argv]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+def measured(target: str, options: argparse.Namespace) -> dict[str, list[list[float]]]:
+    """Seconds of every step of the last worker, by way and round."""
+    choices = Choices(current(), options.engine, "tcg")
+    with open_target(trial_of(target, options, choices), choices) as instances:
+        ranks = [started(rank, list(instances), options) for rank in range(len(instances))]
+        said = [list(process.lines(WITHIN_S)) for process in ranks]
+        for process, lines in zip(ranks, said, strict=True):
+            if status := process.wait(WITHIN_S):
+                raise SystemExit("\n".join([f"a rank on {target} ended with {status}:", *lines, process.output_tail()]))
+    taken_s: dict[str, list[list[float]]] = json.loads(said[-1][-1])
+    return taken_s
 
 
-def show(taken_ms: dict[str, list[float]], options: argparse.Namespace) -> None:
-    print(f"{'':24}{'median ms':>12}{'least':>9}{'most':>9}{'share of the link':>20}")
-    for name, each_ms in taken_ms.items():
-        median_ms = statistics.median(each_ms)
+def show(target: str, taken_s: dict[str, list[list[float]]], options: argparse.Namespace) -> None:
+    network = f", {options.network}" if target == "container" else ""
+    print(f"{target}{network}, {options.rate}, batch {options.batch or 'none'}, {options.rounds} rounds")
+    print(f"{'':28}{'median ms':>10}{'least':>8}{'most':>8}{'of the link':>13}{'images/s':>10}{'over rpc':>22}")
+    for name, rounds in taken_s.items():
+        each_s = [second for each in rounds for second in each]
+        median_s = statistics.median(each_s)
         # What the server's link carries in each direction.
-        gbit_per_s = options.workers * ELEMENTS * 4 * 8 / median_ms / 1e6
-        share = f"{gbit_per_s / options.rate_gbit:.1%}" if options.rate_gbit else f"{gbit_per_s:.1f} Gbit/s"
-        print(f"{name:24}{median_ms:12.0f}{min(each_ms):9.0f}{max(each_ms):9.0f}{share:>20}")
+        share = options.workers * ELEMENTS * 4 * 8 / median_s / bits_per_s(options.rate)
+        images = f"{options.workers * options.batch / median_s:.2f}" if options.batch else "-"
+        pairs = sorted(sum(other) / sum(own) for own, other in zip(rounds, taken_s[RPC], strict=True))
+        over = f"{statistics.median(pairs):.2f} ({pairs[0]:.2f} to {pairs[-1]:.2f})"
+        times = f"{1e3 * median_s:10.0f}{1e3 * min(each_s):8.0f}{1e3 * max(each_s):8.0f}"
+        print(f"{name:28}{times}{share:13.1%}{images:>10}{over:>22}")
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", action="append", choices=("bare-metal", "container"), required=True)
+    parser.add_argument("--engine", default="runc")
+    parser.add_argument("--network", default="overlay", choices=CONTAINER_NETWORKS, help="of containers")
+    parser.add_argument("--rate", default="1gbit", help="of the lab's links")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of each way in a round")
-    parser.add_argument("--chunk-bytes", type=int, nargs="+", default=[1 << 20, 4 << 20, 16 << 20])
-    parser.add_argument("--own-only", action="store_true", help="without the plain ways")
-    parser.add_argument("--nodes", nargs="+", default=[], help="network namespaces, the server's first")
-    parser.add_argument("--master", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=29555)
-    parser.add_argument("--interface", default="lo")
-    parser.add_argument("--rate-gbit", type=float)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, default=0, help="images per worker; 0: the exchange alone")
+    parser.add_argument("--image-px", type=int, default=64)
+    parser.add_argument("--chunk-bytes", type=int, nargs="+", default=[CHUNK_BYTES])
+    parser.add_argument("--plain", action="store_true", help="the plain ways of torch.distributed too, exchange alone")
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse()
-    if options.rank is None:
-        ranks = [start(rank, options) for rank in range(options.workers + 1)]
-        said = [process.communicate()[0] for process in ranks]
-        if any(process.returncode for process in ranks):
-            raise SystemExit("a rank failed; see above")
-        show(json.loads(said[-1]), options)
-        return
-    cluster = Cluster(
-        "parameter-server", options.rank, options.workers, 1, options.master, options.port, options.interface
-    )
-    print(json.dumps(run_rank(cluster, options)))
+    for target in options.target:
+        show(target, measured(target, options), options)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def fleet_of(options: Options, workers: int, servers: int, note: Note) -> Fleet 
     _check(options, len(inventory.nodes), workers, servers)
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[: workers + servers]})
     targets = _carried(options["targets"], note)
-    found = survey(inventory, options["engine"], containers="container" in targets, note=note)
+    containers = "container" in targets
+    found = survey(inventory, options["engine"], containers=containers, network=options["network"], note=note)
     for each in found.machines:
         note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
         if abs(each.clock_offset_s) > CLOCKS_APART_S:

@@ -247,8 +247,6 @@ def _check_blocks(options: Options, targets: tuple[str, ...]) -> None:
 
 def cluster_of(options: Options, choices: "Choices", targets: tuple[str, ...]) -> Cluster | None:
     """The cluster of a distributed run. Raises RequestError for one that cannot be."""
-    from provisioning.lab.containers import host_network
-
     given = [name for name in ("workers", "servers", "lab", "comm_timeout") if options[name] is not None]
     if options["scenario"] != "distributed":
         if given:
@@ -268,8 +266,8 @@ def cluster_of(options: Options, choices: "Choices", targets: tuple[str, ...]) -
             f"--lab {lab}: {workers + servers} instances ({servers} servers, {workers} workers) need a node each",
             remedy=f"write nodes={workers + servers}, or ask for fewer",
         )
-    if options["network"] == "host" and "container" in targets:
-        host_network(choices.engine, "/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
+    if "container" in targets:
+        _check_network(options["network"], choices.engine)
     emulated = choices.accelerator == "tcg" and {"vm", "container-vm"} & set(targets)
     return Cluster(
         strategy=options["strategy"],
@@ -279,6 +277,19 @@ def cluster_of(options: Options, choices: "Choices", targets: tuple[str, ...]) -
         lab=lab,
         comm_timeout_s=options["comm_timeout"] or (EMULATED_COMM_TIMEOUT_S if emulated else 60),
     )
+
+
+def _check_network(network: str, engine: str) -> None:
+    """Raises RequestError for a network that containers of the engine cannot have in a lab on this machine."""
+    from provisioning.lab.containers import host_network
+    from provisioning.lab.nat import rules_for
+    from provisioning.nodes import local_node
+
+    if network == "host":
+        host_network(engine, "/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
+    if network == "bridge":
+        with local_node((), None) as node:
+            rules_for(node)
 
 
 def ranks_of(options: Options) -> tuple[int, int]:

@@ -136,7 +136,8 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     default="overlay",
     callback=choice(CONTAINER_NETWORKS),
     show_default=True,
-    help="Of distributed containers. overlay: VXLAN between the nodes, as flannel makes it. host: the node's own.",
+    help="Of distributed containers. overlay: VXLAN between the nodes, as flannel makes it. "
+    "bridge: address translation and published ports. host: the node's own.",
 )
 @click.option(
     "--aggressor",

@@ -9,9 +9,11 @@ from dataclasses import replace
 from provisioning.images.image import Image
 from provisioning.lab import overlay as vxlan
 from provisioning.lab.connectivity import End, Pair, connectivity, free_port, reach
-from provisioning.lab.containers import host_network
+from provisioning.lab.containers import ContainerBridge, host_network
 from provisioning.lab.lab import LabNode, open_lab
-from provisioning.lab.overlay import Member, overlay
+from provisioning.lab.member import Member
+from provisioning.lab.nat import nat
+from provisioning.lab.overlay import overlay
 from provisioning.lab.tap import join, tap
 from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
@@ -26,6 +28,8 @@ from suite.records import Link
 
 INTERFACE = "eth0"
 """In a container that is plugged into a bridge."""
+BETWEEN_NODES = {"overlay": overlay, "bridge": nat}
+"""What makes the bridges that containers are plugged into."""
 RATE_SAMPLE_S = 0.3
 UNKNOWN_RATE_BITS_PER_S = 2 * 10**9
 """Of links that nobody has limited: what is sent for a sample takes long enough on 10 Gbit/s, and not on 1 Gbit/s."""
@@ -72,7 +76,8 @@ def open_machines(
             node = stack.enter_context(layers[0].opened(place.node)) if bare else place.node
             places.append(replace(place, node=node))
         instances = _upper(stack, cluster, places, stacks, [None] * len(places))
-        master = replace(instances[0], port=free_port(instances[0].node, str(instances[0].address)))
+        port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
+        master = replace(instances[0], port=port)
         yield _linked((master, *instances[1:]), cluster, tunnelled=_tunnelled(cluster, stacks))
 
 
@@ -132,13 +137,23 @@ def _upper(
         Member(number, place.node, str(place.address), str(place.interface))
         for number, place in enumerate(places, start=1)
     ]
-    bridges = stack.enter_context(overlay(members))
-    opened = []
-    for layer, place, bridge in zip(containers, places, bridges, strict=True):
-        plug = Plug(bridge, bridge.address())
-        node = stack.enter_context(replace(layer, plug=plug).opened(place.node))
-        opened.append(replace(place, node=node, address=plug.address, interface=INTERFACE))
-    return tuple(opened)
+    bridges = stack.enter_context(BETWEEN_NODES[cluster.network](members))
+    return tuple(
+        _plugged(stack, layer, place, bridge) for layer, place, bridge in zip(containers, places, bridges, strict=True)
+    )
+
+
+def _plugged(stack: ExitStack, layer: ContainerLayer, place: Instance, bridge: ContainerBridge) -> Instance:
+    plug = Plug(bridge, bridge.address())
+    node = stack.enter_context(replace(layer, plug=plug).opened(place.node))
+    return replace(
+        place,
+        node=node,
+        address=plug.address,
+        interface=INTERFACE,
+        node_address=place.address,
+        port=bridge.published[0] if bridge.published else None,
+    )
 
 
 def _tunnelled(cluster: Cluster, stacks: Sequence[Sequence[Layer]]) -> bool:
@@ -167,7 +182,7 @@ def _linked(instances: Sequence[Instance], cluster: Cluster, *, tunnelled: bool)
 
 def _end(name: str, place: Instance) -> End:
     """Named so that a message says which machine and which interface it is about."""
-    return End(f"{name} ({place.node.name}, {place.interface})", place.node, str(place.address))
+    return End(f"{name} ({place.node.name}, {place.interface})", place.node, str(place.address), port=place.port or 0)
 
 
 def _link(pair: Pair, ranks: dict[str, int]) -> Link:

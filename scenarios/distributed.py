@@ -216,6 +216,7 @@ def _record(rank: _Rank, measured: Measurement | None) -> Rank:
         role="server" if rank.is_server else "worker",
         address=str(rank.instance.address),
         interface=str(rank.instance.interface),
+        node_address=rank.instance.node_address,
         environment=environment,
         throughput_images_per_s=measured.throughput_images_per_s if measured else None,
         measured_s=rank.transcript.between("measuring", "measured") if measured else None,

@@ -10,8 +10,8 @@ from suite.lab import LabSpec
 
 Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
 STRATEGIES: tuple[Strategy, ...] = ("parameter-server", "parameter-server-async", "all-reduce")
-ContainerNetwork = Literal["overlay", "host"]
-CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "host")
+ContainerNetwork = Literal["overlay", "bridge", "host"]
+CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "bridge", "host")
 Role = Literal["server", "worker", "victim", "aggressor"]
 
 

@@ -95,8 +95,10 @@ class Instance:
     """Under which the other instances reach it; None where there are no others."""
     interface: str | None = None
     """That has the address, as the inside of the instance calls it."""
+    node_address: str | None = None
+    """Of the node below, where the address is of a container behind it."""
     port: int | None = None
-    """Of the address, found free: the ranks can meet there."""
+    """Of the address, free and reached by the others: the ranks can meet there."""
     links: tuple[Link, ...] = ()
     """To the others."""
     clock_offset_s: float | None = None

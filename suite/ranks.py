@@ -28,6 +28,8 @@ class Rank(Part):
     role: Role
     address: str
     interface: str
+    node_address: str | None = None
+    """Of the node below, where the address is of a container behind it."""
     environment: Environment
     throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Of a worker."""

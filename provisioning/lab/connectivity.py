@@ -29,8 +29,6 @@ class End:
     name: str
     node: Node
     address: str
-    bind: str | None = None
-    """What it listens on, where that is not its address: ``0.0.0.0`` behind a translation."""
     port: int = 0
     """A published one where only such are reached; 0 lets the kernel choose."""
 
@@ -117,12 +115,12 @@ def free_port(node: Node, address: str) -> int:
 
 
 def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> int:
-    words = ["listen", end.bind or end.address, str(end.port), str(visitors), str(PATIENCE_S)]
+    words = ["listen", end.address, str(end.port), str(visitors), str(PATIENCE_S)]
     process = _started(stack, end, words, source)
     port = next(process.lines(PATIENCE_S), "")
     if not port.isdigit():
         raise MeasurementError(
-            f"{end.name} cannot listen on {end.bind or end.address}",
+            f"{end.name} cannot listen on {end.address}",
             kind="network",
             output_tail=process.output_tail(),
             remedy="see whether it has that address and the port is free",
@@ -154,7 +152,7 @@ def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pa
 
 
 def _rate(source: End, target: End, measure_s: int, sample_bytes: int) -> float:
-    where = iperf3.Where(target.address, target.bind or target.address, target.port or iperf3.PORT)
+    where = iperf3.Where(target.address, target.port or iperf3.PORT)
     try:
         return iperf3.rate_bits_per_s(source.node, target.node, where, measure_s, sample_bytes)
     except MeasurementError as error:

@@ -27,8 +27,8 @@ class ContainerBridge:
     name: str
     subnet: IPv4Network
     mtu: int
-    hairpin: bool = False
-    """Whether a container may be sent back what it has sent: it reaches itself under its node's address."""
+    published: tuple[int, int] | None = None
+    """The first and the last port of its one container that others reach, where they do not reach every one."""
 
     @property
     def gateway(self) -> str:
@@ -61,13 +61,23 @@ def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[s
         [*inside, *NO_IPV6],
         ["ip", "link", "add", "dev", near, "mtu", mtu, "type", "veth", *far],
         ["ip", "link", "set", "dev", near, "master", bridge.name],
-        ["ip", "link", "set", "dev", near, "type", "bridge_slave", "hairpin", "on" if bridge.hairpin else "off"],
         ["ip", "link", "set", "dev", near, "up"],
         [*inside, "ip", "link", "set", "dev", "lo", "up"],
         [*inside, "ip", "address", "add", bridge.cidr(address), "dev", DEVICE],
         [*inside, "ip", "link", "set", "dev", DEVICE, "up"],
         [*inside, "ip", "route", "add", "default", "via", bridge.gateway, "dev", DEVICE],
+        *([*inside, *argv] for argv in chosen_argvs(bridge.published)),
     ]
+
+
+def chosen_argvs(published: tuple[int, int] | None) -> list[list[str]]:
+    """A program that leaves the choice of a port to the kernel is given a published one; never the first, which is for
+    a program that asks for it.
+    """
+    if published is None:
+        return []
+    first, last = published
+    return [["sysctl", "-q", "-w", f"net.ipv4.ip_local_port_range={first + 1} {last}"]]
 
 
 def run_each(node: Node, argvs: Iterable[list[str]]) -> None:

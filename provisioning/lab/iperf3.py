@@ -12,17 +12,17 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Where:
-    """Under which address and port the client finds the server, and what the server binds to."""
+    """The address and the port of the server."""
 
     address: str
-    bind: str
     port: int = PORT
 
 
 def server_argv(where: Where, measure_s: int) -> list[str]:
     """It serves one client and ends, and also ends when none comes."""
     within = ["timeout", str(int(measure_s + 2 * PATIENCE_S))]
-    return [*within, "iperf3", "--server", "--one-off", "--forceflush", "--bind", where.bind, "--port", str(where.port)]
+    listen = ["--bind", where.address, "--port", str(where.port)]
+    return [*within, "iperf3", "--server", "--one-off", "--forceflush", *listen]
 
 
 def client_argv(where: Where, measure_s: int, sample_bytes: int = 0) -> list[str]:

@@ -1,88 +1,126 @@
-"""A bridge with address translation, as docker's default network is: a container leaves under its node's address and
-is reached under it at the ports that were published. By nftables, and by iptables where a node has no nft.
+"""Bridges with address translation, as docker's default network with published ports is: a container leaves under its
+node's address, and is reached under that at the ports which the node publishes. By nftables, and by iptables where a
+node has no nft.
+
+Ranks tell each other the addresses of their own interfaces (gloo and NCCL can tell no others), and ports that the
+kernel has chosen. So a container's kernel chooses among the published ports, and a node leads what its container sends
+to the address of a peer's container to the peer's node. What travels between the nodes has nodes' addresses only.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
 from provisioning.lab.containers import ContainerBridge, bridge_argvs, forwarding, made, mtu_of, undone
-from provisioning.lab.lab import DEVICE
+from provisioning.lab.member import Member, check_members
+from provisioning.lab.subnet import routes_of
 from suite.errors import BenchError, RequestError
 from suite.interfaces import Node
 
-BRIDGE = "br0"
+BRIDGE = "vbnat0"
 TABLE = "virtbench"
+PUBLISHED = (29500, 30011)
+"""Of every node, to its one container. The first is left to the meeting place."""
+
+Rules = tuple[list[list[str]], list[list[str]]]
+"""Commands, and for each the one that undoes it."""
 
 
 @contextmanager
-def nat(node: Node, number: int, address: str, ports: Iterable[int], device: str = DEVICE) -> Iterator[ContainerBridge]:
-    """Make it on node ``number``, which the others reach at ``address`` by ``device``.
+def nat(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
+    """Gives for each node the bridge to attach its one container to. At the end nothing of it is left.
 
-    The ports lead to the node's first container. At the end nothing of it is left.
+    Raises RequestError for a node that cannot translate, or that uses the addresses.
     """
-    runs = port_runs(ports)
-    bridge = ContainerBridge(BRIDGE, IPv4Network(f"172.30.{number}.0/24"), mtu_of(node, device), hairpin=True)
-    rules = nft_argvs if _works(node, "nft") else iptables_argvs
-    begin, end = rules(bridge, address, runs)
+    check_members(members)
+    bridges = []
     with ExitStack() as stack:
-        stack.enter_context(forwarding(node))
-        stack.enter_context(made(node, BRIDGE, bridge_argvs(bridge)))
-        for argv, undo in zip(begin, end, strict=True):
-            node.run(argv)
-            if undo:
+        for member in members:
+            node = member.node
+            rules = rules_for(node)
+            check_free(subnet_of(member), node)
+            bridge = bridge_of(member)
+            stack.enter_context(forwarding(node))
+            stack.enter_context(made(node, BRIDGE, bridge_argvs(bridge)))
+            peers = [peer for peer in members if peer is not member]
+            for argv, undo in zip(*rules(bridge, member, peers), strict=True):
+                node.run(argv)
                 stack.enter_context(undone(node, undo))
-        yield bridge
+            bridges.append(bridge)
+        yield tuple(bridges)
 
 
-def port_runs(ports: Iterable[int]) -> list[tuple[int, int]]:
-    """``[5, 3, 4, 9]`` to ``[(3, 5), (9, 9)]``: a job of many ranks publishes hundreds."""
-    runs: list[tuple[int, int]] = []
-    for port in sorted(set(ports)):
-        if not 0 < port < 1 << 16:
-            raise RequestError(f"{port} is no port", remedy="publish ports from 1 to 65535")
-        runs = [*runs[:-1], (runs[-1][0], port)] if runs and runs[-1][1] == port - 1 else [*runs, (port, port)]
-    return runs
+def bridge_of(member: Member) -> ContainerBridge:
+    return ContainerBridge(BRIDGE, subnet_of(member), mtu_of(member.node, member.device), PUBLISHED)
 
 
-Rules = tuple[list[list[str]], list[list[str]]]
-"""Commands, and for each the one that undoes it (empty where an earlier one's does)."""
+def subnet_of(member: Member) -> IPv4Network:
+    return IPv4Network(f"172.30.{member.number}.0/24")
 
 
-def nft_argvs(bridge: ContainerBridge, address: str, runs: Sequence[tuple[int, int]]) -> Rules:
-    """A table of our own, which goes as a whole."""
-    add, subnet = ["nft", "--", "add"], str(bridge.subnet)
-    chains = {"prerouting": "-100", "output": "-100", "postrouting": "100"}
-    hooks = {
-        name: ["{", "type", "nat", "hook", name, "priority", priority, ";", "}"] for name, priority in chains.items()
-    }
-    begin = [[*add, "table", "ip", TABLE]]
-    begin += [[*add, "chain", "ip", TABLE, name, *hook] for name, hook in hooks.items()]
-    for first, last in runs:
-        match = ["ip", "daddr", address, "tcp", "dport", f"{first}-{last}" if last > first else str(first)]
-        for chain in ("prerouting", "output"):
-            begin.append([*add, "rule", "ip", TABLE, chain, *match, "dnat", "to", bridge.address()])
-    out = [*add, "rule", "ip", TABLE, "postrouting", "ip", "saddr", subnet, "oifname"]
-    begin.append([*out, "!=", bridge.name, "masquerade"])
-    begin.append([*out, bridge.name, "ct", "status", "dnat", "masquerade"])
-    return begin, [["nft", "--", "delete", "table", "ip", TABLE], *([] for _ in begin[1:])]
+def container_of(member: Member) -> str:
+    """The address of the node's container; see ``ContainerBridge.address``."""
+    return str(subnet_of(member)[2])
 
 
-def iptables_argvs(bridge: ContainerBridge, address: str, runs: Sequence[tuple[int, int]]) -> Rules:
-    rules = []
-    for first, last in runs:
-        to = ["-d", address, "-p", "tcp", "--dport", f"{first}:{last}", "-j", "DNAT", "--to-destination"]
-        rules += [[chain, *to, bridge.address()] for chain in ("PREROUTING", "OUTPUT")]
-    own = ["POSTROUTING", "-s", str(bridge.subnet)]
-    rules.append([*own, "!", "-o", bridge.name, "-j", "MASQUERADE"])
-    # A container that asks for its own node's address: the answer must come back the same way.
-    rules.append([*own, "-o", bridge.name, "-m", "conntrack", "--ctstate", "DNAT", "-j", "MASQUERADE"])
-    words = ["iptables", "--wait", "-t", "nat"]
-    return [[*words, "-A", *rule] for rule in rules], [[*words, "-D", *rule] for rule in rules]
+def check_free(subnet: IPv4Network, node: Node) -> None:
+    """Raises RequestError when the node has a way there already: it would lose it."""
+    for route in routes_of(node):
+        if subnet.overlaps(IPv4Network(route, strict=False)):
+            raise RequestError(
+                f"--network bridge: {node.name} has a route to {route}, and its container is to be in {subnet}",
+                remedy="use --network host or overlay, or take the route away",
+            )
 
 
-def _works(node: Node, program: str) -> bool:
-    try:
-        return node.run([program, "--version"], check=False).returncode == 0
-    except BenchError:
-        return False
+def rules_for(node: Node) -> Callable[[ContainerBridge, Member, Sequence[Member]], Rules]:
+    """What makes the rules on the node, tried in a namespace that ends with it. Raises RequestError without one."""
+    whys = []
+    for trial, rules in TOOLS:
+        try:
+            node.run(["unshare", "--net", "--", *trial])
+        except BenchError as error:
+            whys.append(error.message)
+            continue
+        return rules
+    raise RequestError(
+        f"--network bridge: {node.name} translates no addresses: {'; '.join(whys)}",
+        remedy="there: apt-get install nftables, on a kernel with NAT (nf_nat); or use --network overlay or host",
+    )
+
+
+def nft_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Member]) -> Rules:
+    """A table of our own, made and taken away as a whole."""
+    first, last = PUBLISHED
+    to_peers = "".join(
+        f"iifname {bridge.name} ip daddr {container_of(peer)} counter dnat to {peer.address} ; " for peer in peers
+    )
+    published = f"ip daddr {member.address} tcp dport {first}-{last} counter dnat to {container_of(member)} ; "
+    leaving = f"ip saddr {bridge.subnet} oifname != {bridge.name} counter masquerade ; "
+    text = (
+        # Created first, by itself: nft would add to a table of somebody else's, and creates none with what is in it.
+        f"create table ip {TABLE} ; add table ip {TABLE} {{ "
+        f"chain prerouting {{ type nat hook prerouting priority -100 ; {to_peers}{published}}} ; "
+        f"chain postrouting {{ type nat hook postrouting priority 100 ; {leaving}}} ; }}"
+    )
+    return [["nft", "--", *text.split()]], [["nft", "--", "delete", "table", "ip", TABLE]]
+
+
+def iptables_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Member]) -> Rules:
+    """The same rules among those of others, each taken away by itself."""
+    first, last = PUBLISHED
+    to = ["-j", "DNAT", "--to-destination"]
+    rules = [["PREROUTING", "-i", bridge.name, "-d", container_of(peer), *to, peer.address] for peer in peers]
+    ports = ["-p", "tcp", "--dport", f"{first}:{last}"]
+    rules.append(["PREROUTING", "-d", member.address, *ports, *to, container_of(member)])
+    rules.append(["POSTROUTING", "-s", str(bridge.subnet), "!", "-o", bridge.name, "-j", "MASQUERADE"])
+    return [[*IPTABLES, "-A", *rule] for rule in rules], [[*IPTABLES, "-D", *rule] for rule in rules]
+
+
+IPTABLES = ("iptables", "--wait", "-t", "nat")
+_MASQUERADES = f"add table ip {TABLE} {{ chain c {{ type nat hook postrouting priority 100 ; masquerade ; }} ; }}"
+TOOLS = (
+    (["nft", "--", *_MASQUERADES.split()], nft_argvs),
+    ([*IPTABLES, "-A", "POSTROUTING", "-j", "MASQUERADE"], iptables_argvs),
+)
+"""What shows that a node has it, and what makes the rules by it."""

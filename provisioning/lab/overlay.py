@@ -6,13 +6,10 @@ Nothing is learned from traffic: every node is told the peers once, as flannel's
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from provisioning.lab.containers import ContainerBridge, bridge_argvs, forwarding, made, mtu_of, run_each
-from provisioning.lab.lab import DEVICE
-from suite.errors import RequestError
-from suite.interfaces import Node
+from provisioning.lab.member import Member, check_members
 
 VXLAN = "flannel.1"
 BRIDGE = "cni0"
@@ -21,41 +18,27 @@ OVERHEAD_BYTES = 50
 """Outer Ethernet 14, IP 20, UDP 8, VXLAN 8."""
 MOST_SHARE = 0.94
 """Of the link's rate, for TCP: 1398 of 1514 bytes, and what leaves at once. A faster overlay is a limit that fails."""
-MOST_MEMBERS = 254
 
 
-@dataclass(frozen=True)
-class Member:
-    """A node of the overlay."""
+def subnet_of(member: Member) -> IPv4Network:
+    return IPv4Network(f"10.244.{member.number}.0/24")
 
-    number: int
-    """From 1; no two alike."""
-    node: Node
-    address: str
-    """Under which the other nodes reach it."""
-    device: str = DEVICE
-    """The interface that has the address."""
 
-    @property
-    def subnet(self) -> IPv4Network:
-        return IPv4Network(f"10.244.{self.number}.0/24")
+def vtep_of(member: Member) -> str:
+    """The overlay's own address on the node: the network's, as flannel takes it."""
+    return str(subnet_of(member)[0])
 
-    @property
-    def vtep(self) -> str:
-        """The overlay's own address on this node: the network's, as flannel takes it."""
-        return str(self.subnet[0])
 
-    @property
-    def mac(self) -> str:
-        return f"02:42:0a:f4:{self.number:02x}:00"
+def mac_of(member: Member) -> str:
+    return f"02:42:0a:f4:{member.number:02x}:00"
 
 
 def vxlan_argvs(member: Member, mtu: int) -> list[list[str]]:
     """The commands that make the member's end of the tunnels."""
     tunnel = ["type", "vxlan", "id", str(ID), "dstport", str(PORT), "local", member.address, "dev", member.device]
     return [
-        ["ip", "link", "add", "dev", VXLAN, "address", member.mac, "mtu", str(mtu), *tunnel, "nolearning"],
-        ["ip", "address", "add", f"{member.vtep}/32", "dev", VXLAN],
+        ["ip", "link", "add", "dev", VXLAN, "address", mac_of(member), "mtu", str(mtu), *tunnel, "nolearning"],
+        ["ip", "address", "add", f"{vtep_of(member)}/32", "dev", VXLAN],
         ["ip", "link", "set", "dev", VXLAN, "up"],
     ]
 
@@ -63,9 +46,9 @@ def vxlan_argvs(member: Member, mtu: int) -> list[list[str]]:
 def peer_argvs(peer: Member) -> list[list[str]]:
     """The commands that tell a node of another: where it is, its hardware address there, and what lies behind it."""
     return [
-        ["bridge", "fdb", "append", peer.mac, "dev", VXLAN, "dst", peer.address],
-        ["ip", "neighbour", "add", peer.vtep, "lladdr", peer.mac, "dev", VXLAN, "nud", "permanent"],
-        ["ip", "route", "add", str(peer.subnet), "via", peer.vtep, "dev", VXLAN, "onlink"],
+        ["bridge", "fdb", "append", mac_of(peer), "dev", VXLAN, "dst", peer.address],
+        ["ip", "neighbour", "add", vtep_of(peer), "lladdr", mac_of(peer), "dev", VXLAN, "nud", "permanent"],
+        ["ip", "route", "add", str(subnet_of(peer)), "via", vtep_of(peer), "dev", VXLAN, "onlink"],
     ]
 
 
@@ -79,7 +62,7 @@ def overlay(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
         for member in members:
             stack.enter_context(forwarding(member.node))
             stack.enter_context(made(member.node, VXLAN, vxlan_argvs(member, mtu)))
-            bridge = ContainerBridge(BRIDGE, member.subnet, mtu)
+            bridge = ContainerBridge(BRIDGE, subnet_of(member), mtu)
             stack.enter_context(made(member.node, BRIDGE, bridge_argvs(bridge)))
             bridges.append(bridge)
         for member in members:
@@ -87,13 +70,3 @@ def overlay(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
                 if peer is not member:
                     run_each(member.node, peer_argvs(peer))
         yield tuple(bridges)
-
-
-def check_members(members: Sequence[Member]) -> None:
-    """Raises RequestError when two are one, or there are more than subnets."""
-    numbers = [member.number for member in members]
-    wrong = [number for number in numbers if not 1 <= number <= MOST_MEMBERS or numbers.count(number) > 1]
-    if wrong or not members:
-        raise RequestError(
-            f"an overlay of the nodes {numbers}", remedy=f"number them from 1 to {MOST_MEMBERS}, each once"
-        )

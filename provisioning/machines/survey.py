@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from provisioning.isa import capability
+from provisioning.lab.nat import rules_for
 from provisioning.layers.engines import ENGINES
 from provisioning.machines.machine import Machine, machine
 from provisioning.machines.places import Place, places
@@ -48,8 +49,12 @@ class Survey:
     """Of containers: one that all of them have."""
 
 
-def survey(inventory: Inventory, engine: str | None, *, containers: bool, note: Callable[[str], None]) -> Survey:
-    """Raises RequestError for a machine that cannot be reached or lacks something. ``engine`` None lets choose."""
+def survey(
+    inventory: Inventory, engine: str | None, *, containers: bool, network: str, note: Callable[[str], None]
+) -> Survey:
+    """Raises RequestError for a machine that cannot be reached or lacks something. ``engine`` None lets choose;
+    ``network`` is that of containers.
+    """
     if engine == "docker" and containers:
         raise RequestError(f"--engine docker with --inventory: {NOT_DOCKER}", remedy="use --engine podman or runc")
     with ExitStack() as stack:
@@ -61,6 +66,8 @@ def survey(inventory: Inventory, engine: str | None, *, containers: bool, note: 
             except BenchError as error:
                 raise RequestError(error.message, remedy=error.remedy) from error
             _check_programs(reached[-1])
+            if containers and network == "bridge":
+                rules_for(reached[-1])
         chosen = _engine(reached, engine) if containers else engine or FOR_CONTAINERS[0]
         found = places(reached)
         return Survey(tuple(map(_surveyed, reached, found)), chosen)

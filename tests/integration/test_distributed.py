@@ -17,7 +17,7 @@ from provisioning.nodes import WrappedNode
 from provisioning.targets import Choices, open_target
 from scenarios.distributed import Distributed
 from scenarios.worker.environment import collect
-from suite.cluster import Cluster
+from suite.cluster import Cluster, ContainerNetwork
 from suite.envelope import GIB, Envelope
 from suite.interfaces import Instance, Node
 from suite.lab import LabSpec
@@ -41,7 +41,9 @@ def namespaces() -> list[str]:
     return [each["name"] for each in listed if each["name"].startswith("vb-")]
 
 
-def run_cluster(place: Path, target: str, disturb: Disturb, *, steps: int = 100) -> TrialRecord:
+def run_cluster(
+    place: Path, target: str, disturb: Disturb, *, steps: int = 100, network: ContainerNetwork = "overlay"
+) -> TrialRecord:
     """One trial of a server and two workers; ``disturb`` is called with the opened instances, in another thread."""
     require_root()
     require("engine", "runc")
@@ -50,7 +52,7 @@ def run_cluster(place: Path, target: str, disturb: Disturb, *, steps: int = 100)
         strategy="parameter-server",
         workers=2,
         servers=1,
-        network="overlay",
+        network=network,
         lab=LabSpec(nodes=3, rate="1gbit"),
         comm_timeout_s=10,
     )
@@ -157,6 +159,49 @@ def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_p
     rates = [rank.throughput_images_per_s for rank in record.ranks[1:]]
     assert record.throughput_images_per_s == pytest.approx(sum(rate or 0.0 for rate in rates))
     assert {rank.environment.userland_sha256 for rank in record.ranks} == {require_image().digest}
+
+
+SWITCH_RULES = (
+    "add table bridge watch { chain forward { type filter hook forward priority 0 ; "
+    "ip saddr 10.99.0.0/24 ip daddr 10.99.0.0/24 meta l4proto tcp counter ; "
+    "udp dport 8472 counter ; ip saddr != 10.99.0.0/24 counter ; } ; }"
+)
+
+
+def counters(listed: str, unit: str) -> list[int]:
+    """Of the rules in a table of nftables, in order."""
+    rules = [each["rule"]["expr"] for each in json.loads(listed)["nftables"] if "rule" in each]
+    return [part["counter"][unit] for rule in rules for part in rule if "counter" in part]
+
+
+def test_the_bridge_is_translated_at_both_ends_and_carries_no_vxlan(tmp_path: Path) -> None:
+    counted: dict[str, list[int]] = {}
+
+    def watch(instances: Sequence[Instance]) -> None:
+        """What the switch forwards, by its own packet filter; and whom the first worker's node has translated."""
+        (switch,) = [name for name in namespaces() if name.endswith("-sw")]
+        on_switch, node = ["nsenter", f"--net=/run/netns/{switch}", "--"], lab_node(instances[1])
+        subprocess.run([*on_switch, "nft", SWITCH_RULES], check=True)
+        deadline, started = time.monotonic() + 180, False
+        while time.monotonic() < deadline and not (started and not workers()):
+            started = started or bool(workers())
+            listed = [*on_switch, "nft", "-j", "list", "table", "bridge", "watch"]
+            told = subprocess.run(listed, check=True, capture_output=True, text=True)
+            counted["switch"] = counters(told.stdout, "bytes")
+            counted["node"] = counters(node.run(["nft", "-j", "list", "table", "ip", "virtbench"]).stdout, "packets")
+            time.sleep(0.2)
+
+    record = run_cluster(tmp_path, "container", watch, steps=1, network="bridge")
+    assert record.outcome.status == "ok", record.outcome
+    assert [rank.address for rank in record.ranks] == ["172.30.1.2", "172.30.2.2", "172.30.3.2"]
+    assert [rank.node_address for rank in record.ranks] == ["10.99.0.1", "10.99.0.2", "10.99.0.3"]
+    between_nodes, tunnelled, from_elsewhere = counted["switch"]
+    exchanged = sum(rank.sent_bytes or 0 for rank in record.ranks)
+    assert exchanged > 2 * 2 * 25_000_000 * 4, "gradients and variables of two workers"
+    assert between_nodes > 0.8 * exchanged, "under the nodes' addresses, by TCP"
+    assert (tunnelled, from_elsewhere) == (0, 0)
+    to_server, _to_the_other_worker, published, left = counted["node"]
+    assert min(to_server, published, left) > 0, "connections that a rule has translated"
 
 
 @pytest.mark.parametrize(("rank", "name"), [(0, "server (rank 0)"), (2, "worker (rank 2)")])

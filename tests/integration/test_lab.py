@@ -20,9 +20,10 @@ from provisioning.lab.connectivity import End, connectivity
 from provisioning.lab.containers import attached
 from provisioning.lab.iperf3 import Where, rate_bits_per_s
 from provisioning.lab.lab import Lab, LabNode, open_lab
-from provisioning.lab.nat import nat
+from provisioning.lab.member import Member
+from provisioning.lab.nat import TOOLS, nat
 from provisioning.lab.netns import enter
-from provisioning.lab.overlay import Member, overlay
+from provisioning.lab.overlay import overlay
 from provisioning.lab.tap import join, tap
 from provisioning.nodes import LocalNode, WrappedNode
 from provisioning.processes import LocalProcess
@@ -34,7 +35,6 @@ from tests.integration.machine import require_root
 pytestmark = pytest.mark.integration
 
 GBIT = 10**9
-ANY = "0.0.0.0"  # noqa: S104 (in a namespace of the test's own)
 MSS_IN_FRAME, MSS_IN_VXLAN_FRAME = 1448 / 1514, 1398 / 1514
 """What TCP with time stamps can carry of a frame, and of one that holds another."""
 ENOUGH, MOST = 0.93, 1.01
@@ -126,7 +126,7 @@ def rates_until(enough: float, client: Node, server: Node, address: str, seconds
     """Sessions until one is fast enough: whoever else uses this machine's CPUs makes single ones slow."""
     rates: list[float] = []
     while len(rates) < TRIES and (not rates or max(rates) < enough):
-        rates.append(rate_bits_per_s(client, server, Where(address, address), seconds))
+        rates.append(rate_bits_per_s(client, server, Where(address), seconds))
     return rates
 
 
@@ -159,7 +159,7 @@ def test_the_switch_limits_what_two_nodes_send_to_a_third(lab: Lab) -> None:
     rival = three.node.start(["iperf3", "--server", "--one-off", "--forceflush", "--port", "5202"])
     assert any("listening" in line for line in rival.lines(10.0))
     crowd = two.node.start(["iperf3", "--client", three.address, "--port", "5202", "--time", "4", "--json"])
-    alone = rate_bits_per_s(one.node, three.node, Where(three.address, three.address), 2)
+    alone = rate_bits_per_s(one.node, three.node, Where(three.address), 2)
     other = json.loads("".join(crowd.lines(30.0)))["end"]["sum_received"]["bits_per_second"]
     assert alone + other / 2 < 1.05 * GBIT, "at least half of the other's time was shared"
     assert alone < 0.9 * GBIT
@@ -278,38 +278,35 @@ def test_an_overlay_that_fails_half_way_is_taken_down(lab: Lab) -> None:
     )
 
 
-def test_a_published_port_is_reached_under_the_nodes_address(lab: Lab) -> None:
+@pytest.mark.parametrize("tool", ["nft", "iptables"])
+def test_containers_behind_translation_reach_each_other_by_the_addresses_that_they_tell(
+    tool: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provisioning.lab.nat.TOOLS", [each for each in TOOLS if each[0][0] == tool])
     one, two = (node.node(lab.machine) for node in lab.nodes[:2])
-    rules = two.run(["iptables-save", "-t", "nat"], check=False).stdout
     with (
-        nat(one, 1, lab.nodes[0].address, [29500]) as first,
-        nat(two, 2, lab.nodes[1].address, [29500, 29501, 5201]) as second,
+        nat(members(lab)) as bridges,
         sandbox(lab.machine, one) as (pid1, client),
         sandbox(lab.machine, two) as (pid2, server),
-        attached(one, first, pid1, first.address()),
-        attached(two, second, pid2, second.address()),
+        attached(one, bridges[0], pid1, bridges[0].address()),
+        attached(two, bridges[1], pid2, bridges[1].address()),
     ):
-        places = [
-            End("c1", client, lab.nodes[0].address, bind=ANY, port=29500),
-            End("c2", server, lab.nodes[1].address, bind=ANY, port=29500),
-        ]
-        assert [pair.source_address for pair in connectivity(places)] == ["172.30.1.2", "172.30.2.2"]
-        listener = server.start(["/usr/bin/python3", "-I", "-"], stdin=ONE_VISITOR)
-        lines = listener.lines(20.0)
-        assert next(lines) == "up"
-        assert "connect_s" in say_and_stop(client, ["10.99.0.2:29500"])
-        assert next(lines) == "10.99.0.1", "the container leaves under its node's address"
-        assert "refused" in say_and_stop(client, ["10.99.0.2:9"]), "what is not published is the node's own"
-        for asker in (two, server):
-            again = server.start(["/usr/bin/python3", "-I", "-"], stdin=ONE_VISITOR)
-            assert next(again.lines(20.0)) == "up"
-            assert "connect_s" in say_and_stop(asker, ["10.99.0.2:29500"]), "from the node itself, and the container"
-        rate = rate_bits_per_s(client, server, Where("10.99.0.2", ANY), 2)
+        addresses = ["172.30.1.2", "172.30.2.2"]
+        places = [End(f"c{n}", node, at) for n, (node, at) in enumerate(zip((client, server), addresses, strict=True))]
+        assert [pair.source_address for pair in connectivity(places)] == addresses
+        for address in ("172.30.2.2", "10.99.0.2"):
+            listener = server.start(["/usr/bin/python3", "-I", "-"], stdin=ONE_VISITOR)
+            lines = listener.lines(20.0)
+            assert next(lines) == "up"
+            assert "connect_s" in say_and_stop(client, [f"{address}:29500"])
+            assert next(lines) == "10.99.0.1", "the container leaves under its node's address"
+        assert "refused" in say_and_stop(client, ["172.30.2.2:9"]), "what is not published is the node's own"
+        rate = rate_bits_per_s(client, server, Where("172.30.2.2", 29500), 1)
         assert 0.3 * GBIT < rate <= MOST * MSS_IN_FRAME * GBIT
-    assert [
-        line for line in two.run(["iptables-save", "-t", "nat"], check=False).stdout.splitlines() if "-A" in line
-    ] == [line for line in rules.splitlines() if "-A" in line]
-    assert {link["ifname"] for link in ip(two, "link")} == {"lo", "eth0"}
+    for node in (one, two):
+        assert "172.30" not in node.run(["nft", "list", "ruleset"]).stdout
+        assert {link["ifname"] for link in ip(node, "link")} == {"lo", "eth0"}
+        assert node.run(["sysctl", "-n", "net.ipv4.ip_forward"]).stdout == "0\n"
 
 
 def test_what_is_plugged_in_beside_the_tap_has_the_nodes_place_on_the_switch(lab: Lab) -> None:
@@ -330,10 +327,7 @@ def test_what_is_plugged_in_beside_the_tap_has_the_nodes_place_on_the_switch(lab
             pairs = connectivity(places)
             assert pairs[0].source_address == before.address
             assert all(pair.connect_s < 1.0 for pair in pairs), "nobody had to learn where the address is now"
-            assert (
-                rate_bits_per_s(guest, places[1].node, Where(after.address, after.address), 2)
-                < MSS_IN_FRAME * GBIT * MOST
-            )
+            assert rate_bits_per_s(guest, places[1].node, Where(after.address), 2) < MSS_IN_FRAME * GBIT * MOST
     assert {link["ifname"] for link in ip(node, "link")} == {"lo", "eth0"}
     assert len(connectivity(ends(lab))) == 6
 

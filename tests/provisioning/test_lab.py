@@ -24,6 +24,7 @@ from provisioning.lab.containers import (
     undone,
 )
 from provisioning.lab.lab import LabNode, limit_argvs, mac_of, neighbours_batch, node_argvs, switch_argvs
+from provisioning.lab.member import Member
 from provisioning.lab.shaping import Shape, choose_limiter, shape_argvs
 from provisioning.lab.subnet import free_subnet, routes_of
 from provisioning.nodes import LocalNode
@@ -357,7 +358,7 @@ def linked(mtu: int) -> dict[tuple[str, ...], Completed]:
 
 class TestOverlay:
     def test_it_is_made_as_flannel_makes_it(self, fake_node: Callable[..., Any]) -> None:
-        member = overlay.Member(2, fake_node(), "10.99.0.2", "enp0s3")
+        member = Member(2, fake_node(), "10.99.0.2", "enp0s3")
         assert [" ".join(argv) for argv in overlay.vxlan_argvs(member, 1450)] == [
             "ip link add dev flannel.1 address 02:42:0a:f4:02:00 mtu 1450"
             " type vxlan id 1 dstport 8472 local 10.99.0.2 dev enp0s3 nolearning",
@@ -372,7 +373,7 @@ class TestOverlay:
 
     def test_every_node_is_told_of_every_other_and_loses_all_of_it(self, fake_node: Callable[..., Any]) -> None:
         nodes = [fake_node(linked(mtu)) for mtu in (1500, 9000, 1500)]
-        members = [overlay.Member(n, node, f"10.99.0.{n}") for n, node in enumerate(nodes, start=1)]
+        members = [Member(n, node, f"10.99.0.{n}") for n, node in enumerate(nodes, start=1)]
         with overlay.overlay(members) as bridges:
             assert [(bridge.gateway, bridge.mtu) for bridge in bridges] == [(f"10.244.{n}.1", 1450) for n in (1, 2, 3)]
             for me, node in zip(members, nodes, strict=True):
@@ -387,56 +388,84 @@ class TestOverlay:
     ) -> None:
         node = fake_node()
         with (
-            pytest.raises(RequestError, match="an overlay of the nodes"),
-            overlay.overlay([overlay.Member(n, node, "10.99.0.1") for n in numbers]),
+            pytest.raises(RequestError, match="a network of the nodes"),
+            overlay.overlay([Member(n, node, "10.99.0.1") for n in numbers]),
         ):
             pytest.fail("made")
         assert node.ran == []
 
 
+def nat_members(*nodes: Any) -> list[Member]:
+    return [Member(n, node, f"10.99.0.{n}") for n, node in enumerate(nodes, start=1)]
+
+
 class TestNat:
-    def test_ports_become_runs(self) -> None:
-        assert nat.port_runs([5, 3, 4, 4, 9]) == [(3, 5), (9, 9)]
-        assert nat.port_runs([]) == []
-        for port in (0, 65536, -1):
-            with pytest.raises(RequestError, match="is no port"):
-                nat.port_runs([80, port])
+    def test_nftables_has_one_table_that_goes_as_a_whole(self, fake_node: Callable[..., Any]) -> None:
+        me, *peers = nat_members(*(fake_node(linked(1500)) for _ in range(3)))
+        begin, end = nat.nft_argvs(nat.bridge_of(me), me, peers)
+        assert [" ".join(argv) for argv in begin] == [
+            "nft -- create table ip virtbench ; add table ip virtbench {"
+            " chain prerouting { type nat hook prerouting priority -100 ;"
+            " iifname vbnat0 ip daddr 172.30.2.2 counter dnat to 10.99.0.2 ;"
+            " iifname vbnat0 ip daddr 172.30.3.2 counter dnat to 10.99.0.3 ;"
+            " ip daddr 10.99.0.1 tcp dport 29500-30011 counter dnat to 172.30.1.2 ; } ;"
+            " chain postrouting { type nat hook postrouting priority 100 ;"
+            " ip saddr 172.30.1.0/24 oifname != vbnat0 counter masquerade ; } ; }"
+        ]
+        assert end == [words("nft -- delete table ip virtbench")]
 
-    def test_iptables_undoes_each_rule_that_it_adds(self) -> None:
-        begin, end = nat.iptables_argvs(BRIDGE, "10.99.0.2", [(80, 80), (29500, 29502)])
+    def test_iptables_undoes_each_rule_that_it_adds(self, fake_node: Callable[..., Any]) -> None:
+        me, *peers = nat_members(*(fake_node(linked(1500)) for _ in range(2)))
+        begin, end = nat.iptables_argvs(nat.bridge_of(me), me, peers)
         assert [" ".join(argv).replace(" -A ", " -D ") for argv in begin] == [" ".join(argv) for argv in end]
-        assert " ".join(begin[2]) == (
-            "iptables --wait -t nat -A PREROUTING -d 10.99.0.2 -p tcp --dport 29500:29502"
-            " -j DNAT --to-destination 10.244.2.2"
-        )
-        assert any("! -o cni0 -j MASQUERADE" in " ".join(argv) for argv in begin)
+        assert [" ".join(argv[5:]) for argv in begin] == [
+            "PREROUTING -i vbnat0 -d 172.30.2.2 -j DNAT --to-destination 10.99.0.2",
+            "PREROUTING -d 10.99.0.1 -p tcp --dport 29500:30011 -j DNAT --to-destination 172.30.1.2",
+            "POSTROUTING -s 172.30.1.0/24 ! -o vbnat0 -j MASQUERADE",
+        ]
 
-    def test_nftables_has_one_table_that_goes_as_a_whole(self) -> None:
-        begin, end = nat.nft_argvs(BRIDGE, "10.99.0.2", [(80, 80), (29500, 29502)])
-        assert end == [words("nft -- delete table ip virtbench"), *([] for _ in begin[1:])]
-        rules = [" ".join(argv) for argv in begin]
-        assert rules[0] == "nft -- add table ip virtbench"
-        for chain in ("prerouting", "output"):
-            assert (
-                f"nft -- add rule ip virtbench {chain} ip daddr 10.99.0.2 tcp dport 29500-29502 dnat to 10.244.2.2"
-                in rules
-            )
-        assert "nft -- add rule ip virtbench postrouting ip saddr 10.244.2.0/24 oifname != cni0 masquerade" in rules
-
-    @pytest.mark.parametrize(
-        ("answer", "tool"), [(Completed(0, "v1", ""), "nft"), (Completed(127, "", ""), "iptables")]
-    )
-    def test_the_node_has_the_rules_while_it_lasts(
-        self, answer: Completed, tool: str, fake_node: Callable[..., Any]
+    def test_a_container_chooses_among_the_published_ports_and_leaves_the_first(
+        self, fake_node: Callable[..., Any]
     ) -> None:
-        node = fake_node({**linked(1500), ("nft", "--version"): answer})
-        with nat.nat(node, 7, "10.99.0.7", [29500]) as bridge:
-            assert (bridge.address(), bridge.mtu, bridge.hairpin) == ("172.30.7.2", 1500, True)
-            made_by = {argv[0] for argv in node.ran if "10.99.0.7" in argv}
-            assert made_by == {tool}
-        undone_by = [argv for argv in node.ran if {"-D", "delete"} & set(argv)]
-        assert undone_by[-1] == words("ip link delete dev br0")
-        assert node.ran[-1][-1] == "net.ipv4.ip_forward=0"
+        bridge = nat.bridge_of(nat_members(fake_node(linked(1500)))[0])
+        said = [" ".join(argv) for argv in attach_argvs(bridge, 77, bridge.address())]
+        assert said[-1].endswith("sysctl -q -w net.ipv4.ip_local_port_range=29501 30011")
+        assert not any("port_range" in " ".join(argv) for argv in attach_argvs(BRIDGE, 77, BRIDGE.address()))
+
+    @pytest.mark.parametrize("tool", ["nft", "iptables"])
+    def test_the_nodes_have_the_rules_while_it_lasts(self, tool: str, fake_node: Callable[..., Any]) -> None:
+        without_nft = {("unshare", "--net", "--", "nft"): Completed(127, "", "no nft")} if tool == "iptables" else {}
+        nodes = [fake_node({**linked(1500), **without_nft}) for _ in range(3)]
+        with nat.nat(nat_members(*nodes)) as bridges:
+            assert [bridge.address() for bridge in bridges] == ["172.30.1.2", "172.30.2.2", "172.30.3.2"]
+            assert {bridge.mtu for bridge in bridges} == {1500}
+            for node in nodes:
+                assert {argv[0] for argv in node.ran if "172.30.2.0/24" in argv or "masquerade" in argv} <= {
+                    tool, "unshare",
+                }  # fmt: skip
+        for node in nodes:
+            undone_by = [argv for argv in node.ran if {"-D", "delete"} & set(argv)]
+            assert undone_by[0][0] == tool
+            assert undone_by[-1] == words("ip link delete dev vbnat0")
+            assert node.ran[-1][-1] == "net.ipv4.ip_forward=0"
+
+    def test_a_node_that_translates_nothing_is_refused_before_anything_is_made(
+        self, fake_node: Callable[..., Any]
+    ) -> None:
+        node = fake_node({("unshare",): Completed(127, "", "unshare: failed to execute: No such file or directory")})
+        with pytest.raises(RequestError, match=r"fake translates no addresses: .*No such file") as caught:
+            nat.rules_for(node)
+        assert "apt-get install nftables" in str(caught.value.remedy)
+        with pytest.raises(RequestError), nat.nat(nat_members(node)):
+            pytest.fail("made")
+        assert {argv[0] for argv in node.ran} == {"unshare"}
+
+    def test_addresses_that_a_node_uses_are_refused(self, fake_node: Callable[..., Any]) -> None:
+        routes = Completed(0, json.dumps([{"dst": "default"}, {"dst": "172.30.0.0/16"}]), "")
+        node = fake_node({("ip", "-json", "-4", "route"): routes})
+        with pytest.raises(RequestError, match=r"a route to 172\.30\.0\.0/16"):
+            nat.check_free(IPv4Network("172.30.1.0/24"), node)
+        nat.check_free(IPv4Network("172.31.1.0/24"), node)
 
 
 class TestTap:
@@ -574,17 +603,14 @@ class TestConnectivity:
             assert len([word for word in knocks if word.endswith(":40001")]) == 2
             assert all(script.killed for *_, script in node.started)
 
-    def test_what_listens_elsewhere_is_told_so_and_reached_at_its_published_port(self) -> None:
+    def test_where_only_published_ports_are_reached_one_of_them_is_listened_on(self) -> None:
         node = Player(lambda argv: Script(["29500"]) if "listen" in argv else answering(None)(argv))
         other = Player(answering(None))
         connectivity.reach(
-            [
-                connectivity.End("c1", node, "10.99.0.1", bind="172.30.1.2", port=29500),
-                connectivity.End("c2", other, "10.99.0.2"),
-            ]
+            [connectivity.End("c1", node, "172.30.1.2", port=29500), connectivity.End("c2", other, "172.30.2.2")]
         )
         assert node.started[0][0][4:6] == ["172.30.1.2", "29500"]
-        assert "10.99.0.1:29500" in other.started[1][0]
+        assert "172.30.1.2:29500" in other.started[1][0]
 
     def test_an_unreachable_pair_is_named(self) -> None:
         ends = [
@@ -676,11 +702,11 @@ class TestIperf3:
     def test_a_server_that_does_not_listen_is_an_error(self) -> None:
         server = Player(lambda _: Script(["iperf3: error - unable to start listener"]))
         with pytest.raises(MeasurementError, match="does not serve"):
-            iperf3.rate_bits_per_s(server, server, iperf3.Where("a", "a"), 1)
+            iperf3.rate_bits_per_s(server, server, iperf3.Where("a"), 1)
         assert server.started[0][2].killed
 
     def test_a_server_ends_by_itself(self) -> None:
-        assert iperf3.server_argv(iperf3.Where("10.99.0.2", "0.0.0.0", 5000), 2)[:2] == ["timeout", "122"]  # noqa: S104
+        assert iperf3.server_argv(iperf3.Where("10.99.0.2", 5000), 2)[:2] == ["timeout", "122"]
 
 
 class TestKnock:
