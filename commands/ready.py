@@ -44,8 +44,9 @@ def ready(options: dict[str, Any], note: "Note", checks: "list[Check] | None" = 
 
     ``checks``: what ``doctor.examine`` gave, where it was asked already.
     """
+    from commands.distributing import ranks_of
     from commands.fleet import fleet_of
-    from commands.planning import carried, choices_of, data_of, fio_job_of, models_of, plan_of, ranks_of
+    from commands.planning import carried, choices_of, data_of, fio_job_of, models_of, plan_of
     from provisioning.doctor import examine
 
     options = {**options, "models": models_of(options)}
