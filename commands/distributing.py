@@ -35,6 +35,11 @@ def cluster_of(options: Options, choices: "Choices", targets: tuple[str, ...]) -
                 f"--{words.get(given[0], given[0])} is about several instances", remedy="use --scenario distributed"
             )
         return None
+    if "network" in options["ablations"]:
+        raise RequestError(
+            "--ablate network: --network says how the instances of a job are joined",
+            remedy="leave it out, and run it once more with --network host",
+        )
     workers, servers = ranks_of(options)
     if fleet := fleet_in(options):
         return fleet.cluster(options, workers, servers)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suite.cluster import Cluster, MachineSpec
-from suite.datasets import SYNTHETIC
+from suite.datasets import Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
 from suite.inventory import Inventory, read_inventory
@@ -13,6 +14,7 @@ from suite.plan import CPU_CAPABILITIES, TARGETS, CpuCapability
 from suite.profiles import get_profile
 
 if TYPE_CHECKING:
+    from provisioning.machines.machine import Machine
     from provisioning.machines.survey import Survey
     from provisioning.targets import Choices
 
@@ -65,7 +67,7 @@ class Fleet:
         return lowest
 
 
-def fleet_of(options: Options, workers: int, servers: int, note: Note) -> Fleet | None:
+def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: int, note: Note) -> Fleet | None:
     """None without ``--inventory``. Raises RequestError for what the machines do not carry."""
     if options.get("inventory") is None:
         return None
@@ -75,7 +77,8 @@ def fleet_of(options: Options, workers: int, servers: int, note: Note) -> Fleet 
     _check(options, len(inventory.nodes), workers, servers)
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[: workers + servers]})
     targets = _carried(options["targets"], note)
-    found = survey(inventory, options["engine"], containers="container" in targets, note=note)
+    containers = "container" in targets
+    found = survey(inventory, options["engine"], containers=containers, check=_data_check(dataset, note), note=note)
     for each in found.machines:
         note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
         if abs(each.clock_offset_s) > CLOCKS_APART_S:
@@ -83,22 +86,30 @@ def fleet_of(options: Options, workers: int, servers: int, note: Note) -> Fleet 
     return Fleet(inventory, found, targets, _envelopes(options, found))
 
 
+def _data_check(dataset: Dataset | None, note: Note) -> "Callable[[Machine], None]":
+    """That a machine holds the data set that this one has."""
+    from provisioning.machines.data import check_data, directory_of
+    from scenarios.worker import listing
+
+    def check(machine: "Machine") -> None:
+        if dataset:
+            directory = directory_of(machine.planned, dataset)
+            note(f"comparing {directory} on {machine.name} with the data set here")
+            check_data(machine, directory, dataset, Path(listing.__file__).read_text())
+
+    return check
+
+
 def _check(options: Options, nodes: int, workers: int, servers: int) -> None:
     if options["scenario"] != "distributed":
         raise RequestError("--inventory is about several machines", remedy="use --scenario distributed")
     refused = {
         "lab": "--lab is a network on this machine",
-        "ablations": "--ablate switches properties of layers on this machine",
         "vfio": "--vfio is about virtual machines on this machine",
     }
     for name, why in refused.items():
         if options[name]:
             raise RequestError(f"{why}, and --inventory names others", remedy="give one of the two")
-    if (options["data"] or SYNTHETIC) != SYNTHETIC:
-        raise RequestError(
-            f"--data {options['data']} with --inventory: data sets are read on this machine only, yet",
-            remedy="leave --data out",
-        )
     if nodes < workers + servers:
         raise RequestError(
             f"--inventory {options['inventory']}: {workers + servers} instances ({servers} servers, {workers} workers) "

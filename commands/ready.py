@@ -53,7 +53,7 @@ def ready(options: dict[str, Any], note: "Note", checks: "list[Check] | None" = 
     data = data_of(options)
     options["fio_job"] = fio_job_of(options)
     scenario = scenario_of(options)
-    fleet = options["fleet"] = fleet_of(options, *ranks_of(options), note)
+    fleet = options["fleet"] = fleet_of(options, data[1], *ranks_of(options), note)
     if fleet:
         targets, choices = fleet.targets, fleet.choices(options)
     else:

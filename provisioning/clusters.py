@@ -15,10 +15,13 @@ from provisioning.lab.overlay import Member, overlay
 from provisioning.lab.tap import join, tap
 from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
+from provisioning.machines.data import directory_of
 from provisioning.machines.machine import machine
+from provisioning.machines.passing import passing
 from provisioning.machines.push import tree_of
 from provisioning.nodes import local_node
 from suite.cluster import Cluster, InstancePlan, MachineSpec
+from suite.datasets import Dataset
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
@@ -55,14 +58,18 @@ def open_cluster(
 
 @contextmanager
 def open_machines(
-    cluster: Cluster, inventory: Inventory, stacks: Sequence[Sequence[Layer]], image: Image
+    cluster: Cluster,
+    inventory: Inventory,
+    stacks: Sequence[Sequence[Layer]],
+    image: Image,
+    dataset: Dataset | None,
 ) -> Iterator[tuple[Instance, ...]]:
-    """The same on the machines of an inventory, which hold the image. That the machines reach each other is seen
-    before anything is made on them: their names, and not those of containers, are then in the message.
+    """The same on the machines of an inventory, which hold the image and the data set. That they reach each other is
+    seen before anything is made on them: their names, and not those of containers, are then in the message.
     """
     with ExitStack() as stack:
         machines = [
-            stack.enter_context(_reached(planned, spec, image))
+            stack.enter_context(_reached(planned, spec, image, dataset))
             for planned, spec in zip(inventory.nodes, cluster.machines, strict=True)
         ]
         _check_ways(machines)
@@ -71,15 +78,19 @@ def open_machines(
             bare = not isinstance(layers[0], ContainerLayer)
             node = stack.enter_context(layers[0].opened(place.node)) if bare else place.node
             places.append(replace(place, node=node))
+        if _tunnelled(cluster, stacks):
+            for each in machines:
+                stack.enter_context(passing(each.node, [vxlan.BRIDGE]))
         instances = _upper(stack, cluster, places, stacks, [None] * len(places))
         master = replace(instances[0], port=free_port(instances[0].node, str(instances[0].address)))
         yield _linked((master, *instances[1:]), cluster, tunnelled=_tunnelled(cluster, stacks))
 
 
 @contextmanager
-def _reached(planned: InventoryNode, spec: MachineSpec, image: Image) -> Iterator[Instance]:
+def _reached(planned: InventoryNode, spec: MachineSpec, image: Image, dataset: Dataset | None) -> Iterator[Instance]:
     with machine(planned, tree_of(planned, image)) as node:
         node.cpus = spec.cpus
+        node.data = directory_of(planned, dataset) if dataset else None
         node.facts = {**node.facts, "host_cpus": list(spec.cpus)}
         yield Instance(node, spec.address, spec.interface, clock_offset_s=node.keeper.clock_offset_s())
 

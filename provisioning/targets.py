@@ -16,7 +16,7 @@ from provisioning.layers.engines import ENGINES
 from provisioning.layers.qemu import takes_direct_io
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
-from provisioning.machines.machine import machine
+from provisioning.machines.machine import Machine, machine
 from provisioning.machines.push import push
 from provisioning.nodes import local_node
 from provisioning.volumes import VMS, Volume, prepare_disk, volume_of
@@ -106,7 +106,7 @@ def refuse_ablations(ablations: Sequence[str], choices: Choices, recipe: str) ->
     reasons = {
         "rootfs": f"{engine.name} runs the tree in place already" if engine.rootfs == "directory" else "",
         "huge-pages": "the tuned recipe has them already" if recipe == "tuned" else "",
-        "pinning": "without root nothing is limited that could be" if os.geteuid() else "",
+        "pinning": "without root nothing is limited that could be" if os.geteuid() and not choices.inventory else "",
         "disk-cache": ""
         if takes_direct_io(choices.image.file("disk.img"))
         else "the file system of the images allows no other",
@@ -124,7 +124,7 @@ def prepare(
     if choices.inventory:
         for planned in choices.inventory.nodes:
             with machine(planned) as reached:
-                push(reached, choices.image, note)
+                _prepare_machine(reached, choices, targets, note)
         return
     if dataset and VMS.intersection(targets):
         prepare_disk(dataset, note)
@@ -132,7 +132,14 @@ def prepare(
         docker_store(choices.image, note)
     if "container" in targets:
         with local_node((), None) as node:
-            engine.prepare(node, choices.image.digest, str(choices.image.file("oci.tar")))
+            engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
+
+
+def _prepare_machine(reached: Machine, choices: Choices, targets: Sequence[str], note: Callable[[str], None]) -> None:
+    push(reached, choices.image, note)
+    if "container" in targets:
+        note(f"comparing what the {choices.engine} of {reached.name} holds with the image")
+        ENGINES[choices.engine].load(reached, choices.image.digest, choices.image.file("oci.tar"))
 
 
 def _cluster(
@@ -141,7 +148,7 @@ def _cluster(
     assert trial.cluster  # noqa: S101 (asked by the caller)
     if choices.inventory is None:
         return open_cluster(trial.cluster, trial.instances, stacks, str(choices.image.tree), data)
-    return open_machines(trial.cluster, choices.inventory, stacks, choices.image)
+    return open_machines(trial.cluster, choices.inventory, stacks, choices.image, trial.dataset)
 
 
 @contextmanager

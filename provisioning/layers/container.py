@@ -10,7 +10,7 @@ from provisioning.control_groups import ControlGroup
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached, host_network
 from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
-from provisioning.nodes import Served, WrappedNode, kept
+from provisioning.nodes import Served, WrappedNode, is_guest, kept
 from provisioning.volumes import MOUNT
 from suite.envelope import format_cpu_list
 from suite.errors import RequestError
@@ -51,7 +51,7 @@ class ContainerLayer:
             raise RequestError("no image on this node", remedy="run: bench image build")
         engine = self.engine
         version = engine.version(node)
-        engine.prepare(node, self.image, None)
+        engine.check(node, self.image)
         spec = ContainerSpec(
             name=f"virtbench-{secrets.token_hex(6)}",
             image=self.image,
@@ -65,7 +65,7 @@ class ContainerLayer:
             seccomp=self.ablation != "seccomp",
             network=host_network(engine.name, None) if self.ablation == "network" else self.network,
             bound_tree=self.ablation == "rootfs",
-            by_count=self.ablation == "pinning" and node.local,
+            by_count=self.ablation == "pinning" and not is_guest(node),
         )
         with ExitStack() as stack:
             if node.local:

@@ -23,8 +23,6 @@ PROGRAMS = {
     "tar": "tar",
 }
 """And the packages that have them, as Debian calls them."""
-FOR_CONTAINERS = ("podman", "runc")
-NOT_DOCKER = "docker keeps images in a store of its own, which is not filled on other machines yet"
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,18 @@ class Survey:
     """Of containers: one that all of them have."""
 
 
-def survey(inventory: Inventory, engine: str | None, *, containers: bool, note: Callable[[str], None]) -> Survey:
-    """Raises RequestError for a machine that cannot be reached or lacks something. ``engine`` None lets choose."""
-    if engine == "docker" and containers:
-        raise RequestError(f"--engine docker with --inventory: {NOT_DOCKER}", remedy="use --engine podman or runc")
+def survey(
+    inventory: Inventory,
+    engine: str | None,
+    *,
+    containers: bool,
+    check: Callable[[Machine], None],
+    note: Callable[[str], None],
+) -> Survey:
+    """Raises RequestError for a machine that cannot be reached or lacks something. ``engine`` None lets choose.
+
+    ``check`` looks for more on each, and raises it too.
+    """
     with ExitStack() as stack:
         reached = []
         for planned in inventory.nodes:
@@ -61,7 +67,8 @@ def survey(inventory: Inventory, engine: str | None, *, containers: bool, note: 
             except BenchError as error:
                 raise RequestError(error.message, remedy=error.remedy) from error
             _check_programs(reached[-1])
-        chosen = _engine(reached, engine) if containers else engine or FOR_CONTAINERS[0]
+            check(reached[-1])
+        chosen = _engine(reached, engine) if containers else engine or "runc"
         found = places(reached)
         return Survey(tuple(map(_surveyed, reached, found)), chosen)
 
@@ -74,16 +81,21 @@ def _check_programs(reached: Machine) -> None:
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
+    """The one that is wanted, or the first that works on all of them."""
     reasons = []
-    for name in (wanted,) if wanted else FOR_CONTAINERS:
+    for name in (wanted,) if wanted else ENGINES:
         try:
             for each in reached:
                 ENGINES[name].version(each)
         except BenchError as error:
-            reasons.append(f"{name}: {error.message}")
+            if wanted:
+                raise RequestError(f"--engine {wanted}: {error.message}", remedy=f"there: {error.remedy}") from error
+            reasons.append(error.message)
             continue
         return name
-    raise RequestError("no engine that all machines have: " + "; ".join(reasons), remedy="install podman or runc there")
+    raise RequestError(
+        "no engine that all machines have: " + "; ".join(reasons), remedy="there: apt-get install podman, or runc"
+    )
 
 
 def _surveyed(reached: Machine, place: Place) -> Surveyed:

@@ -14,7 +14,7 @@ from provisioning.layers.container import ContainerLayer
 from provisioning.layers.engines import ENGINES
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
-from provisioning.nodes import local_node
+from provisioning.nodes import LocalNode, local_node
 from suite.errors import CommandError
 from suite.interfaces import Node, open_stack
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
@@ -68,7 +68,8 @@ def _container(request: pytest.FixtureRequest, _stack: ExitStack, base: Node, en
     image = require_image()
     if base.local and engine == "docker":
         request.getfixturevalue("docker_socket")
-        ENGINES[engine].prepare(base, image.digest, str(image.file("oci.tar")))
+        assert isinstance(base, LocalNode)
+        ENGINES[engine].load(base, image.digest, image.file("oci.tar"))
     elif base.local:
         require("engine", engine)
     with open_stack(base, [ContainerLayer(ENGINES[engine], image.digest, ENVELOPE.memory_bytes)]) as inside:
