@@ -19,6 +19,7 @@ from provisioning.machines.data import directory_of
 from provisioning.machines.machine import machine
 from provisioning.machines.passing import passing
 from provisioning.machines.push import tree_of
+from provisioning.machines.routed import joined, routed
 from provisioning.nodes import local_node
 from suite.cluster import Cluster, InstancePlan, MachineSpec
 from suite.datasets import Dataset
@@ -73,13 +74,9 @@ def open_machines(
             for planned, spec in zip(inventory.nodes, cluster.machines, strict=True)
         ]
         _check_ways(machines)
-        places = []
-        for place, layers in zip(machines, stacks, strict=True):
-            bare = not isinstance(layers[0], ContainerLayer)
-            node = stack.enter_context(layers[0].opened(place.node)) if bare else place.node
-            places.append(replace(place, node=node))
+        places = _on_machines(stack, machines, [layers[0] for layers in stacks])
         if _tunnelled(cluster, stacks):
-            for each in machines:
+            for each in machines if isinstance(stacks[0][0], ContainerLayer) else ():
                 stack.enter_context(passing(each.node, [vxlan.BRIDGE]))
         instances = _upper(stack, cluster, places, stacks, [None] * len(places))
         master = replace(instances[0], port=free_port(instances[0].node, str(instances[0].address)))
@@ -106,6 +103,23 @@ def _check_ways(machines: Sequence[Instance]) -> None:
                 kind="network",
                 remedy="write the interface that leads there in the inventory: ip route get " + pair.address,
             )
+
+
+def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence[Layer]) -> Sequence[Instance]:
+    """What containers are started on: the machines, or guests of them. Bare metal and VMs are whole with that."""
+    guests = [layer for layer in first if isinstance(layer, VmLayer)]
+    if guests:
+        taps = stack.enter_context(routed(machines))
+        return [
+            joined(machine, stack.enter_context(replace(layer, plugged=tap).opened(machine.node)), tap)
+            for machine, layer, tap in zip(machines, guests, taps, strict=True)
+        ]
+    if isinstance(first[0], ContainerLayer):
+        return machines
+    return [
+        replace(machine, node=stack.enter_context(layer.opened(machine.node)))
+        for machine, layer in zip(machines, first, strict=True)
+    ]
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:

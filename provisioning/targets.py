@@ -9,6 +9,7 @@ from pathlib import Path
 
 from provisioning.accelerator import Accelerator
 from provisioning.clusters import open_cluster, open_machines
+from provisioning.images.docker_store import NAME as DOCKER_STORE
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
@@ -17,7 +18,7 @@ from provisioning.layers.qemu import takes_direct_io
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.machine import Machine, machine
-from provisioning.machines.push import push
+from provisioning.machines.push import push, push_packed
 from provisioning.nodes import local_node
 from provisioning.volumes import VMS, Volume, prepare_disk, volume_of
 from suite.datasets import Dataset
@@ -108,7 +109,7 @@ def refuse_ablations(ablations: Sequence[str], choices: Choices, recipe: str) ->
         "huge-pages": "the tuned recipe has them already" if recipe == "tuned" else "",
         "pinning": "without root nothing is limited that could be" if os.geteuid() and not choices.inventory else "",
         "disk-cache": ""
-        if takes_direct_io(choices.image.file("disk.img"))
+        if "disk-cache" not in ablations or _direct(choices.image.file("disk.img"))
         else "the file system of the images allows no other",
     }
     for name in ablations:
@@ -116,11 +117,18 @@ def refuse_ablations(ablations: Sequence[str], choices: Choices, recipe: str) ->
             raise RequestError(f"--ablate {name}: {reason}", remedy="leave it out, or change the other option")
 
 
+def _direct(path: Path) -> bool:
+    with local_node((), None) as node:
+        return takes_direct_io(node, str(path))
+
+
 def prepare(
     choices: Choices, targets: Sequence[str], note: Callable[[str], None], dataset: Dataset | None = None
 ) -> None:
     """What is made once and kept: the image in the stores of engines that have one, the data set as a disk for VMs."""
     engine = ENGINES[choices.engine]
+    if engine.name == "docker" and "container-vm" in targets:
+        docker_store(choices.image, note)
     if choices.inventory:
         for planned in choices.inventory.nodes:
             with machine(planned) as reached:
@@ -128,15 +136,23 @@ def prepare(
         return
     if dataset and VMS.intersection(targets):
         prepare_disk(dataset, note)
-    if engine.name == "docker" and "container-vm" in targets:
-        docker_store(choices.image, note)
     if "container" in targets:
         with local_node((), None) as node:
             engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
 
 
+def _packed(choices: Choices, targets: Sequence[str]) -> Iterator[str]:
+    """The disks that guests start from."""
+    if VMS.intersection(targets):
+        yield "disk.img"
+    if "container-vm" in targets and choices.engine == "docker":
+        yield DOCKER_STORE
+
+
 def _prepare_machine(reached: Machine, choices: Choices, targets: Sequence[str], note: Callable[[str], None]) -> None:
     push(reached, choices.image, note)
+    for name in _packed(choices, targets):
+        push_packed(reached, choices.image, name, note)
     if "container" in targets:
         note(f"comparing what the {choices.engine} of {reached.name} holds with the image")
         ENGINES[choices.engine].load(reached, choices.image.digest, choices.image.file("oci.tar"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OPTIONS: dict[str, Any] = {
     "cpus": None, "memory": "2G", "threads": None, "profile": "smoke",
-    "strategy": "parameter-server", "network": "overlay", "comm_timeout": None,
+    "accel": "auto", "strategy": "parameter-server", "network": "overlay", "comm_timeout": None,
 }  # fmt: skip
 
 

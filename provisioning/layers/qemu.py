@@ -1,18 +1,18 @@
 """QEMU's command line, and its control socket."""
 
-import asyncio
-import os
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qemu.qmp import QMPClient, QMPError
-
 from provisioning.accelerator import QEMU, Accelerator
+from provisioning.layers import qmp
 from suite.envelope import format_cpu_list
+from suite.errors import CommandError
+from suite.interfaces import Node
 
 CONSOLE = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
-QMP_WITHIN_S = 15.0
+QMP_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -94,41 +94,28 @@ def _escaped(path: str) -> str:
     return path.replace(",", ",,")
 
 
-def execute(socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
-    """Send one command to a running QEMU. Raises QMPError, OSError or TimeoutError when it cannot."""
-
-    async def talk() -> object:
-        client = QMPClient("virtbench")
-        await client.connect(socket)
-        try:
-            return await client.execute(command)
-        finally:
-            await client.disconnect()
-
-    async def bounded() -> object:
-        return await asyncio.wait_for(talk(), QMP_WITHIN_S)
-
-    return asyncio.run(bounded())
+def execute(node: Node, socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
+    """Send one command to a QEMU that runs on the node. Raises CommandError when it does not answer."""
+    argv = ["python3", "-I", "-", socket, command]
+    return json.loads(node.run(argv, stdin=Path(qmp.__file__).read_bytes(), timeout_s=QMP_WITHIN_S).stdout)
 
 
-def vcpu_threads(socket: str) -> list[int]:
-    """The host's thread number of each virtual CPU, in order."""
-    return [cpu["thread-id"] for cpu in sorted(execute(socket, "query-cpus-fast"), key=lambda cpu: cpu["cpu-index"])]
+def vcpu_threads(node: Node, socket: str) -> list[int]:
+    """The node's thread number of each virtual CPU, in order."""
+    found = execute(node, socket, "query-cpus-fast")
+    return [cpu["thread-id"] for cpu in sorted(found, key=lambda cpu: cpu["cpu-index"])]
 
 
-def end(socket: str) -> bool:
+def end(node: Node, socket: str) -> bool:
     """Ask QEMU to end at once; False when it no longer answers."""
     try:
-        execute(socket, "quit")
-    except (QMPError, OSError, TimeoutError, EOFError):
+        execute(node, socket, "quit")
+    except CommandError:
         return False
     return True
 
 
-def takes_direct_io(path: Path) -> bool:
-    """Whether the file system under the file allows O_DIRECT."""
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
-    except OSError:
-        return False
-    return True
+def takes_direct_io(node: Node, path: str) -> bool:
+    """Whether the node's file system under the file allows O_DIRECT."""
+    words = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct", "status=none"]
+    return node.run(["dd", f"if={path}", *words], check=False).returncode == 0

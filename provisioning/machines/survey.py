@@ -1,13 +1,17 @@
 """What the machines of an inventory are and have: asked once, before anything is planned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from provisioning.accelerator import Accelerator
+from provisioning.images.image import Image
 from provisioning.isa import capability
 from provisioning.layers.engines import ENGINES
+from provisioning.machines import virtual
 from provisioning.machines.machine import Machine, machine
 from provisioning.machines.places import Place, places
+from provisioning.volumes import VMS
 from suite.errors import BenchError, RequestError
 from suite.inventory import Inventory
 from suite.plan import CpuCapability
@@ -37,6 +41,8 @@ class Surveyed:
     capability: CpuCapability
     clock_offset_s: float
     """How far its time of day is ahead of this machine's."""
+    guest_capability: CpuCapability | None = None
+    """Of its virtual machines, where there are to be some."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +50,29 @@ class Survey:
     machines: tuple[Surveyed, ...]
     engine: str
     """Of containers: one that all of them have."""
+    accelerator: Accelerator = "tcg"
+    """Of virtual machines: one that all of them have."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the machines are to carry."""
+
+    targets: tuple[str, ...]
+    image: Image
+    engine: str | None = None
+    """None lets choose."""
+    accelerator: str = "auto"
+
+    @property
+    def guests(self) -> bool:
+        return bool(VMS.intersection(self.targets))
 
 
 def survey(
-    inventory: Inventory,
-    engine: str | None,
-    *,
-    containers: bool,
-    check: Callable[[Machine], None],
-    note: Callable[[str], None],
+    inventory: Inventory, wanted: Wanted, check: Callable[[Machine], None], note: Callable[[str], None]
 ) -> Survey:
-    """Raises RequestError for a machine that cannot be reached or lacks something. ``engine`` None lets choose.
-
-    ``check`` looks for more on each, and raises it too.
-    """
+    """Raises RequestError for a machine that cannot be reached or lacks something; ``check`` looks for more on each."""
     with ExitStack() as stack:
         reached = []
         for planned in inventory.nodes:
@@ -66,17 +81,19 @@ def survey(
                 reached.append(stack.enter_context(machine(planned)))
             except BenchError as error:
                 raise RequestError(error.message, remedy=error.remedy) from error
-            _check_programs(reached[-1])
+            _check_programs(reached[-1], {**PROGRAMS, **(virtual.PROGRAMS if wanted.guests else {})})
             check(reached[-1])
-        chosen = _engine(reached, engine) if containers else engine or "runc"
+        engine = _engine(reached, wanted.engine) if "container" in wanted.targets else wanted.engine or "runc"
         found = places(reached)
-        return Survey(tuple(map(_surveyed, reached, found)), chosen)
+        accelerator = virtual.accelerator_of(reached, wanted.accelerator, wanted.image, note) if wanted.guests else None
+        surveyed = (_surveyed(*each, accelerator) for each in zip(reached, found, strict=True))
+        return Survey(tuple(surveyed), engine, accelerator or "tcg")
 
 
-def _check_programs(reached: Machine) -> None:
-    missing = reached.keeper.ask(do="find", programs=list(PROGRAMS))["missing"]
+def _check_programs(reached: Machine, programs: Mapping[str, str]) -> None:
+    missing = reached.keeper.ask(do="find", programs=list(programs))["missing"]
     if missing:
-        packages = " ".join(dict.fromkeys(PROGRAMS[name] for name in missing))
+        packages = " ".join(dict.fromkeys(programs[name] for name in missing))
         raise RequestError(f"{reached.name} has no {', '.join(missing)}", remedy=f"there: apt-get install {packages}")
 
 
@@ -98,7 +115,8 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
     )
 
 
-def _surveyed(reached: Machine, place: Place) -> Surveyed:
+def _surveyed(reached: Machine, place: Place, accelerator: Accelerator | None) -> Surveyed:
     level = capability(reached.run(["cat", "/proc/cpuinfo"]).stdout)
     offset_s = reached.keeper.clock_offset_s()
-    return Surveyed(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s)
+    guests = virtual.guest_capability(reached, accelerator, level) if accelerator else None
+    return Surveyed(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s, guests)

@@ -6,20 +6,24 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from provisioning.images.image import Image
+from provisioning.clusters import open_machines
+from provisioning.images.image import Image, stamp
 from provisioning.images.pack import oci_archive
 from provisioning.layers.engines import ENGINES
+from provisioning.layers.vm import VmLayer
 from provisioning.machines.machine import machine
-from provisioning.machines.push import push
+from provisioning.machines.push import push, push_packed
 from suite import userland
+from suite.cluster import Cluster, MachineSpec
 from suite.errors import MeasurementError, RequestError
 from suite.inventory import read_inventory
 from tests.integration.fleet import Fleet, fleet
-from tests.integration.machine import docker_daemon, require, require_image, require_root
+from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 from tests.integration.test_run import SMALL, Running, bench, ours, records
 from tests.scenarios.pictures import folder
 
@@ -116,6 +120,37 @@ def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
             assert reached.run(["docker", "image", "ls", "--no-trunc", "--quiet"]).stdout == before
 
 
+@pytest.mark.timeout(600)
+def test_guests_of_two_machines_reach_each_other_by_their_machines(machines: Fleet) -> None:
+    require("target", "vm")
+    image = require_image()
+    machines.lab.machine.run(machines.machines[0].argv(["iptables", "-P", "FORWARD", "DROP"]), check=False)
+    links = left_on(machines)
+    specs = [
+        MachineSpec(name=node.name, address=node.address, interface=node.device, cpus=ENVELOPE.cpus)
+        for node in machines.machines[:2]
+    ]
+    cluster = Cluster(
+        strategy="parameter-server", workers=1, servers=1, network="overlay", machines=tuple(specs), guests="routed"
+    )
+    inventory = read_inventory(machines.inventory())
+    inventory = inventory.model_copy(update={"nodes": inventory.nodes[:2]})
+    stacks = [[VmLayer(image, "tcg", ENVELOPE)], [VmLayer(image, "tcg", ENVELOPE)]]
+    with ExitStack() as stack:
+        for planned in inventory.nodes:
+            with machine(planned) as reached:
+                push(reached, image, print)
+                push_packed(reached, image, "disk.img", print)
+        instances = stack.enter_context(open_machines(cluster, inventory, stacks, image, None))
+        assert [each.address for each in instances] == ["10.245.1.2", "10.245.2.2"]
+        assert [[link.source_address for link in each.links] for each in instances] == [["10.245.1.2"], ["10.245.2.2"]]
+        first = instances[0].node
+        assert first.name == "n1/vm"
+        assert first.run(["uname", "-r"]).stdout.strip() != os.uname().release
+        assert "via 10.245.1.1" in first.run(["ip", "route", "get", "10.245.2.2"]).stdout
+    assert left_on(machines) == links
+
+
 def test_after_a_kill_of_the_suite_the_machines_clean_up_by_themselves(machines: Fleet, tmp_path: Path) -> None:
     require_image()
     before, links = ours(), left_on(machines)
@@ -143,7 +178,10 @@ def small_image() -> Image:
     (tree / "odd\\name").write_text("content")
     (tree / "link").symlink_to("nowhere")
     digest = userland.write_manifest(str(tree))
-    image = Image(digest=digest, variant="cpu", recipe_sha256="0" * 64, created_at="2026", base="debian", files={})
+    disk = tree.parent / "disk.img"
+    disk.write_bytes(bytes(1 << 20) + b"content")
+    files = {disk.name: stamp(disk)}
+    image = Image(digest=digest, variant="cpu", recipe_sha256="0" * 64, created_at="2026", base="debian", files=files)
     tree.parent.rename(image.directory)
     return image
 
@@ -159,9 +197,16 @@ def test_the_image_is_sent_once_and_what_arrives_damaged_is_refused(
         assert userland.differences(str(tree), everything=True) == []
         assert userland.manifest_digest(str(tree)) == image.digest
         assert any("sending" in line for line in said)
+        push_packed(reached, image, "disk.img", said.append)
+        assert (tree.parent / "disk.img").read_bytes() == image.file("disk.img").read_bytes()
         said.clear()
         assert push(reached, image, said.append) == str(tree)
+        push_packed(reached, image, "disk.img", said.append)
         assert said == []
+        (tree.parent / "disk.img").unlink()
+        image.file("disk.img").write_bytes(bytes(image.files["disk.img"].size_bytes))
+        with pytest.raises(MeasurementError, match="is another"):
+            push_packed(reached, image, "disk.img", said.append)
         (tree / userland.MANIFEST).write_text("")
         (image.tree / "odd\\name").write_text("changed")
         with pytest.raises(MeasurementError, match="is not image"):
@@ -218,7 +263,6 @@ def test_what_is_still_running_on_a_machine_ends_with_the_connection(machines: F
     ("words", "said"),
     [
         (("--lab", "nodes=3"), "--lab is a network on this machine"),
-        (("--target", "vm"), "virtual machines are started on this machine only"),
         (("--workers", "3"), "need a machine each, and it lists 3"),
     ],
 )
