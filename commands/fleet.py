@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commands.distributing import comm_timeout_s
 from suite.cluster import Cluster, MachineSpec
-from suite.datasets import SYNTHETIC
+from suite.datasets import Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
 from suite.inventory import Inventory, read_inventory
@@ -13,13 +15,14 @@ from suite.plan import CPU_CAPABILITIES, TARGETS, CpuCapability
 from suite.profiles import get_profile
 
 if TYPE_CHECKING:
+    from provisioning.machines.machine import Machine
     from provisioning.machines.survey import Survey
     from provisioning.targets import Choices
 
 Options = dict[str, Any]
 Note = Callable[[str], None]
-CARRIED = ("bare-metal", "container")
-NO_VMS = "virtual machines are started on this machine only, yet"
+NO_DATA = "of machines of an inventory, virtual machines have no disk of the data set yet"
+VMS = frozenset(("vm", "container-vm"))
 CLOCKS_APART_S = 1.0
 """Nothing is measured across clocks; but logs that are so far apart are hard to read."""
 
@@ -37,7 +40,8 @@ class Fleet:
         from commands.planning import gpus_of, image_of
         from provisioning.targets import Choices
 
-        return Choices(image_of(options), self.survey.engine, "tcg", gpus_of(options), inventory=self.inventory)
+        found = self.survey
+        return Choices(image_of(options), found.engine, found.accelerator, gpus_of(options), inventory=self.inventory)
 
     def cluster(self, options: Options, workers: int, servers: int) -> Cluster:
         machines = (
@@ -52,31 +56,34 @@ class Fleet:
             servers=servers,
             network=options["network"],
             machines=tuple(machines),
-            comm_timeout_s=options["comm_timeout"] or 60,
+            guests="routed" if VMS.intersection(self.targets) else None,
+            comm_timeout_s=comm_timeout_s(options, self.targets, self.survey.accelerator),
         )
 
     def capability(self, note: Note) -> CpuCapability | None:
-        """What all must be capped to, so that no machine uses more than another has; None where all have the same."""
-        levels = {found.capability for found in self.survey.machines}
+        """What all must be capped to, so that nothing uses more than another has; None where all have the same."""
+        levels = {found.capability for found in self.survey.machines if not VMS.issuperset(self.targets)}
+        levels |= {found.guest_capability for found in self.survey.machines if found.guest_capability}
         if len(levels) == 1:
             return None
         lowest = min(levels, key=CPU_CAPABILITIES.index)
-        note(f"every machine is capped to the vector instructions that all have: {lowest} (--isa native leaves them)")
+        note(f"all is capped to the vector instructions that all have: {lowest} (--isa native leaves them)")
         return lowest
 
 
-def fleet_of(options: Options, workers: int, servers: int, note: Note) -> Fleet | None:
+def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: int, note: Note) -> Fleet | None:
     """None without ``--inventory``. Raises RequestError for what the machines do not carry."""
     if options.get("inventory") is None:
         return None
-    from provisioning.machines.survey import survey
+    from commands.planning import image_of
+    from provisioning.machines.survey import Wanted, survey
 
     inventory = read_inventory(options["inventory"])
     _check(options, len(inventory.nodes), workers, servers)
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[: workers + servers]})
-    targets = _carried(options["targets"], note)
-    containers = "container" in targets
-    found = survey(inventory, options["engine"], containers=containers, network=options["network"], note=note)
+    targets = _carried(options["targets"], dataset, note)
+    wanted = Wanted(targets, image_of(options), options["engine"], options["accel"], options["network"])
+    found = survey(inventory, wanted, _data_check(dataset, note), note)
     for each in found.machines:
         note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
         if abs(each.clock_offset_s) > CLOCKS_APART_S:
@@ -84,22 +91,30 @@ def fleet_of(options: Options, workers: int, servers: int, note: Note) -> Fleet 
     return Fleet(inventory, found, targets, _envelopes(options, found))
 
 
+def _data_check(dataset: Dataset | None, note: Note) -> "Callable[[Machine], None]":
+    """That a machine holds the data set that this one has."""
+    from provisioning.machines.data import check_data, directory_of
+    from scenarios.worker import listing
+
+    def check(machine: "Machine") -> None:
+        if dataset:
+            directory = directory_of(machine.planned, dataset)
+            note(f"comparing {directory} on {machine.name} with the data set here")
+            check_data(machine, directory, dataset, Path(listing.__file__).read_text())
+
+    return check
+
+
 def _check(options: Options, nodes: int, workers: int, servers: int) -> None:
     if options["scenario"] != "distributed":
         raise RequestError("--inventory is about several machines", remedy="use --scenario distributed")
     refused = {
         "lab": "--lab is a network on this machine",
-        "ablations": "--ablate switches properties of layers on this machine",
         "vfio": "--vfio is about virtual machines on this machine",
     }
     for name, why in refused.items():
         if options[name]:
             raise RequestError(f"{why}, and --inventory names others", remedy="give one of the two")
-    if (options["data"] or SYNTHETIC) != SYNTHETIC:
-        raise RequestError(
-            f"--data {options['data']} with --inventory: data sets are read on this machine only, yet",
-            remedy="leave --data out",
-        )
     if nodes < workers + servers:
         raise RequestError(
             f"--inventory {options['inventory']}: {workers + servers} instances ({servers} servers, {workers} workers) "
@@ -108,13 +123,13 @@ def _check(options: Options, nodes: int, workers: int, servers: int) -> None:
         )
 
 
-def _carried(targets: tuple[str, ...], note: Note) -> tuple[str, ...]:
-    left_out = [target for target in targets if target not in CARRIED]
+def _carried(targets: tuple[str, ...], dataset: Dataset | None, note: Note) -> tuple[str, ...]:
+    left_out = [target for target in targets if target in VMS and dataset]
     if left_out and set(targets) != set(TARGETS):
-        raise RequestError(f"--target {left_out[0]} with --inventory: {NO_VMS}", remedy=f"use {' or '.join(CARRIED)}")
+        raise RequestError(f"--target {left_out[0]} with --data: {NO_DATA}", remedy="leave one of the two out")
     for target in left_out:
-        note(f"{target} is left out: {NO_VMS}")
-    return tuple(target for target in targets if target in CARRIED)
+        note(f"{target} is left out: {NO_DATA}")
+    return tuple(target for target in targets if target not in left_out)
 
 
 def _envelopes(options: Options, found: "Survey") -> tuple[Envelope, ...]:

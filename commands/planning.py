@@ -7,27 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commands.distributing import check_instances, cluster_of, fleet_in
 from commands.sharing import check_shares, sharing_of, victims
-from suite.cluster import Cluster, check_memory, cpus_are_shared
 from suite.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
-from suite.lab import LabSpec, parse_lab
 from suite.plan import BASELINE, TARGETS, CpuCapability, Plan
 from suite.profiles import MODELS, Profile, get_profile, make_workload
 from suite.sharing import VICTIMS
 
 if TYPE_CHECKING:
-    from commands.fleet import Fleet
     from provisioning.doctor import Check
     from provisioning.images.image import Image
     from provisioning.targets import Choices
 
 Options = dict[str, Any]
 Note = Callable[[str], None]
-LEAST_INSTANCE_BYTES = 640 << 20
-"""A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
-EMULATED_COMM_TIMEOUT_S = 600
 LEAST_BLOCKS_TO_WARM_UP = 3
 """A run of so many blocks or more is about intervals, which a first block on cold caches would widen."""
 
@@ -150,16 +145,9 @@ def plan_of(
     sharing = sharing_of(options, profile)
     if sharing:
         check_shares(sharing, envelope, targets, note)
-    if cluster and cluster.machines:
-        check_memory(envelope, 1, LEAST_INSTANCE_BYTES)
-    elif cluster:
-        check_memory(envelope, len(cluster.roles), LEAST_INSTANCE_BYTES)
-        if cpus_are_shared(envelope, len(cluster.roles)):
-            note(f"{len(cluster.roles)} instances share {len(envelope.cpus)} CPUs, on every target alike")
+    if cluster:
+        check_instances(cluster, envelope, note)
     name, dataset = data
-    warmup_blocks = options["warmup_blocks"]
-    if warmup_blocks is None:
-        warmup_blocks = int(bool(options["until"]) or (options["blocks"] or 1) >= LEAST_BLOCKS_TO_WARM_UP)
     plan = Plan(
         scenario=options["scenario"],
         targets=targets,
@@ -167,7 +155,7 @@ def plan_of(
         data=name,
         profile=profile.name,
         recipe=options["recipe"],
-        blocks=options["blocks"] or 1,
+        blocks=_blocks(options),
         seed=options["seed"] or 0,
         workloads=_workloads(options, profile),
         envelope=envelope,
@@ -175,7 +163,7 @@ def plan_of(
         cpu_capability=_capability(options, choices, targets, envelope, note),
         aa=options["aa"],
         ablations=ablations_of(options, targets, choices, note),
-        warmup_blocks=warmup_blocks,
+        warmup_blocks=_warmup_blocks(options),
         dataset=dataset,
         page_cache=(options["cache"] or "cold") if dataset else None,
         cluster=cluster,
@@ -216,6 +204,15 @@ def ablations_of(options: Options, targets: tuple[str, ...], choices: "Choices",
     return tuple(kept)
 
 
+def _warmup_blocks(options: Options) -> int:
+    given: int | None = options["warmup_blocks"]
+    return given if given is not None else int(bool(options["until"]) or _blocks(options) >= LEAST_BLOCKS_TO_WARM_UP)
+
+
+def _blocks(options: Options) -> int:
+    return options["blocks"] or 1
+
+
 def _refuse_foreign(options: Options) -> None:
     """Options of a shared machine say nothing elsewhere."""
     if options["scenario"] == "shared":
@@ -245,61 +242,6 @@ def _check_blocks(options: Options, targets: tuple[str, ...]) -> None:
         raise RequestError("--until and --aa need bare metal in the run", remedy=f"add --target {BASELINE}")
 
 
-def cluster_of(options: Options, choices: "Choices", targets: tuple[str, ...]) -> Cluster | None:
-    """The cluster of a distributed run. Raises RequestError for one that cannot be."""
-    given = [name for name in ("workers", "servers", "lab", "comm_timeout") if options[name] is not None]
-    if options["scenario"] != "distributed":
-        if given:
-            words = {"servers": "ps", "comm_timeout": "comm-timeout"}
-            raise RequestError(
-                f"--{words.get(given[0], given[0])} is about several instances", remedy="use --scenario distributed"
-            )
-        return None
-    workers, servers = ranks_of(options)
-    if fleet := fleet_in(options):
-        return fleet.cluster(options, workers, servers)
-    if os.geteuid():
-        raise RequestError("a lab network needs root: it makes network namespaces", remedy="run bench as root")
-    lab = parse_lab(options["lab"]) if options["lab"] else LabSpec(nodes=max(2, workers + servers), rate="1gbit")
-    if lab.nodes < workers + servers:
-        raise RequestError(
-            f"--lab {lab}: {workers + servers} instances ({servers} servers, {workers} workers) need a node each",
-            remedy=f"write nodes={workers + servers}, or ask for fewer",
-        )
-    if "container" in targets:
-        _check_network(options["network"], choices.engine)
-    emulated = choices.accelerator == "tcg" and {"vm", "container-vm"} & set(targets)
-    return Cluster(
-        strategy=options["strategy"],
-        workers=workers,
-        servers=servers,
-        network=options["network"],
-        lab=lab,
-        comm_timeout_s=options["comm_timeout"] or (EMULATED_COMM_TIMEOUT_S if emulated else 60),
-    )
-
-
-def _check_network(network: str, engine: str) -> None:
-    """Raises RequestError for a network that containers of the engine cannot have in a lab on this machine."""
-    from provisioning.lab.containers import host_network
-    from provisioning.lab.nat import rules_for
-    from provisioning.nodes import local_node
-
-    if network == "host":
-        host_network(engine, "/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
-    if network == "bridge":
-        with local_node((), None) as node:
-            rules_for(node)
-
-
-def ranks_of(options: Options) -> tuple[int, int]:
-    """Workers and servers."""
-    reduces = options["strategy"] == "all-reduce"
-    if reduces and options["servers"]:
-        raise RequestError("--ps with --strategy all-reduce, which has no server", remedy="leave --ps out")
-    return options["workers"] or 2, 0 if reduces else options["servers"] or 1
-
-
 def _capability(
     options: Options, choices: "Choices", targets: tuple[str, ...], envelope: Envelope, note: Note
 ) -> CpuCapability | None:
@@ -310,11 +252,6 @@ def _capability(
     if fleet := fleet_in(options):
         return fleet.capability(note)
     return isa.shared(targets, choices.image, choices.accelerator, envelope, note)
-
-
-def fleet_in(options: Options) -> "Fleet | None":
-    """The machines of the run, when it has an inventory: ``ready`` has put them there."""
-    return options.get("fleet")
 
 
 def _envelope(options: Options, profile: Profile, instances: int) -> Envelope:

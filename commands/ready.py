@@ -44,15 +44,16 @@ def ready(options: dict[str, Any], note: "Note", checks: "list[Check] | None" = 
 
     ``checks``: what ``doctor.examine`` gave, where it was asked already.
     """
+    from commands.distributing import ranks_of
     from commands.fleet import fleet_of
-    from commands.planning import carried, choices_of, data_of, fio_job_of, models_of, plan_of, ranks_of
+    from commands.planning import carried, choices_of, data_of, fio_job_of, models_of, plan_of
     from provisioning.doctor import examine
 
     options = {**options, "models": models_of(options)}
     data = data_of(options)
     options["fio_job"] = fio_job_of(options)
     scenario = scenario_of(options)
-    fleet = options["fleet"] = fleet_of(options, *ranks_of(options), note)
+    fleet = options["fleet"] = fleet_of(options, data[1], *ranks_of(options), note)
     if fleet:
         targets, choices = fleet.targets, fleet.choices(options)
     else:

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning.home import state
 from provisioning.images.image import images
-from provisioning.nodes import LocalNode, local_node
+from provisioning.nodes import local_node
 from suite.errors import BenchError, CommandError, RequestError
+from suite.interfaces import Node
 from suite.owner import boot_id
 from suite.store import write_atomic
 
@@ -104,14 +105,19 @@ def _boot(kernel: tuple[str, str] | None) -> str | None:
     """Why the guest did not boot, or None when it did."""
     try:
         with local_node((), None) as node:
-            return _boot_on(node, kernel)
+            return boot(node, kernel, str(_sector_file()))
     except BenchError as error:
         return error.message
 
 
-def _boot_on(node: LocalNode, kernel: tuple[str, str] | None) -> str | None:
+def _sector_file() -> Path:
     sector = state("cache") / "boot-sector.img"
     sector.write_bytes(_SECTOR)
+    return sector
+
+
+def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | None:
+    """Why a guest does not boot under KVM on the node, or None when it does. Of kernel and initrd, else a sector."""
     argv = [QEMU, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none"]
     argv += ["-no-reboot", "-nic", "none", "-sandbox", "on"]
     if kernel:

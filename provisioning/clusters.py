@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from provisioning.images.image import Image
+from provisioning.lab import nat as translated
 from provisioning.lab import overlay as vxlan
 from provisioning.lab.connectivity import End, Pair, connectivity, free_port, reach
 from provisioning.lab.containers import ContainerBridge, host_network
@@ -17,10 +18,14 @@ from provisioning.lab.overlay import overlay
 from provisioning.lab.tap import join, tap
 from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
+from provisioning.machines.data import directory_of
 from provisioning.machines.machine import machine
+from provisioning.machines.passing import passing
 from provisioning.machines.push import tree_of
+from provisioning.machines.routed import joined, routed
 from provisioning.nodes import local_node
 from suite.cluster import Cluster, InstancePlan, MachineSpec
+from suite.datasets import Dataset
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
@@ -30,6 +35,7 @@ INTERFACE = "eth0"
 """In a container that is plugged into a bridge."""
 BETWEEN_NODES = {"overlay": overlay, "bridge": nat}
 """What makes the bridges that containers are plugged into."""
+BRIDGES = {"overlay": vxlan.BRIDGE, "bridge": translated.BRIDGE}
 RATE_SAMPLE_S = 0.3
 UNKNOWN_RATE_BITS_PER_S = 2 * 10**9
 """Of links that nobody has limited: what is sent for a sample takes long enough on 10 Gbit/s, and not on 1 Gbit/s."""
@@ -59,22 +65,25 @@ def open_cluster(
 
 @contextmanager
 def open_machines(
-    cluster: Cluster, inventory: Inventory, stacks: Sequence[Sequence[Layer]], image: Image
+    cluster: Cluster,
+    inventory: Inventory,
+    stacks: Sequence[Sequence[Layer]],
+    image: Image,
+    dataset: Dataset | None,
 ) -> Iterator[tuple[Instance, ...]]:
-    """The same on the machines of an inventory, which hold the image. That the machines reach each other is seen
-    before anything is made on them: their names, and not those of containers, are then in the message.
+    """The same on the machines of an inventory, which hold the image and the data set. That they reach each other is
+    seen before anything is made on them: their names, and not those of containers, are then in the message.
     """
     with ExitStack() as stack:
         machines = [
-            stack.enter_context(_reached(planned, spec, image))
+            stack.enter_context(_reached(planned, spec, image, dataset))
             for planned, spec in zip(inventory.nodes, cluster.machines, strict=True)
         ]
         _check_ways(machines)
-        places = []
-        for place, layers in zip(machines, stacks, strict=True):
-            bare = not isinstance(layers[0], ContainerLayer)
-            node = stack.enter_context(layers[0].opened(place.node)) if bare else place.node
-            places.append(replace(place, node=node))
+        places = _on_machines(stack, machines, [layers[0] for layers in stacks])
+        if cluster.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
+            for each in machines:
+                stack.enter_context(passing(each.node, [BRIDGES[cluster.network]]))
         instances = _upper(stack, cluster, places, stacks, [None] * len(places))
         port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
         master = replace(instances[0], port=port)
@@ -82,9 +91,10 @@ def open_machines(
 
 
 @contextmanager
-def _reached(planned: InventoryNode, spec: MachineSpec, image: Image) -> Iterator[Instance]:
+def _reached(planned: InventoryNode, spec: MachineSpec, image: Image, dataset: Dataset | None) -> Iterator[Instance]:
     with machine(planned, tree_of(planned, image)) as node:
         node.cpus = spec.cpus
+        node.data = directory_of(planned, dataset) if dataset else None
         node.facts = {**node.facts, "host_cpus": list(spec.cpus)}
         yield Instance(node, spec.address, spec.interface, clock_offset_s=node.keeper.clock_offset_s())
 
@@ -100,6 +110,23 @@ def _check_ways(machines: Sequence[Instance]) -> None:
                 kind="network",
                 remedy="write the interface that leads there in the inventory: ip route get " + pair.address,
             )
+
+
+def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence[Layer]) -> Sequence[Instance]:
+    """What containers are started on: the machines, or guests of them. Bare metal and VMs are whole with that."""
+    guests = [layer for layer in first if isinstance(layer, VmLayer)]
+    if guests:
+        taps = stack.enter_context(routed(machines))
+        return [
+            joined(machine, stack.enter_context(replace(layer, plugged=tap).opened(machine.node)), tap)
+            for machine, layer, tap in zip(machines, guests, taps, strict=True)
+        ]
+    if isinstance(first[0], ContainerLayer):
+        return machines
+    return [
+        replace(machine, node=stack.enter_context(layer.opened(machine.node)))
+        for machine, layer in zip(machines, first, strict=True)
+    ]
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:

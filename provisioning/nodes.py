@@ -123,11 +123,22 @@ class WrappedNode:
         return self.parent.start(self.wrap(argv), stdin=stdin)
 
 
+class Host(Node, Protocol):
+    """A machine, this one or another: its commands can be given a file that is too large for the memory."""
+
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process: ...
+
+
 @runtime_checkable
 class Keeps(Protocol):
     """A machine that can be told what to do when this process is gone."""
 
     def kept(self, argv: Sequence[str]) -> AbstractContextManager[None]: ...
+
+
+def is_guest(node: Node) -> bool:
+    """Whether it is a guest of the suite's own, in which nobody else starts daemons."""
+    return not node.local and not isinstance(node, Keeps)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from provisioning import cgroups
 from provisioning.accelerator import Accelerator
 from provisioning.clusters import open_cluster, open_machines
 from provisioning.disks import disks_under
+from provisioning.images.docker_store import NAME as DOCKER_STORE
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.layers import virtiofs
@@ -18,8 +19,8 @@ from provisioning.layers.engines import ENGINES
 from provisioning.layers.qemu import takes_direct_io
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
-from provisioning.machines.machine import machine
-from provisioning.machines.push import push
+from provisioning.machines.machine import Machine, machine
+from provisioning.machines.push import push, push_packed
 from provisioning.nodes import local_node
 from provisioning.volumes import VMS, Volume, check_room, packed_bytes, prepare_disk, volume_of
 from suite.datasets import Dataset
@@ -113,18 +114,24 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
     """Raises RequestError for a switch that would switch nothing."""
     if name in ("virtiofs", "data-layer") and scenario != "real":
         raise RequestError(f"--ablate {name} is about where a data set lies", remedy="use --scenario real")
+    if name == "network" and scenario == "distributed":
+        raise RequestError(
+            "--ablate network: --network says how the instances of a distributed job are joined",
+            remedy="leave it out, and run it once more with --network host",
+        )
     if name == "virtiofs" and (hindrance := virtiofs.hindrance(choices.image.tree)):
         raise RequestError(f"--ablate {name}: {hindrance[0]}", remedy=hindrance[1])
     engine = ENGINES[choices.engine]
-    powerless = "without root nothing is limited that could be" if os.geteuid() else ""
+    powerless = "without root nothing is limited that could be" if os.geteuid() and not choices.inventory else ""
+    elsewhere = "disks are limited on this machine only" if choices.inventory else ""
     reasons = {
         "rootfs": f"{engine.name} runs the tree in place already" if engine.rootfs == "directory" else "",
         "huge-pages": "the tuned recipe has them already" if recipe == "tuned" else "",
         "pinning": powerless,
         "memory-limit": powerless,
-        "disk-limit": powerless or _unlimitable(choices.image),
+        "disk-limit": powerless or elsewhere or _unlimitable(choices.image),
         "disk-cache": ""
-        if takes_direct_io(choices.image.file("disk.img"))
+        if name != "disk-cache" or _direct(choices.image.file("disk.img"))
         else "the file system of the images allows no other",
     }
     if reason := reasons.get(name):
@@ -142,6 +149,11 @@ def _unlimitable(image: Image) -> str:
     return ""
 
 
+def _direct(path: Path) -> bool:
+    with local_node((), None) as node:
+        return takes_direct_io(node, str(path))
+
+
 def prepare(
     choices: Choices,
     targets: Sequence[str],
@@ -151,20 +163,37 @@ def prepare(
 ) -> None:
     """What is made once and kept: the image in the stores of engines that have one, the data set as a disk for VMs."""
     engine = ENGINES[choices.engine]
+    if engine.name == "docker" and "container-vm" in targets:
+        docker_store(choices.image, note)
     if choices.inventory:
         for planned in choices.inventory.nodes:
             with machine(planned) as reached:
-                push(reached, choices.image, note)
+                _prepare_machine(reached, choices, targets, note)
         return
     if dataset and VMS.intersection(targets):
         prepare_disk(dataset, note)
-    if engine.name == "docker" and "container-vm" in targets:
-        docker_store(choices.image, note)
     if "container" in targets:
         with local_node((), None) as node:
-            engine.prepare(node, choices.image.digest, str(choices.image.file("oci.tar")))
+            engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
             if dataset and "data-layer" in ablations:
                 check_room(Path(engine.layers_at(node)), packed_bytes(dataset))
+
+
+def _packed(choices: Choices, targets: Sequence[str]) -> Iterator[str]:
+    """The disks that guests start from."""
+    if VMS.intersection(targets):
+        yield "disk.img"
+    if "container-vm" in targets and choices.engine == "docker":
+        yield DOCKER_STORE
+
+
+def _prepare_machine(reached: Machine, choices: Choices, targets: Sequence[str], note: Callable[[str], None]) -> None:
+    push(reached, choices.image, note)
+    for name in _packed(choices, targets):
+        push_packed(reached, choices.image, name, note)
+    if "container" in targets:
+        note(f"comparing what the {choices.engine} of {reached.name} holds with the image")
+        ENGINES[choices.engine].load(reached, choices.image.digest, choices.image.file("oci.tar"))
 
 
 def _cluster(
@@ -173,7 +202,7 @@ def _cluster(
     assert trial.cluster  # noqa: S101 (asked by the caller)
     if choices.inventory is None:
         return open_cluster(trial.cluster, trial.instances, stacks, str(choices.image.tree), data)
-    return open_machines(trial.cluster, choices.inventory, stacks, choices.image)
+    return open_machines(trial.cluster, choices.inventory, stacks, choices.image, trial.dataset)
 
 
 @contextmanager

@@ -40,6 +40,9 @@ class Cluster(BaseModel):
     lab: LabSpec | None = None
     machines: tuple[MachineSpec, ...] = ()
     """By rank, where there is no lab."""
+    guests: Literal["routed"] | None = None
+    """How the guests of machines reach each other: ``routed`` by their machines, with no tunnel and no translation. In
+    a lab each is plugged into the cable of its node."""
     comm_timeout_s: Annotated[int, Field(gt=0)] = 60
     """After so long without an answer a peer is given up."""
 

@@ -60,6 +60,8 @@ class InventoryNode(BaseModel):
     """IPv4, under which the other machines reach it; by default that of the interface."""
     directory: Annotated[str, AfterValidator(_absolute)] = DIRECTORY
     """The suite's own on that machine: images lie there."""
+    data: Annotated[str, AfterValidator(_absolute)] | None = None
+    """Where the data set of a run lies on it; by default where it lies on the machine that launches."""
     bench: Annotated[str, AfterValidator(_absolute)] | None = None
     """The command ``bench`` there, for whoever runs whole sweeps on it."""
     cpus: Annotated[str, AfterValidator(_cpus)] | None = None

@@ -1,10 +1,11 @@
 """The machines of an inventory as a plan sees them: what each gives, and what all of them have."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from commands import fleet
+from commands.distributing import cluster_of
 from commands.fleet import Fleet
 from provisioning.machines.places import Place
 from provisioning.machines.survey import Survey, Surveyed
@@ -13,9 +14,12 @@ from suite.errors import RequestError
 from suite.inventory import Inventory
 from suite.plan import CpuCapability
 
+if TYPE_CHECKING:
+    from provisioning.targets import Choices
+
 OPTIONS: dict[str, Any] = {
     "cpus": None, "memory": "2G", "threads": None, "profile": "smoke",
-    "strategy": "parameter-server", "network": "overlay", "comm_timeout": None,
+    "accel": "auto", "strategy": "parameter-server", "network": "overlay", "comm_timeout": None,
 }  # fmt: skip
 
 
@@ -56,6 +60,13 @@ def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
     ]
     assert cluster.lab is None
     assert cluster.comm_timeout_s == 60
+
+
+def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> None:
+    options = {"scenario": "distributed", "workers": None, "servers": None, "lab": None, "comm_timeout": None}
+    choices = cast("Choices", None)
+    with pytest.raises(RequestError, match="--network says how"):
+        cluster_of({**options, "ablations": ("network",)}, choices, ("container",))
 
 
 def test_machines_of_different_make_are_capped_to_what_all_have() -> None:

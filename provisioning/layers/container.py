@@ -12,7 +12,7 @@ from provisioning.disks import disks_under
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached, host_network
 from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
-from provisioning.nodes import Served, WrappedNode, kept, limit_facts
+from provisioning.nodes import Served, WrappedNode, is_guest, kept, limit_facts
 from provisioning.volumes import MOUNT
 from suite.envelope import format_cpu_list
 from suite.errors import RequestError
@@ -55,7 +55,7 @@ class ContainerLayer:
             raise RequestError("no image on this node", remedy="run: bench image build")
         engine = self.engine
         version = engine.version(node)
-        engine.prepare(node, self.image, None)
+        engine.check(node, self.image)
         spec = ContainerSpec(
             name=f"virtbench-{secrets.token_hex(6)}",
             image=self.image,
@@ -70,7 +70,7 @@ class ContainerLayer:
             seccomp=self.ablation != "seccomp",
             network=host_network(engine.name, None) if self.ablation == "network" else self.network,
             bound_tree=self.ablation == "rootfs",
-            by_count=self.ablation == "pinning" and node.local,
+            by_count=self.ablation == "pinning" and not is_guest(node),
             limited_disks=disks_under((node.userland, node.data))
             if self.ablation == "disk-limit" and node.local
             else (),

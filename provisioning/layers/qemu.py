@@ -1,19 +1,20 @@
 """QEMU's command line, and its control socket."""
 
-import asyncio
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qemu.qmp import QMPClient, QMPError
-
 from provisioning.accelerator import QEMU, Accelerator
+from provisioning.layers import qmp
 from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.envelope import format_cpu_list
+from suite.errors import CommandError
+from suite.interfaces import Node
 
 CONSOLE = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
-QMP_WITHIN_S = 15.0
+QMP_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -101,40 +102,30 @@ def _escaped(path: str) -> str:
     return path.replace(",", ",,")
 
 
-def execute(socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
-    """Send one command to a running QEMU. Raises QMPError, OSError or TimeoutError when it cannot."""
-
-    async def talk() -> object:
-        client = QMPClient("virtbench")
-        await client.connect(socket)
-        try:
-            return await client.execute(command)
-        finally:
-            await client.disconnect()
-
-    async def bounded() -> object:
-        return await asyncio.wait_for(talk(), QMP_WITHIN_S)
-
-    return asyncio.run(bounded())
+def execute(node: Node, socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
+    """Send one command to a QEMU that runs on the node. Raises CommandError when it does not answer."""
+    argv = ["python3", "-I", "-", socket, command]
+    return json.loads(node.run(argv, stdin=Path(qmp.__file__).read_bytes(), timeout_s=QMP_WITHIN_S).stdout)
 
 
-def vcpu_threads(socket: str) -> list[int]:
-    """The host's thread number of each virtual CPU, in order."""
-    return [cpu["thread-id"] for cpu in sorted(execute(socket, "query-cpus-fast"), key=lambda cpu: cpu["cpu-index"])]
+def vcpu_threads(node: Node, socket: str) -> list[int]:
+    """The node's thread number of each virtual CPU, in order."""
+    found = execute(node, socket, "query-cpus-fast")
+    return [cpu["thread-id"] for cpu in sorted(found, key=lambda cpu: cpu["cpu-index"])]
 
 
-def disk_limit_bytes_per_s(socket: str) -> int | None:
+def disk_limit_bytes_per_s(node: Node, socket: str) -> int | None:
     """What reading and writing are throttled to on each disk; None unless it is all the same."""
-    inserted = [device["inserted"] for device in execute(socket, "query-block") if "inserted" in device]
+    inserted = [device["inserted"] for device in execute(node, socket, "query-block") if "inserted" in device]
     limits = {disk[way] for disk in inserted for way in ("bps_rd", "bps_wr")}
     return (limits.pop() or None) if len(limits) == 1 else None  # QEMU says 0 where there is no limit
 
 
-def end(socket: str) -> bool:
+def end(node: Node, socket: str) -> bool:
     """Ask QEMU to end at once; False when it no longer answers."""
     try:
-        execute(socket, "quit")
-    except (QMPError, OSError, TimeoutError, EOFError):
+        execute(node, socket, "quit")
+    except CommandError:
         return False
     return True
 
@@ -149,10 +140,7 @@ def forget(path: Path) -> None:
         os.close(fd)
 
 
-def takes_direct_io(path: Path) -> bool:
-    """Whether the file system under the file allows O_DIRECT."""
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
-    except OSError:
-        return False
-    return True
+def takes_direct_io(node: Node, path: str) -> bool:
+    """Whether the node's file system under the file allows O_DIRECT."""
+    words = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct", "status=none"]
+    return node.run(["dd", f"if={path}", *words], check=False).returncode == 0

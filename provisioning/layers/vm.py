@@ -1,26 +1,26 @@
 """The virtual machine layer: the image's kernel and disk under QEMU, reached by SSH when it is ready."""
 
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from provisioning import ledger
 from provisioning.accelerator import Accelerator
-from provisioning.home import runtime
+from provisioning.images.docker_store import NAME as DOCKER_STORE
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.images.pack import cpio, joined
+from provisioning.lab.connectivity import free_port
 from provisioning.lab.tap import Tap, qemu_words
 from provisioning.layers import qemu, ssh, virtiofs
+from provisioning.layers.place import made_here, private, said
 from provisioning.layers.userland import OwnEnvironmentLayer
 from provisioning.nodes import WrappedNode
 from provisioning.volumes import MOUNT, Volume
 from suite.envelope import Envelope
-from suite.errors import BenchError, MeasurementError
+from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Node, Process
 
 READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
@@ -58,11 +58,12 @@ class VmLayer:
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
+        if node.userland is None:
+            raise RequestError("no image on this node", remedy="run: bench image build")
         with ExitStack() as stack:
-            directory = runtime() / f"vm-{secrets.token_hex(6)}"
-            stack.enter_context(ledger.holding("directory", str(directory)))
-            directory.mkdir(mode=0o700)
-            access = ssh.SshAccess(str(directory), ssh.free_port())
+            directory = stack.enter_context(private(node))
+            port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
+            access = ssh.SshAccess(str(directory), port)
             spec = self._spec(node, directory, access)
             if shared := self._shared:
                 cpus = self.envelope.cpus if self.pinned else None
@@ -70,7 +71,7 @@ class VmLayer:
             process = node.start(qemu.qemu_argv(spec, os.uname().machine))
             stack.callback(process.kill)
             try:
-                _wait_until_ready(process, spec, READY_WITHIN_S[self.accelerator])
+                _wait_until_ready(node, process, spec, READY_WITHIN_S[self.accelerator])
                 if self.pinned:
                     _pin(node, spec)
                 stack.enter_context(ssh.connection(node, access, READY_WITHIN_S[self.accelerator]))
@@ -79,35 +80,40 @@ class VmLayer:
                 if shared:
                     virtiofs.mount(guest)
                 yield guest
-                _end(guest, process, spec)
+                _end(node, guest, process, spec)
             except BenchError as error:
-                raise _with_console(error, process, spec) from error
+                raise _with_console(node, error, process, spec) from error
 
     @property
     def _shared(self) -> Path | None:
         return self.volume.directory if self.volume and not self.volume.disk else None
 
-    def _spec(self, node: Node, directory: Path, access: ssh.SshAccess) -> qemu.VmSpec:
-        initrd = directory / "initrd"
-        ssh.make_keys(node, str(directory))
-        initrd.write_bytes(joined(self.image.file("initrd.img").read_bytes(), self._run_files(node, directory)))
-        disks = [self._disk(self.image.file("disk.img"))]
+    def _spec(self, node: Node, directory: PurePath, access: ssh.SshAccess) -> qemu.VmSpec:
+        with made_here(node, directory) as making:
+            here, place = making
+            ssh.make_keys(here, str(place))
+            archive = self._run_files(here, place)
+            (place / "initrd").write_bytes(joined(self.image.file("initrd.img").read_bytes(), archive))
+        packed = PurePath(str(node.userland)).parent
+        disks = [self._disk(node, packed / "disk.img")]
         words = qemu_words(self.plugged) if self.plugged else []
         if self._shared:
             words += virtiofs.qemu_words(_socket(directory), self.envelope.memory_bytes)
         if self.volume and self.volume.disk:
             qemu.forget(self.volume.disk)
-            disks.append(self._disk(self.volume.disk, writable=self.volume.writable))
+            disks.append(self._disk(node, self.volume.disk, writable=self.volume.writable))
         if self.with_docker:
-            store = str(docker_store(self.image, lambda _: None))
+            if node.local:
+                docker_store(self.image, lambda _: None)
+            store = str(packed / DOCKER_STORE)
             disks.append(qemu.Disk(store, direct=False, discard_writes=True, limited=self.disks_limited))
         return qemu.VmSpec(
             name=directory.name,
             accelerator=self.accelerator,
             cpus=self.envelope.cpus,
             memory_bytes=self.envelope.memory_bytes,
-            kernel=str(self.image.tree / "boot/vmlinuz"),
-            initrd=str(initrd),
+            kernel=f"{node.userland}/boot/vmlinuz",
+            initrd=str(directory / "initrd"),
             directory=str(directory),
             disks=tuple(disks),
             ssh_port=access.port,
@@ -141,8 +147,8 @@ class VmLayer:
             "VIRTBENCH_STORE": next(others) if self.with_docker else "none",
         }
 
-    def _disk(self, path: Path, *, writable: bool = False) -> qemu.Disk:
-        direct = self.direct and qemu.takes_direct_io(path)
+    def _disk(self, node: Node, path: PurePath, *, writable: bool = False) -> qemu.Disk:
+        direct = self.direct and qemu.takes_direct_io(node, str(path))
         return qemu.Disk(str(path), direct=direct, readonly=not writable, limited=self.disks_limited)
 
     def _node(self, node: Node, spec: qemu.VmSpec, access: ssh.SshAccess, backing: Node | None) -> Node:
@@ -155,14 +161,14 @@ class VmLayer:
         return WrappedNode(
             parent=node,
             wrap=access.wrap,
-            name="vm",
+            name="vm" if node.local else f"{node.name}/vm",
             userland="/run/virtbench/rootfs",
             cpus=tuple(range(len(spec.cpus))),
             local=False,
             facts={
                 "accelerator": self.accelerator,
                 "host_cpus": list(spec.cpus) if self.pinned else None,
-                "disk_limit_bytes_per_s": qemu.disk_limit_bytes_per_s(spec.qmp),
+                "disk_limit_bytes_per_s": qemu.disk_limit_bytes_per_s(node, spec.qmp),
                 "disk": f"virtio-blk raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
             },
             data=MOUNT if self.volume else None,
@@ -171,15 +177,14 @@ class VmLayer:
         )
 
 
-def _socket(directory: Path) -> str:
+def _socket(directory: PurePath) -> str:
     return f"{directory}/data.socket"
 
 
-def _wait_until_ready(process: Process, spec: qemu.VmSpec, within_s: float) -> None:
+def _wait_until_ready(node: Node, process: Process, spec: qemu.VmSpec, within_s: float) -> None:
     """Follow the console's log until the guest says that it is ready. Nothing is measured yet: polling harms nobody."""
-    console = Path(spec.console)
     deadline = time.monotonic() + within_s
-    while not (console.exists() and READY in console.read_text(errors="replace")):
+    while READY not in said(node, spec.console):
         if time.monotonic() > deadline:
             raise MeasurementError(
                 f"the guest was not ready within {within_s:.0f} s",
@@ -189,36 +194,35 @@ def _wait_until_ready(process: Process, spec: qemu.VmSpec, within_s: float) -> N
             )
         if not process.running():
             raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=qemu.qemu_argv(spec))
-        time.sleep(0.05)
+        time.sleep(0.05 if node.local else 0.2)
 
 
 def _pin(node: Node, spec: qemu.VmSpec) -> None:
     """Each virtual CPU on a host CPU of its own; QEMU's other threads stay anywhere in the envelope."""
-    for cpu, thread in zip(spec.cpus, qemu.vcpu_threads(spec.qmp), strict=True):
+    for cpu, thread in zip(spec.cpus, qemu.vcpu_threads(node, spec.qmp), strict=True):
         node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
 
 
-def _end(guest: Node, process: Process, spec: qemu.VmSpec) -> None:
+def _end(node: Node, guest: Node, process: Process, spec: qemu.VmSpec) -> None:
     """Shut the guest down in order; QEMU is told to quit when the guest does not end by itself."""
     guest.run(["busybox", "poweroff"], check=False)
     deadline = time.monotonic() + ENDS_WITHIN_S
     while process.running():
         if time.monotonic() > deadline:
-            qemu.end(spec.qmp)
+            qemu.end(node, spec.qmp)
             return
         time.sleep(0.02)
 
 
-def _with_console(error: BenchError, process: Process, spec: qemu.VmSpec) -> MeasurementError:
+def _with_console(node: Node, error: BenchError, process: Process, spec: qemu.VmSpec) -> MeasurementError:
     """The error with what the guest and QEMU said last; a kernel that locked up explains every other failure."""
-    console = Path(spec.console)
-    said = console.read_text(errors="replace") if console.exists() else ""
+    console = said(node, spec.console)
     parts = [getattr(error, "output_tail", "")]
-    if said:
-        parts.append("--- the guest's console ---\n" + said[-CONSOLE_TAIL_BYTES:])
+    if console:
+        parts.append("--- the guest's console ---\n" + console[-CONSOLE_TAIL_BYTES:])
     if tail := process.output_tail():
         parts.append("--- QEMU ---\n" + tail)
-    locked_up = LOCKED_UP in said
+    locked_up = LOCKED_UP in console
     return MeasurementError(
         f"the guest's kernel locked up: {error.message}" if locked_up else error.message,
         kind="guest-locked-up" if locked_up else error.kind,

@@ -44,6 +44,34 @@ def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
     return final
 
 
+def push_packed(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
+    """One of the image's packed files, beside the tree. Of the right size there, it is one that was verified.
+
+    Raises RequestError when there is no room, MeasurementError when what has arrived is another file.
+    """
+    directory = tree_of(machine.planned, image).removesuffix("/tree")
+    final, stamp = f"{directory}/{name}", image.files[name]
+    if machine.run(["stat", "--format=%s", "--", final], check=False).stdout.strip() == str(stamp.size_bytes):
+        return
+    _check_free(machine, directory, stamp.size_bytes)
+    note(f"sending {name} to {machine.name}: {stamp.size_bytes / 1e9:.1f} GB (once)")
+    arriving = f"{directory}/.arriving-{secrets.token_hex(6)}"
+    with undone(machine, ["rm", "-f", "--", arriving]):
+        argv = ["dd", f"of={arriving}", "bs=1M", "conv=sparse", "iflag=fullblock", "status=none"]
+        with image.file(name).open("rb") as content:
+            writing = machine.start(argv, stdin=content)
+        if status := writing.wait(SENT_WITHIN_S):
+            raise CommandError(argv, status, f"{machine.name}: {writing.output_tail()}")
+        found = machine.run(["sha256sum", "--", arriving], timeout_s=VERIFIED_WITHIN_S).stdout.partition(" ")[0]
+        if found != stamp.sha256:
+            raise MeasurementError(
+                f"the {name} that arrived on {machine.name} is another",
+                kind="image",
+                remedy="see that the image is whole here: bench image verify; then run again",
+            )
+        machine.run(["mv", "-T", "--", arriving, final])
+
+
 def _digest(machine: Machine, tree: str) -> str:
     return machine.run(["sha256sum", "--", f"{tree}/{MANIFEST}"], check=False).stdout.partition(" ")[0]
 
@@ -52,13 +80,17 @@ def _check_room(machine: Machine, directory: str, image: Image) -> int:
     """Returns how much is needed, in bytes."""
     told = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout
     needed = int(told.split()[0])
+    _check_free(machine, directory, needed)
+    return needed
+
+
+def _check_free(machine: Machine, directory: str, needed: int) -> None:
     free = int(machine.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
     if free < needed * 1.05:
         raise RequestError(
             f"the image needs {needed / 1e9:.1f} GB in {directory} on {machine.name}, {free / 1e9:.1f} GB are free",
             remedy="free some space there, or name another directory in the inventory",
         )
-    return needed
 
 
 def _send(machine: Machine, source: str, target: str) -> None:

@@ -1,14 +1,18 @@
 """What the machines of an inventory are and have: asked once, before anything is planned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from provisioning.accelerator import Accelerator
+from provisioning.images.image import Image
 from provisioning.isa import capability
 from provisioning.lab.nat import rules_for
 from provisioning.layers.engines import ENGINES
+from provisioning.machines import virtual
 from provisioning.machines.machine import Machine, machine
 from provisioning.machines.places import Place, places
+from provisioning.volumes import VMS
 from suite.errors import BenchError, RequestError
 from suite.inventory import Inventory
 from suite.plan import CpuCapability
@@ -24,8 +28,6 @@ PROGRAMS = {
     "tar": "tar",
 }
 """And the packages that have them, as Debian calls them."""
-FOR_CONTAINERS = ("podman", "runc")
-NOT_DOCKER = "docker keeps images in a store of its own, which is not filled on other machines yet"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Surveyed:
     capability: CpuCapability
     clock_offset_s: float
     """How far its time of day is ahead of this machine's."""
+    guest_capability: CpuCapability | None = None
+    """Of its virtual machines, where there are to be some."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +51,31 @@ class Survey:
     machines: tuple[Surveyed, ...]
     engine: str
     """Of containers: one that all of them have."""
+    accelerator: Accelerator = "tcg"
+    """Of virtual machines: one that all of them have."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the machines are to carry."""
+
+    targets: tuple[str, ...]
+    image: Image
+    engine: str | None = None
+    """None lets choose."""
+    accelerator: str = "auto"
+    network: str = "overlay"
+    """Of containers."""
+
+    @property
+    def guests(self) -> bool:
+        return bool(VMS.intersection(self.targets))
 
 
 def survey(
-    inventory: Inventory, engine: str | None, *, containers: bool, network: str, note: Callable[[str], None]
+    inventory: Inventory, wanted: Wanted, check: Callable[[Machine], None], note: Callable[[str], None]
 ) -> Survey:
-    """Raises RequestError for a machine that cannot be reached or lacks something. ``engine`` None lets choose;
-    ``network`` is that of containers.
-    """
-    if engine == "docker" and containers:
-        raise RequestError(f"--engine docker with --inventory: {NOT_DOCKER}", remedy="use --engine podman or runc")
+    """Raises RequestError for a machine that cannot be reached or lacks something; ``check`` looks for more on each."""
     with ExitStack() as stack:
         reached = []
         for planned in inventory.nodes:
@@ -65,35 +84,44 @@ def survey(
                 reached.append(stack.enter_context(machine(planned)))
             except BenchError as error:
                 raise RequestError(error.message, remedy=error.remedy) from error
-            _check_programs(reached[-1])
-            if containers and network == "bridge":
+            _check_programs(reached[-1], {**PROGRAMS, **(virtual.PROGRAMS if wanted.guests else {})})
+            if "container" in wanted.targets and wanted.network == "bridge":
                 rules_for(reached[-1])
-        chosen = _engine(reached, engine) if containers else engine or FOR_CONTAINERS[0]
+            check(reached[-1])
+        engine = _engine(reached, wanted.engine) if "container" in wanted.targets else wanted.engine or "runc"
         found = places(reached)
-        return Survey(tuple(map(_surveyed, reached, found)), chosen)
+        accelerator = virtual.accelerator_of(reached, wanted.accelerator, wanted.image, note) if wanted.guests else None
+        surveyed = (_surveyed(*each, accelerator) for each in zip(reached, found, strict=True))
+        return Survey(tuple(surveyed), engine, accelerator or "tcg")
 
 
-def _check_programs(reached: Machine) -> None:
-    missing = reached.keeper.ask(do="find", programs=list(PROGRAMS))["missing"]
+def _check_programs(reached: Machine, programs: Mapping[str, str]) -> None:
+    missing = reached.keeper.ask(do="find", programs=list(programs))["missing"]
     if missing:
-        packages = " ".join(dict.fromkeys(PROGRAMS[name] for name in missing))
+        packages = " ".join(dict.fromkeys(programs[name] for name in missing))
         raise RequestError(f"{reached.name} has no {', '.join(missing)}", remedy=f"there: apt-get install {packages}")
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
+    """The one that is wanted, or the first that works on all of them."""
     reasons = []
-    for name in (wanted,) if wanted else FOR_CONTAINERS:
+    for name in (wanted,) if wanted else ENGINES:
         try:
             for each in reached:
                 ENGINES[name].version(each)
         except BenchError as error:
-            reasons.append(f"{name}: {error.message}")
+            if wanted:
+                raise RequestError(f"--engine {wanted}: {error.message}", remedy=f"there: {error.remedy}") from error
+            reasons.append(error.message)
             continue
         return name
-    raise RequestError("no engine that all machines have: " + "; ".join(reasons), remedy="install podman or runc there")
+    raise RequestError(
+        "no engine that all machines have: " + "; ".join(reasons), remedy="there: apt-get install podman, or runc"
+    )
 
 
-def _surveyed(reached: Machine, place: Place) -> Surveyed:
+def _surveyed(reached: Machine, place: Place, accelerator: Accelerator | None) -> Surveyed:
     level = capability(reached.run(["cat", "/proc/cpuinfo"]).stdout)
     offset_s = reached.keeper.clock_offset_s()
-    return Surveyed(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s)
+    guests = virtual.guest_capability(reached, accelerator, level) if accelerator else None
+    return Surveyed(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s, guests)

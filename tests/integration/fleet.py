@@ -59,7 +59,8 @@ def _node(name: str, more: Sequence[str]) -> str:
 
 
 @contextmanager
-def fleet(place: Path, count: int = 3) -> Iterator[Fleet]:
+def fleet(place: Path, count: int = 3, environment: str = "LANG=C") -> Iterator[Fleet]:
+    """``environment``: of whoever enters a machine, as ``NAME=value``."""
     require_root()
     if not SSHD.exists():
         pytest.skip("sshd is not installed (make setup-test)")
@@ -77,7 +78,7 @@ def fleet(place: Path, count: int = 3) -> Iterator[Fleet]:
         (place / "way_in.py").write_text(WAY_IN)
         found.config.write_text(_client_config(found))
         for node in found.machines:
-            stack.enter_context(_sshd(found, node))
+            stack.enter_context(_sshd(found, node, environment))
         yield found
 
 
@@ -90,7 +91,7 @@ def _client_config(found: Fleet) -> str:
 
 
 @contextmanager
-def _sshd(found: Fleet, node: LabNode) -> Iterator[None]:
+def _sshd(found: Fleet, node: LabNode, environment: str) -> Iterator[None]:
     place = found.place
     lines = {
         "ListenAddress": node.address,
@@ -101,6 +102,7 @@ def _sshd(found: Fleet, node: LabNode) -> Iterator[None]:
         "UsePAM": "no",
         "PasswordAuthentication": "no",
         "PermitRootLogin": "prohibit-password",
+        "SetEnv": environment,
     }
     config = place / f"sshd-{node.name}"
     config.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))

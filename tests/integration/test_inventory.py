@@ -3,21 +3,29 @@
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from provisioning.images.image import Image
+from provisioning.clusters import open_machines
+from provisioning.images.image import Image, stamp
+from provisioning.images.pack import oci_archive
+from provisioning.layers.engines import ENGINES
+from provisioning.layers.vm import VmLayer
 from provisioning.machines.machine import machine
-from provisioning.machines.push import push
+from provisioning.machines.push import push, push_packed
 from suite import userland
+from suite.cluster import Cluster, MachineSpec
 from suite.errors import MeasurementError, RequestError
 from suite.inventory import read_inventory
 from tests.integration.fleet import Fleet, fleet
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 from tests.integration.test_run import SMALL, Running, bench, ours, records
+from tests.scenarios.pictures import folder
 
 pytestmark = pytest.mark.integration
 
@@ -47,20 +55,26 @@ def still(there: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def left_on(machines: Fleet) -> dict[str, object]:
-    """What could be left: interfaces beside the machine's own, and whether it passes packets on."""
+    """What could be left: interfaces beside the machine's own, and whether and by which rules it passes packets on."""
     lab = machines.lab.machine
     left: dict[str, object] = {}
     for node in machines.machines:
         listed = json.loads(lab.run(node.argv(["ip", "-json", "link", "show"])).stdout)
         links = [link["ifname"] for link in listed]
-        left[node.name] = links, lab.run(node.argv(["sysctl", "-n", "net.ipv4.ip_forward"])).stdout.strip()
+        asked = (["sysctl", "-n", "net.ipv4.ip_forward"], ["ip", "route", "show"], ["iptables", "-S", "FORWARD"])
+        left[node.name] = links, [lab.run(node.argv(argv), check=False).stdout for argv in asked]
     return left
 
 
-def test_a_distributed_job_runs_on_the_machines_and_leaves_nothing_there(machines: Fleet, tmp_path: Path) -> None:
+def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machines: Fleet, tmp_path: Path) -> None:
+    require("engine", "podman")
+    # As docker does it where it runs.
+    machines.lab.machine.run(machines.machines[1].argv(["iptables", "-P", "FORWARD", "DROP"]), check=False)
     image, before, links = require_image(), ours(), left_on(machines)
-    words = ("--inventory", str(machines.inventory()), "--target", "all", "--out", str(tmp_path / "run"))
-    ended = bench("run", *TRAIN, *words)
+    here, there = folder(tmp_path / "here", 12), folder(tmp_path / "there", 12)
+    inventory = str(machines.inventory(f'data = "{there}"'))
+    words = ("--inventory", inventory, "--data", f"imagefolder:{here}", "--target", "all", "--engine", "podman")
+    ended = bench("run", *TRAIN, *words, "--out", str(tmp_path / "run"))
     assert ended.returncode == 0, ended.stderr
     found = records(tmp_path / "run")
     assert set(found) == {"bare-metal", "container"}
@@ -73,11 +87,68 @@ def test_a_distributed_job_runs_on_the_machines_and_leaves_nothing_there(machine
         assert all({link.rank for link in rank.links} == {0, 1, 2} - {rank.rank} for rank in record.ranks)
         assert all(link.rate_bits_per_s for rank in record.ranks for link in rank.links)
         assert all(rank.clock_offset_s is not None for rank in record.ranks)
+        assert record.data_use
+        assert record.data_use.images == 12
         assert record.cluster
         assert [each.name for each in record.cluster.machines] == ["n1", "n2", "n3"]
         assert str(machines.place) not in record.model_dump_json(), "no path of the user's"
+    engines = [rank.environment.container_engine for rank in found["container"].ranks]
+    assert {engine.name for engine in engines if engine} == {"podman"}
     assert left_on(machines) == links
     assert added_since(before) == {}
+    (there / "class-00/more.jpg").write_bytes(b"more")
+    refused = bench("run", *TRAIN, *words)
+    assert refused.returncode == 2
+    assert f"n1 has another data set in {there}: 13 files" in refused.stderr
+
+
+def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
+    place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").write_text("content")
+    archive = tmp_path / "oci.tar"
+    oci_archive(tmp_path / "tree", archive, "a" * 64)
+    with docker_daemon(place) as host, fleet(tmp_path, 1, f"DOCKER_HOST={host}") as machines:
+        inventory = read_inventory(machines.inventory())
+        with machine(inventory.nodes[0]) as reached:
+            with pytest.raises(MeasurementError, match="the docker of n1 does not hold"):
+                ENGINES["docker"].check(reached, "a" * 64)
+            ENGINES["docker"].load(reached, "a" * 64, archive)
+            ENGINES["docker"].check(reached, "a" * 64)
+            before = reached.run(["docker", "image", "ls", "--no-trunc", "--quiet"]).stdout
+            ENGINES["docker"].load(reached, "a" * 64, archive)
+            assert reached.run(["docker", "image", "ls", "--no-trunc", "--quiet"]).stdout == before
+
+
+@pytest.mark.timeout(600)
+def test_guests_of_two_machines_reach_each_other_by_their_machines(machines: Fleet) -> None:
+    require("target", "vm")
+    image = require_image()
+    machines.lab.machine.run(machines.machines[0].argv(["iptables", "-P", "FORWARD", "DROP"]), check=False)
+    links = left_on(machines)
+    specs = [
+        MachineSpec(name=node.name, address=node.address, interface=node.device, cpus=ENVELOPE.cpus)
+        for node in machines.machines[:2]
+    ]
+    cluster = Cluster(
+        strategy="parameter-server", workers=1, servers=1, network="overlay", machines=tuple(specs), guests="routed"
+    )
+    inventory = read_inventory(machines.inventory())
+    inventory = inventory.model_copy(update={"nodes": inventory.nodes[:2]})
+    stacks = [[VmLayer(image, "tcg", ENVELOPE)], [VmLayer(image, "tcg", ENVELOPE)]]
+    with ExitStack() as stack:
+        for planned in inventory.nodes:
+            with machine(planned) as reached:
+                push(reached, image, print)
+                push_packed(reached, image, "disk.img", print)
+        instances = stack.enter_context(open_machines(cluster, inventory, stacks, image, None))
+        assert [each.address for each in instances] == ["10.245.1.2", "10.245.2.2"]
+        assert [[link.source_address for link in each.links] for each in instances] == [["10.245.1.2"], ["10.245.2.2"]]
+        first = instances[0].node
+        assert first.name == "n1/vm"
+        assert first.run(["uname", "-r"]).stdout.strip() != os.uname().release
+        assert "via 10.245.1.1" in first.run(["ip", "route", "get", "10.245.2.2"]).stdout
+    assert left_on(machines) == links
 
 
 def test_after_a_kill_of_the_suite_the_machines_clean_up_by_themselves(machines: Fleet, tmp_path: Path) -> None:
@@ -107,7 +178,10 @@ def small_image() -> Image:
     (tree / "odd\\name").write_text("content")
     (tree / "link").symlink_to("nowhere")
     digest = userland.write_manifest(str(tree))
-    image = Image(digest=digest, variant="cpu", recipe_sha256="0" * 64, created_at="2026", base="debian", files={})
+    disk = tree.parent / "disk.img"
+    disk.write_bytes(bytes(1 << 20) + b"content")
+    files = {disk.name: stamp(disk)}
+    image = Image(digest=digest, variant="cpu", recipe_sha256="0" * 64, created_at="2026", base="debian", files=files)
     tree.parent.rename(image.directory)
     return image
 
@@ -123,9 +197,16 @@ def test_the_image_is_sent_once_and_what_arrives_damaged_is_refused(
         assert userland.differences(str(tree), everything=True) == []
         assert userland.manifest_digest(str(tree)) == image.digest
         assert any("sending" in line for line in said)
+        push_packed(reached, image, "disk.img", said.append)
+        assert (tree.parent / "disk.img").read_bytes() == image.file("disk.img").read_bytes()
         said.clear()
         assert push(reached, image, said.append) == str(tree)
+        push_packed(reached, image, "disk.img", said.append)
         assert said == []
+        (tree.parent / "disk.img").unlink()
+        image.file("disk.img").write_bytes(bytes(image.files["disk.img"].size_bytes))
+        with pytest.raises(MeasurementError, match="is another"):
+            push_packed(reached, image, "disk.img", said.append)
         (tree / userland.MANIFEST).write_text("")
         (image.tree / "odd\\name").write_text("changed")
         with pytest.raises(MeasurementError, match="is not image"):
@@ -182,10 +263,7 @@ def test_what_is_still_running_on_a_machine_ends_with_the_connection(machines: F
     ("words", "said"),
     [
         (("--lab", "nodes=3"), "--lab is a network on this machine"),
-        (("--target", "vm"), "virtual machines are started on this machine only"),
         (("--workers", "3"), "need a machine each, and it lists 3"),
-        (("--engine", "docker"), "a store of its own"),
-        (("--ablate", "seccomp"), "--ablate switches"),
     ],
 )
 def test_what_machines_do_not_carry_is_refused_before_they_are_reached(
@@ -194,8 +272,7 @@ def test_what_machines_do_not_carry_is_refused_before_they_are_reached(
     path = tmp_path / "hosts.toml"
     path.write_text("".join(f'[[node]]\nname = "n{n}"\nhost = "nowhere{n}.invalid"\n' for n in (1, 2, 3)))
     before = ours()
-    small = [word for word in TRAIN if word not in ("--engine", "runc")] if "--engine" in words else TRAIN
-    ended = bench("run", *small, "--inventory", str(path), *words)
+    ended = bench("run", *TRAIN, "--inventory", str(path), *words)
     assert ended.returncode == 2
     assert said in ended.stderr
     assert "what to do" in ended.stderr

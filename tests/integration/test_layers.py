@@ -16,7 +16,7 @@ from provisioning.layers.container import ContainerLayer
 from provisioning.layers.engines import ENGINES
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
-from provisioning.nodes import local_node
+from provisioning.nodes import LocalNode, local_node
 from provisioning.volumes import MOUNT, Volume
 from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.errors import CommandError
@@ -83,7 +83,8 @@ def _container(request: pytest.FixtureRequest, _stack: ExitStack, base: Node, en
     image = require_image()
     if base.local and engine == "docker":
         request.getfixturevalue("docker_socket")
-        ENGINES[engine].prepare(base, image.digest, str(image.file("oci.tar")))
+        assert isinstance(base, LocalNode)
+        ENGINES[engine].load(base, image.digest, image.file("oci.tar"))
     elif base.local:
         require("engine", engine)
     with open_stack(base, [ContainerLayer(ENGINES[engine], image.digest, ENVELOPE.memory_bytes)]) as inside:
@@ -169,7 +170,7 @@ def test_limits_that_are_switched_are_those_of_the_kernel(request: pytest.Fixtur
 
     with local_node(ENVELOPE.cpus, str(image.tree)) as host:
         if what == "docker":
-            ENGINES[what].prepare(host, image.digest, str(image.file("oci.tar")))
+            ENGINES[what].load(host, image.digest, image.file("oci.tar"))
         with layer("memory-limit").opened(host) as inside:
             assert _memory_bytes(inside) > 1.02 * ENVELOPE.memory_bytes
             assert "disk_limit_bytes_per_s" not in inside.facts

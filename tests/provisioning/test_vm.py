@@ -16,7 +16,10 @@ def failed(node: LocalNode, place: Path, console: str) -> MeasurementError:
     process = node.start(["sh", "-c", "echo qemu: gone >&2"])
     process.wait(10)
     return _with_console(
-        MeasurementError("ssh outlived its time limit", kind="command"), process, replace(VM, directory=str(place))
+        node,
+        MeasurementError("ssh outlived its time limit", kind="command"),
+        process,
+        replace(VM, directory=str(place)),
     )
 
 

@@ -5,10 +5,12 @@ open is a node like every other.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from provisioning.disks import BlockDevice
 from provisioning.gpus import NO_EDITS, Edits
+from provisioning.nodes import Host
 from suite.envelope import parse_cpu_list
 from suite.interfaces import Node
 
@@ -78,8 +80,11 @@ class ContainerEngine(Protocol):
     def version(self, node: Node) -> str:
         """Of the engine that would run the container. Raises BenchError, with a remedy, when it would not."""
 
-    def prepare(self, node: Node, digest: str, archive: str | None) -> None:
-        """Make the image known to the engine, once. ``archive`` is the packed OCI image on this node."""
+    def load(self, host: Host, digest: str, archive: Path) -> None:
+        """Make the image known to the engine, once. ``archive`` is the packed image, on this machine."""
+
+    def check(self, node: Node, digest: str) -> None:
+        """Raises MeasurementError of kind ``image`` where the engine does not know the image."""
 
     def layers_at(self, node: Node) -> str:
         """The directory, on the node, in which its containers' own layers come to lie."""

@@ -1,14 +1,19 @@
 """Docker, through its command line and the daemon that it reaches. In a guest of ours the daemon is started for it."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from provisioning.layers.engines import cli
+from provisioning.layers.engines.archive import layers
 from provisioning.layers.engines.base import ContainerSpec, image_reference
-from suite.errors import MeasurementError
+from provisioning.nodes import Host, is_guest
+from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node
 
 PROGRAM = ("docker",)
 DAEMON_READY_S = 180.0
+LOADED_WITHIN_S = 1800.0
 REMEDY = "start the daemon (systemctl start docker), or choose --engine podman or runc"
 
 
@@ -20,19 +25,27 @@ class Docker:
     commands_are_children = False
 
     def version(self, node: Node) -> str:
-        if not node.local:
+        if is_guest(node):
             _start_daemon(node)
         return cli.server_version(PROGRAM, node, "{{.Server.Version}}", REMEDY)
 
-    def prepare(self, node: Node, digest: str, archive: str | None) -> None:
-        reference = image_reference(digest)
-        if node.run([*PROGRAM, "image", "inspect", reference], check=False).returncode == 0:
+    def load(self, host: Host, digest: str, archive: Path) -> None:
+        """Into the store of its own, where it is not there yet; what the store then holds is compared."""
+        wanted, reference = layers(archive), image_reference(digest)
+        if _held(host, reference) == wanted:
             return
-        if archive is None:
-            raise MeasurementError(
-                f"the docker of {node.name} does not hold {reference}", kind="image", remedy="bench image build"
-            )
-        node.run([*PROGRAM, "load", "--quiet", "--input", archive], timeout_s=1800.0)
+        argv = [*PROGRAM, "load", "--quiet"]
+        with archive.open("rb") as content:
+            loading = host.start(argv, stdin=content)
+        if status := loading.wait(LOADED_WITHIN_S):
+            raise CommandError(argv, status, f"{host.name}: {loading.output_tail()}")
+        if _held(host, reference) != wanted:
+            raise _missing(host, reference)
+
+    def check(self, node: Node, digest: str) -> None:
+        reference = image_reference(digest)
+        if not _held(node, reference):
+            raise _missing(node, reference)
 
     def layers_at(self, node: Node) -> str:
         return node.run([*PROGRAM, "info", "--format", "{{.DockerRootDir}}"]).stdout.strip()
@@ -55,6 +68,20 @@ class Docker:
 
     def remove_local(self, name: str) -> None:
         cli.remove_local(PROGRAM, name)
+
+
+def _held(node: Node, reference: str) -> list[str]:
+    """The digests of the layers of what docker knows under the name; none where it knows nothing."""
+    words = ["image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
+    answer = node.run([*PROGRAM, *words], check=False)
+    held: list[str] = json.loads(answer.stdout) if answer.returncode == 0 else []
+    return held
+
+
+def _missing(node: Node, reference: str) -> MeasurementError:
+    return MeasurementError(
+        f"the docker of {node.name} does not hold {reference}", kind="image", remedy="run again: it is loaded before"
+    )
 
 
 def run_argv(spec: ContainerSpec) -> list[str]:

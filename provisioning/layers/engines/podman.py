@@ -1,7 +1,10 @@
 """Podman: no daemon, rootless where the user is not root. Its containers are the unpacked tree under an overlay."""
 
+from pathlib import Path
+
 from provisioning.layers.engines import cli
 from provisioning.layers.engines.base import ContainerSpec
+from provisioning.nodes import Host
 from suite.interfaces import Node
 
 PROGRAM = ("podman",)
@@ -20,8 +23,11 @@ class Podman:
     def version(self, node: Node) -> str:
         return cli.server_version(PROGRAM, node, "{{.Client.Version}}", REMEDY)
 
-    def prepare(self, node: Node, digest: str, archive: str | None) -> None:
+    def load(self, host: Host, digest: str, archive: Path) -> None:
         """Nothing: ``--rootfs`` takes the tree as it lies there."""
+
+    def check(self, node: Node, digest: str) -> None:
+        """Nothing: the tree is the image."""
 
     def layers_at(self, node: Node) -> str:
         return node.run([*PROGRAM, "info", "--format", "{{.Store.GraphRoot}}"]).stdout.strip()

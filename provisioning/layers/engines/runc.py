@@ -11,7 +11,7 @@ from provisioning.home import state
 from provisioning.layers.engines.base import SLEEPER, TMPFS, ContainerSpec
 from provisioning.layers.engines.cli import FILLED_WITHIN_S
 from provisioning.layers.engines.seccomp import PROFILE, bundle_profile
-from provisioning.nodes import write_file
+from provisioning.nodes import Host, write_file
 from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.interfaces import Node
@@ -45,8 +45,11 @@ class Runc:
             raise BenchError("runc needs root", remedy="use --engine podman, which has a rootless mode, or sudo")
         return answer.stdout.split()[2]
 
-    def prepare(self, node: Node, digest: str, archive: str | None) -> None:
-        """Nothing: a bundle names the tree as it lies there."""
+    def load(self, host: Host, digest: str, archive: Path) -> None:
+        """Nothing: a bundle takes the tree as it lies there."""
+
+    def check(self, node: Node, digest: str) -> None:
+        """Nothing: the tree is the image."""
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (other engines are asked)
         """In the suite's own folder."""

@@ -1,0 +1,38 @@
+"""Tells a running QEMU one command, by its control socket, and prints the answer: ``python3 - SOCKET COMMAND``.
+
+Runs on the node that QEMU runs on, be it this machine or another, with that node's own Python (3.9 or newer).
+"""
+
+import json
+import socket
+import sys
+from typing import Any, TextIO
+
+ANSWERED_WITHIN_S = 15.0
+
+
+def ask(qemu: TextIO, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
+    """What happens meanwhile is told in between, and passed over. Exits with QEMU's word where it refuses."""
+    qemu.write(json.dumps({"execute": command}) + "\n")
+    qemu.flush()
+    for line in qemu:
+        said = json.loads(line)
+        if "return" in said:
+            return said["return"]
+        if "error" in said:
+            sys.exit(f"{command}: {said['error'].get('desc')}")
+    sys.exit(f"{command}: QEMU has ended")
+
+
+def main(path: str, command: str) -> None:
+    with socket.socket(socket.AF_UNIX) as there:
+        there.settimeout(ANSWERED_WITHIN_S)
+        there.connect(path)
+        with there.makefile("rw", encoding="utf-8") as qemu:
+            qemu.readline()  # it greets
+            ask(qemu, "qmp_capabilities")
+            print(json.dumps(ask(qemu, command)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,102 @@
+"""What the machines of an inventory must hold and let pass: the data set, docker's image, what is forwarded."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.images.pack import oci_archive
+from provisioning.layers.engines.archive import layers
+from provisioning.layers.engines.docker import Docker
+from provisioning.machines.data import check_data, directory_of
+from provisioning.machines.passing import passing
+from provisioning.nodes import LocalNode
+from scenarios.worker import listing
+from suite.datasets import Dataset
+from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Completed
+from suite.inventory import InventoryNode
+
+LISTER = Path(listing.__file__).read_text()
+FAKE = Callable[..., Any]
+
+
+def dataset(directory: Path) -> Dataset:
+    (directory / "class").mkdir(parents=True)
+    (directory / "class/one.jpg").write_bytes(b"12345")
+    found = listing.listing(directory)
+    return Dataset(
+        kind="imagefolder", directory=str(directory), sha256=found.sha256, images=1, size_bytes=found.size_bytes
+    )
+
+
+def test_a_machine_with_the_same_files_elsewhere_holds_the_data_set(node: LocalNode, tmp_path: Path) -> None:
+    here = dataset(tmp_path / "here")
+    dataset(tmp_path / "there")
+    check_data(node, str(tmp_path / "there"), here, LISTER)
+    planned = InventoryNode(name="n1", host="n1", data="/srv/there")
+    assert directory_of(planned, here) == "/srv/there"
+    assert directory_of(InventoryNode(name="n2", host="n2"), here) == here.directory
+
+
+def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path: Path) -> None:
+    here = dataset(tmp_path / "here")
+    dataset(tmp_path / "there")
+    (tmp_path / "there/class/two.jpg").write_bytes(b"1")
+    with pytest.raises(RequestError, match=r"localhost has another data set in .*there: 2 files of 6 bytes"):
+        check_data(node, str(tmp_path / "there"), here, LISTER)
+    with pytest.raises(RequestError, match=r"localhost does not hold the data set: .*nowhere: No such file"):
+        check_data(node, str(tmp_path / "nowhere"), here, LISTER)
+
+
+def archive(tmp_path: Path) -> Path:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").write_text("content")
+    oci_archive(tmp_path / "tree", tmp_path / "oci.tar", "a" * 64)
+    return tmp_path / "oci.tar"
+
+
+def held(digests: list[str]) -> dict[tuple[str, ...], Completed]:
+    return {("docker", "image", "inspect"): Completed(0, json.dumps(digests), "")}
+
+
+def test_docker_is_sent_nothing_that_it_holds_already(fake_node: FAKE, tmp_path: Path) -> None:
+    packed = archive(tmp_path)
+    Docker().load(fake_node(held(layers(packed))), "a" * 64, packed)
+    with pytest.raises(NotImplementedError):  # it would be sent
+        Docker().load(fake_node(held(["sha256:other"])), "a" * 64, packed)
+
+
+def test_a_docker_without_the_image_is_named(fake_node: FAKE) -> None:
+    node = fake_node({("docker", "image", "inspect"): Completed(1, "", "no such image")})
+    with pytest.raises(MeasurementError, match="the docker of fake does not hold virtbench:aaaaaaaaaaaa"):
+        Docker().check(node, "a" * 64)
+
+
+def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "oci.tar").write_text("nothing")
+    with pytest.raises(RequestError, match="is no image"):
+        layers(tmp_path / "oci.tar")
+
+
+LIST = ("iptables", "--wait", "--list-rules", "FORWARD")
+
+
+def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites(fake_node: FAKE) -> None:
+    node = fake_node({LIST: Completed(0, "-P FORWARD DROP\n", "")})
+    with passing(node, ["cni0"]):
+        assert [" ".join(argv[2:]) for argv in node.ran[1:]] == [
+            "--insert FORWARD -i cni0 --jump ACCEPT",
+            "--insert FORWARD -o cni0 --jump ACCEPT",
+        ]
+    assert [argv[2:5] for argv in node.ran[3:]] == [["--delete", "FORWARD", "-o"], ["--delete", "FORWARD", "-i"]]
+
+
+@pytest.mark.parametrize("answer", [Completed(0, "-P FORWARD ACCEPT\n", ""), Completed(127, "", "no iptables")])
+def test_a_machine_that_drops_nothing_is_left_as_it_is(fake_node: FAKE, answer: Completed) -> None:
+    node = fake_node({LIST: answer})
+    with passing(node, ["cni0"]):
+        pass
+    assert len(node.ran) == 1

@@ -1,0 +1,142 @@
+"""Guests on the machines of an inventory: the way between them, the accelerator, and what QEMU is asked."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from provisioning.accelerator import QEMU
+from provisioning.images.image import Image
+from provisioning.layers import qemu, qmp
+from provisioning.machines.machine import Machine
+from provisioning.machines.routed import DEVICE, routed
+from provisioning.machines.virtual import accelerator_of, emulated_capability, guest_capability
+from provisioning.nodes import LocalNode
+from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Completed, Instance
+
+FAKE = Callable[..., Any]
+MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
+
+
+def machines(fake_node: FAKE, count: int, **answers: Completed) -> list[Instance]:
+    said = {
+        ("ip", "-json", "link", "show"): MTU,
+        ("sysctl", "-n"): Completed(0, "1\n", ""),
+        **{tuple(words.split("_")): answer for words, answer in answers.items()},
+    }
+    return [Instance(fake_node(said, name=f"n{n}"), f"10.0.0.{n}", "eth0") for n in range(1, count + 1)]
+
+
+def test_every_machine_knows_the_way_to_the_guests_of_all_others(fake_node: FAKE) -> None:
+    found = machines(fake_node, 3)
+    with routed(found) as taps:
+        assert [tap.cidr for tap in taps] == ["10.245.1.2/24", "10.245.2.2/24", "10.245.3.2/24"]
+        assert len({tap.mac for tap in taps}) == 3
+        ran = [" ".join(argv) for argv in cast("Any", found[1].node).ran]
+        assert f"ip link set dev {DEVICE} mtu 1450 up" in ran
+        assert f"ip address add 10.245.2.1/24 dev {DEVICE}" in ran
+        assert [line for line in ran if line.startswith("ip route")] == [
+            "ip route add 10.245.1.0/24 via 10.0.0.1 dev eth0",
+            "ip route add 10.245.3.0/24 via 10.0.0.3 dev eth0",
+        ]
+    undone = [" ".join(argv) for argv in cast("Any", found[1].node).ran][len(ran) :]
+    assert undone == [
+        "ip route delete 10.245.3.0/24 via 10.0.0.3 dev eth0",
+        "ip route delete 10.245.1.0/24 via 10.0.0.1 dev eth0",
+        f"ip link delete dev {DEVICE}",
+    ]
+
+
+def test_machines_with_a_router_between_them_are_refused_by_name(fake_node: FAKE) -> None:
+    found = machines(fake_node, 2, ip_route_add=Completed(2, "", "Error: Nexthop has invalid gateway."))
+    with (
+        pytest.raises(MeasurementError, match=r"n1 cannot send to guests by way of 10\.0\.0\.2") as caught,
+        routed(found),
+    ):
+        pass
+    assert "on one network" in str(caught.value.remedy)
+
+
+def nodes(fake_node: FAKE, *answers: dict[tuple[str, ...], Completed]) -> list[Machine]:
+    own = {("uname", "-m"): Completed(0, QEMU.removeprefix("qemu-system-"), "")}
+    return [cast("Machine", fake_node({**own, **each}, name=f"n{n}")) for n, each in enumerate(answers, start=1)]
+
+
+NO_KVM: dict[tuple[str, ...], Completed] = {("test", "-r", "/dev/kvm"): Completed(1, "", "")}
+
+
+def test_one_machine_without_kvm_means_emulation_on_all(fake_node: FAKE, make_image: Callable[..., Image]) -> None:
+    image, said = make_image(), list[str]()
+    (image.tree / "boot").mkdir()
+    (image.tree / "boot/vmlinuz").write_bytes(b"kernel")
+    found = nodes(fake_node, {}, NO_KVM)
+    assert accelerator_of(found, "auto", image, said.append) == "tcg"
+    assert "on n2 KVM is not usable" in said[0]
+    with pytest.raises(RequestError, match="--accel kvm: on n2 KVM is not usable"):
+        accelerator_of(found, "kvm", image, said.append)
+    assert accelerator_of(nodes(fake_node, {}, {}), "auto", image, said.append) == "kvm"
+
+
+def test_a_machine_of_another_architecture_is_refused(fake_node: FAKE, make_image: Callable[..., Image]) -> None:
+    found = nodes(fake_node, {("uname", "-m"): Completed(0, "riscv64\n", "")})
+    with pytest.raises(RequestError, match="n1 is riscv64"):
+        accelerator_of(found, "tcg", make_image(), print)
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [
+        ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", "avx2"),
+        ("QEMU emulator version 10.0.2", "avx2"),
+        ("QEMU emulator version 6.2.0 (Debian 1:6.2+dfsg-2ubuntu6)", "default"),
+        ("", "default"),
+    ],
+)
+def test_the_version_of_qemu_tells_what_its_emulation_has(fake_node: FAKE, version: str, level: str) -> None:
+    assert emulated_capability(version) == level
+    (machine,) = nodes(fake_node, {(QEMU, "--version"): Completed(0, version, "")})
+    assert guest_capability(machine, "tcg", "avx512") == level
+    assert guest_capability(machine, "kvm", "avx512") == "avx512"
+
+
+def answering(path: Path, *answers: object) -> threading.Thread:
+    """What QEMU says on its socket: a greeting, and to every command the next of the answers."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        there, _ = listener.accept()
+        with listener, there, there.makefile("rw") as client:
+            client.write(json.dumps({"QMP": {}}) + "\n")
+            for answer in answers:
+                client.flush()
+                client.readline()
+                client.write(json.dumps({"event": "RESUME"}) + "\n" + json.dumps(answer) + "\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_the_threads_of_virtual_cpus_are_asked_of_qemu_in_their_order(node: LocalNode, tmp_path: Path) -> None:
+    cpus = [{"cpu-index": 1, "thread-id": 11}, {"cpu-index": 0, "thread-id": 10}]
+    thread = answering(tmp_path / "qmp", {"return": {}}, {"return": cpus})
+    assert qemu.vcpu_threads(node, str(tmp_path / "qmp")) == [10, 11]
+    thread.join(10)
+
+
+def test_a_qemu_that_refuses_or_is_gone_says_so(node: LocalNode, tmp_path: Path) -> None:
+    thread = answering(tmp_path / "qmp", {"return": {}}, {"error": {"desc": "no such command"}})
+    words = [sys.executable, "-I", qmp.__file__, str(tmp_path / "qmp"), "quit"]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True)
+    thread.join(10)
+    assert (ended.returncode, ended.stderr.strip()) == (1, "quit: no such command")
+    assert not qemu.end(node, str(tmp_path / "qmp"))
