@@ -1,21 +1,18 @@
 """The machines of an inventory as a plan sees them: what each gives, and what all of them have."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from commands import fleet
-from commands.distributing import cluster_of
 from commands.fleet import Fleet
 from provisioning.machines.places import Place
 from provisioning.machines.survey import Survey, Surveyed
+from provisioning.targets import Choices, refuse_ablation
 from suite.envelope import GIB
 from suite.errors import RequestError
 from suite.inventory import Inventory
 from suite.plan import CpuCapability
-
-if TYPE_CHECKING:
-    from provisioning.targets import Choices
 
 OPTIONS: dict[str, Any] = {
     "cpus": None, "memory": "2G", "threads": None, "profile": "smoke",
@@ -63,10 +60,8 @@ def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
 
 
 def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> None:
-    options = {"scenario": "distributed", "workers": None, "servers": None, "lab": None, "comm_timeout": None}
-    choices = cast("Choices", None)
     with pytest.raises(RequestError, match="--network says how"):
-        cluster_of({**options, "ablations": ("network",)}, choices, ("container",))
+        refuse_ablation("network", cast("Choices", None), "reference", "distributed")
 
 
 def test_machines_of_different_make_are_capped_to_what_all_have() -> None:

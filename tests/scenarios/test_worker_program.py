@@ -76,7 +76,8 @@ def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, he
     assert measured.timeline is not None
     assert measured.timeline.launch_s is not None
     parts = measured.timeline.model_dump().values()
-    assert sum(parts) == pytest.approx(measured.elapsed_s, abs=0.1)
+    # A busy host reads the worker's lines late: what lies between is then in two parts, or in none.
+    assert sum(parts) == pytest.approx(measured.elapsed_s, rel=0.1, abs=0.5)
     assert measured.environment.userland_sha256 is None
     assert measured.environment.allocator == "default"
 
