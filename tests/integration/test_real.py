@@ -185,9 +185,10 @@ def device(tmp_path: Path) -> Iterator[str]:
         file.truncate(128 << 20)
     with local_node((), None) as node:
         device = node.run(["losetup", "--find", "--show", str(image)]).stdout.strip()
-        try:
-            yield device
-        finally:
+    try:
+        yield device
+    finally:
+        with local_node((), None) as node:
             node.run(["losetup", "--detach", device])
 
 
