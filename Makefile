@@ -61,9 +61,9 @@ test: setup-test
 	@echo "== removing what a crashed run may have left"
 	$(BENCH) clean
 	@echo "== running the tests that need no machine to themselves, several at a time"
-	$(VENV)/bin/python -m pytest -n 4 --dist worksteal -m "not integration" $(TESTS) || test $$? -eq $(NO_TESTS)
+	$(VENV)/bin/python -m pytest -n 4 --dist worksteal -m "not integration or beside" $(TESTS) || test $$? -eq $(NO_TESTS)
 	@echo "== running the tests on real targets, one after the other"
-	$(VENV)/bin/python -m pytest -m integration --durations=15 $(TESTS) || test $$? -eq $(NO_TESTS)
+	$(VENV)/bin/python -m pytest -m "integration and not beside" --durations=15 $(TESTS) || test $$? -eq $(NO_TESTS)
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

@@ -69,6 +69,16 @@ def claimed(directory: Path, name: str, *, take_over: bool = False) -> Iterator[
             path.unlink(missing_ok=True)
 
 
+def forget_dead(directory: Path, name: str) -> None:
+    """Remove the claim that a process of this machine left which was killed, though nobody needs the name any more."""
+    path = directory / FOLDER / f"{name}.json"
+    if path.exists():
+        with suppress(RequestError), _alone_here(path.parent, name, directory):
+            holder = _read(path)
+            if holder and holder.owner.here and not holder.owner.lives_here():
+                path.unlink(missing_ok=True)
+
+
 def holders(directory: Path) -> list[Holder]:
     """Who runs something of the sweep now. Of this machine only who lives; of others who has not said that it ended."""
     found = [_read(path) for path in sorted((directory / FOLDER).glob("*.json"))]

@@ -10,7 +10,7 @@ from suite.plan import Plan, Trial
 from suite.records import Environment, TrialRecord
 from suite.sweep.cell_run import CellRun, Enough
 from suite.sweep.cells import Cell
-from suite.sweep.claims import Claim, block_name, claimed
+from suite.sweep.claims import Claim, block_name, claimed, forget_dead
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import Sweep
 
@@ -72,6 +72,7 @@ class Runner:
                 if not left:
                     return None
                 if not _missing(left, [block]):
+                    forget_dead(self.directory.path, block_name(block))
                     continue
                 if budget.spent():
                     return f"the budget of {self.sweep.budget.total} is spent"

@@ -17,7 +17,7 @@ from suite.records import DataUse, Resources, Timeline, Usage
 from suite.store import Run
 from tests.analysis.conftest import probe, record
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.beside]
 
 WIDTHS = (390, 800, 1280)
 HEIGHT = 2400

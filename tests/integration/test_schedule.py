@@ -21,6 +21,7 @@ NEEDED = ("cron", "crontab", "unshare", "nsenter")
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.beside,
     pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root"),
     pytest.mark.skipif(not all(map(shutil.which, NEEDED)), reason=f"needs {', '.join(NEEDED)}"),
 ]

@@ -12,7 +12,7 @@ from suite.owner import Owner
 from suite.records import Outcome
 from suite.store import Run, sweep_temporaries
 from suite.sweep.cells import cells_of
-from suite.sweep.claims import WHOLE, claimed, holders
+from suite.sweep.claims import WHOLE, claimed, forget_dead, holders
 from suite.sweep.directory import SweepDirectory, runs_below
 from suite.sweep.estimate import Durations, durations_below
 from suite.sweep.model import Sweep
@@ -151,6 +151,15 @@ def test_a_claim_of_another_machine_is_respected_until_it_is_said_to_have_ended(
     assert "--take-over" in str(caught.value.remedy)
     with claimed(tmp_path, WHOLE, take_over=True):
         assert holders(tmp_path)[0].owner == Owner.me()
+
+
+@pytest.mark.parametrize(("change", "stays"), [({"pid": 2**22 + 1}, False), ({"host": "elsewhere"}, True), ({}, True)])
+def test_a_claim_that_nobody_needs_any_more_is_removed_if_its_process_has_ended(
+    tmp_path: Path, change: dict[str, object], *, stays: bool
+) -> None:
+    leave(tmp_path, Owner.me().model_copy(update=change))
+    forget_dead(tmp_path, WHOLE)
+    assert (tmp_path / ".claims/sweep.json").exists() == stays
 
 
 # ---- status and estimates
