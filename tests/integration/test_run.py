@@ -23,7 +23,7 @@ from tests.integration.machine import docker_daemon, require, require_image, req
 pytestmark = pytest.mark.integration
 
 BENCH = str(Path(sys.executable).with_name("bench"))
-SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "1", "--engine", "runc")
+SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0", "--engine", "runc")
 
 
 def bench(*words: str, env: dict[str, str] | None = None, timeout_s: float = 580) -> subprocess.CompletedProcess[str]:
