@@ -156,7 +156,7 @@ def test_after_a_kill_of_the_suite_the_machines_clean_up_by_themselves(machines:
     before, links = ours(), left_on(machines)
     words = ("--inventory", str(machines.inventory()), "--target", "container", "--out", str(tmp_path / "run"))
     running = Running(tmp_path / "log", *TRAIN, "--steps", "500", *words)
-    running.wait_until_it_says("warm-up")
+    running.wait_until_it_says("measuring")
     there = added_since(before)
     assert len(there["workers"]) >= 3
     assert there["groups"]
