@@ -10,10 +10,12 @@ from pydantic import ValidationError
 from analysis.load import Records
 from analysis.metrics import PROBE
 from suite.envelope import format_cpu_list
+from suite.errors import RequestError
 from suite.migrations import NewerRecordError, current
 from suite.plan import Plan
 from suite.profiles import PROFILES
 from suite.records import TrialRecord
+from suite.store import stored_plan
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ def _text(value: object) -> str:
 
 def _plan(directory: Path) -> Plan | None:
     try:
-        return Plan.model_validate_json((directory / "plan.json").read_bytes())
-    except (OSError, ValidationError):
+        return stored_plan(directory)
+    except RequestError:
         return None
 
 

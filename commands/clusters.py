@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from commands.elements import elements_left, files_of, finished, next_round
 from suite.errors import MeasurementError, RequestError
 from suite.nearest import nearest
+from suite.store import PLAN
 
 if TYPE_CHECKING:
     from commands.sweep_engines import SweepRequest
@@ -95,7 +96,7 @@ def taker_of(directory: Path) -> Callable[[str], None]:
             try:
                 if name == POOL:
                     join_pool(directory, Machine.model_validate_json(text))
-                elif path.name == "plan.json":  # refused if it is another than the first machine's
+                elif path.name == PLAN:  # refused if it is another than the first machine's
                     CellRun(path.parent, retries=0).begin(Plan.model_validate_json(text))
                 else:
                     write_atomic(path, text)

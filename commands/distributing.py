@@ -8,6 +8,7 @@ from suite.cluster import Cluster, check_memory, cpus_are_shared
 from suite.envelope import Envelope
 from suite.errors import RequestError
 from suite.lab import LabSpec, parse_lab
+from suite.plan import VMS
 
 if TYPE_CHECKING:
     from commands.fleet import Fleet
@@ -77,7 +78,7 @@ def _check_network(network: str, engine: str) -> None:
 
 def comm_timeout_s(options: Options, targets: tuple[str, ...], accelerator: str) -> int:
     """The user's, or what peers may need: where CPUs are emulated a step takes minutes."""
-    emulated = accelerator == "tcg" and {"vm", "container-vm"} & set(targets)
+    emulated = accelerator == "tcg" and VMS.intersection(targets)
     return options["comm_timeout"] or (EMULATED_COMM_TIMEOUT_S if emulated else COMM_TIMEOUT_S)
 
 

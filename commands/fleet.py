@@ -11,7 +11,7 @@ from suite.datasets import Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
 from suite.inventory import Inventory, read_inventory
-from suite.plan import CPU_CAPABILITIES, TARGETS, CpuCapability
+from suite.plan import CPU_CAPABILITIES, TARGETS, VMS, CpuCapability
 from suite.profiles import get_profile
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Options = dict[str, Any]
 Note = Callable[[str], None]
 NO_DATA = "of machines of an inventory, virtual machines have no disk of the data set yet"
-VMS = frozenset(("vm", "container-vm"))
 CLOCKS_APART_S = 1.0
 """Nothing is measured across clocks; but logs that are so far apart are hard to read."""
 

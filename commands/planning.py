@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.distributing import check_instances, cluster_of, fleet_in
+from commands.refusals import ablations_of, check_batches, check_blocks, refuse_foreign
 from commands.sharing import check_shares, sharing_of, victims
 from suite.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
-from suite.plan import BASELINE, TARGETS, CpuCapability, Plan
+from suite.plan import TARGETS, VMS, CpuCapability, Plan
 from suite.profiles import MODELS, Profile, get_profile, make_workload
 from suite.sharing import VICTIMS
 
@@ -55,7 +56,7 @@ def choices_of(options: Options, checks: "list[Check]", targets: tuple[str, ...]
         if not check.usable:
             raise RequestError(f"--engine {engine}: {check.reason}", remedy=check.remedy)
     accel: accelerator.Accelerator = "tcg"
-    if {"vm", "container-vm"} & set(targets):
+    if VMS.intersection(targets):
         accel, why = accelerator.choose(options["accel"])
         note(f"VMs run under {accel}: {why}")
     nvml = next(check for check in checks if check.name == "nvml")
@@ -136,8 +137,8 @@ def plan_of(
     options: Options, targets: tuple[str, ...], choices: "Choices", data: tuple[str, Dataset | None], note: Note
 ) -> Plan:
     """Raises RequestError for what cannot be run."""
-    _check_blocks(options, targets)
-    _refuse_foreign(options)
+    check_blocks(options, targets)
+    refuse_foreign(options)
     profile = get_profile(options["profile"])
     cluster = cluster_of(options, choices, targets)
     instances = len(cluster.roles) if cluster else 1 + (options["copies"] or 1) * (options["scenario"] == "shared")
@@ -171,37 +172,9 @@ def plan_of(
         scratch_bytes=_scratch_bytes(options, profile),
         options={**choices.options(), **_scenario_options(options), "isa": options["isa"]},
     )
-    _check_batches(plan, options["devices"] or 1)
+    check_batches(plan, options["devices"] or 1)
     list(plan.trials())  # a switch that a trial cannot have is refused now
     return plan
-
-
-def _check_batches(plan: Plan, devices: int) -> None:
-    """Raises RequestError for a data set that is smaller than one step."""
-    for model, workload in plan.workloads.items():
-        if plan.dataset and plan.dataset.images < (wanted := workload.batch * devices):
-            raise RequestError(
-                f"the data set has {plan.dataset.images} images, and one step of {model} takes {wanted}",
-                remedy=f"give --batch {max(1, plan.dataset.images // devices)} or less, or a larger data set",
-            )
-
-
-def ablations_of(options: Options, targets: tuple[str, ...], choices: "Choices", note: Note) -> tuple[str, ...]:
-    """What is switched. A switch that was named is refused if it would switch nothing; of ``all`` it is left out."""
-    from provisioning.targets import refuse_ablation
-    from suite import ablations
-
-    kept = []
-    for name in options["ablations"]:
-        try:
-            ablations.check((name,), targets)
-            refuse_ablation(name, choices, options["recipe"], options["scenario"])
-            kept.append(name)
-        except RequestError as error:
-            if set(options["ablations"]) != set(ablations.ABLATIONS):
-                raise
-            note(f"left out: {error.message}")
-    return tuple(kept)
 
 
 def _warmup_blocks(options: Options) -> int:
@@ -211,35 +184,6 @@ def _warmup_blocks(options: Options) -> int:
 
 def _blocks(options: Options) -> int:
     return options["blocks"] or 1
-
-
-def _refuse_foreign(options: Options) -> None:
-    """Options of a shared machine say nothing elsewhere."""
-    if options["scenario"] == "shared":
-        return
-    given = [
-        name
-        for name, usual in (("aggressors", ("alexnet",)), ("bare_metal_cpus", "unrestricted"))
-        if options[name] != usual
-    ]
-    given += [name for name in ("copies", "aggressor_batch") if options[name] is not None]
-    if given:
-        words = {"aggressors": "aggressor", "copies": "aggressors"}
-        name = words.get(given[0], given[0]).replace("_", "-")
-        raise RequestError(f"--{name} is about jobs beside each other", remedy="use --scenario shared")
-
-
-def _check_blocks(options: Options, targets: tuple[str, ...]) -> None:
-    if options["until"] and options["blocks"]:
-        raise RequestError("--until and --blocks exclude each other", remedy="use --max-blocks with --until")
-    if options["until"] and options["scenario"] == "shared":
-        raise RequestError(
-            "--until is about ratios to bare metal, and --scenario shared has others", remedy="use --blocks"
-        )
-    if options["until"] and len(targets) < 2 and not options["aa"]:
-        raise RequestError("--until needs ratios", remedy="add a --target, or --aa for bare metal against itself")
-    if (options["until"] or options["aa"]) and BASELINE not in targets and options["scenario"] != "shared":
-        raise RequestError("--until and --aa need bare metal in the run", remedy=f"add --target {BASELINE}")
 
 
 def _capability(

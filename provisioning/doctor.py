@@ -16,7 +16,7 @@ from provisioning.layers.userland import chroot_argv
 from provisioning.nodes import LocalNode, local_node
 from provisioning.pci import gpu_checks
 from suite.errors import BenchError
-from suite.plan import TARGETS
+from suite.plan import TARGETS, VMS
 
 Kind = Literal["host", "tool", "image", "accelerator", "engine", "gpu", "target"]
 TOOLS = {
@@ -183,7 +183,7 @@ def _needs(target: str, checks: list[Check]) -> Iterator[Check]:
     if target == "container":
         engines = [check for check in checks if check.kind == "engine"]
         yield next((check for check in engines if check.usable), engines[0])
-    if target in ("vm", "container-vm"):
+    if target in VMS:
         yield from (by_name["tool", tool] for tool in (accelerator.QEMU, "ssh", "ssh-keygen", "cpio"))
 
 

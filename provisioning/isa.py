@@ -16,7 +16,7 @@ from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
 from suite.envelope import Envelope
 from suite.owner import boot_id
-from suite.plan import CPU_CAPABILITIES, CpuCapability
+from suite.plan import CPU_CAPABILITIES, VMS, CpuCapability
 from suite.store import write_atomic
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -37,7 +37,7 @@ def shared(
 
     Raises MeasurementError when a guest must be asked and does not start.
     """
-    guests = {"vm", "container-vm"} & set(targets)
+    guests = VMS.intersection(targets)
     if not guests or guests == set(targets):
         return None
     levels = {capability(CPUINFO.read_text()), _of_guests(image, accelerator, envelope, note)}

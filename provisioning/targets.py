@@ -22,13 +22,13 @@ from provisioning.layers.vm import VmLayer
 from provisioning.machines.machine import Machine, machine
 from provisioning.machines.push import push, push_packed
 from provisioning.nodes import local_node
-from provisioning.volumes import VMS, Volume, check_room, packed_bytes, prepare_disk, volume_of
+from provisioning.volumes import Volume, check_room, packed_bytes, prepare_disk, volume_of
 from suite.datasets import Dataset
 from suite.envelope import Envelope
 from suite.errors import RequestError
 from suite.interfaces import Instance, Layer, open_stack
 from suite.inventory import Inventory
-from suite.plan import Trial
+from suite.plan import VMS, Trial
 
 
 @dataclass(frozen=True)

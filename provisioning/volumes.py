@@ -16,11 +16,10 @@ from provisioning.images.pack import filesystem
 from provisioning.nodes import local_node
 from suite.datasets import Dataset
 from suite.errors import MeasurementError, RequestError
-from suite.plan import Trial
+from suite.plan import VMS, Trial
 
 MOUNT = "/mnt/data"
 """Where every target has it. The image holds the empty directory."""
-VMS = frozenset(("vm", "container-vm"))
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def _data(dataset: Dataset, *, with_disk: bool) -> Iterator[Volume]:
             yield Volume(place)
     else:
         disk = disk_of(dataset) if with_disk else None
-        yield Volume(directory, disk, same_device=disk is None or _device(disk) == _device(directory))
+        yield Volume(directory, disk, same_device=disk is None or same_device(disk, directory))
 
 
 @contextmanager
@@ -86,8 +85,9 @@ def _mounted(device: str) -> Iterator[Path]:
             yield place
 
 
-def _device(path: Path) -> int:
-    return path.stat().st_dev
+def same_device(one: Path, other: Path) -> bool:
+    """Whether two places lie on one device of this machine."""
+    return one.stat().st_dev == other.stat().st_dev
 
 
 @contextmanager

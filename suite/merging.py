@@ -17,11 +17,10 @@ from suite.hosts import Host, differences
 from suite.migrations import NewerRecordError, current
 from suite.plan import Plan
 from suite.runs import SWEEP, is_run, is_sweep
-from suite.store import PLAN, TRIALS, Run, plan_differences, stored_plan, write_atomic
+from suite.store import ATTEMPTS, PLAN, TRIALS, Run, plan_differences, stored_plan, write_atomic
 
 GROWING = ("blocks", "warmup_blocks")
 """Of a plan: every record stays part of it when there are more; one machine may have run the warm-up blocks for all."""
-ATTEMPTS = "attempts"
 """Where a sweep keeps the failed records of trials that were tried again."""
 
 

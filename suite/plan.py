@@ -16,6 +16,8 @@ from suite.sharing import Sharing
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
 BASELINE = "bare-metal"
+VMS = frozenset(("vm", "container-vm"))
+"""The targets with a kernel of their own."""
 CpuCapability = Literal["default", "avx2", "avx512"]
 CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
 """Levels of vector instructions, lowest first, as torch's ATen names them."""

@@ -19,7 +19,7 @@ from suite.plan import Plan
 from suite.records import TrialRecord
 
 RESULTS = Path("results")
-PLAN, TRIALS = "plan.json", "trials"
+PLAN, TRIALS, ATTEMPTS = "plan.json", "trials", "attempts"
 
 
 class StoreError(BenchError):
@@ -65,7 +65,7 @@ def sweep_temporaries(directory: Path) -> list[Path]:
     runs = [directory]
     if (directory / "sweep.json").exists():
         runs += [place for place in directory.iterdir() if place.is_dir()]
-    places = [place for run in runs for place in (run, run / TRIALS, run / "attempts")]
+    places = [place for run in runs for place in (run, run / TRIALS, run / ATTEMPTS)]
     left = [path for place in places for path in place.glob(".*.tmp") if not _being_written(path)]
     for path in left:
         path.unlink(missing_ok=True)

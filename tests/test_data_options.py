@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from commands.planning import _check_batches, ablations_of
+from commands.refusals import ablations_of, check_batches
 from provisioning.images.image import Image
 from provisioning.targets import Choices
 from suite.ablations import ABLATIONS
@@ -59,9 +59,9 @@ def test_a_data_set_of_less_than_one_step_is_refused(batch: int, devices: int, r
         dataset=DATASET,
     )
     if not refused:
-        return _check_batches(plan, devices)
+        return check_batches(plan, devices)
     with pytest.raises(RequestError, match=f"7 images, and one step of resnet50 takes {batch * devices}") as caught:
-        _check_batches(plan, devices)
+        check_batches(plan, devices)
     assert f"--batch {7 // devices}" in str(caught.value.remedy)
     return None
 

@@ -13,7 +13,7 @@ from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached, host_network
 from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
 from provisioning.nodes import Served, WrappedNode, is_guest, kept, limit_facts
-from provisioning.volumes import MOUNT
+from provisioning.volumes import MOUNT, same_device
 from suite.envelope import format_cpu_list
 from suite.errors import RequestError
 from suite.interfaces import Node
@@ -56,25 +56,7 @@ class ContainerLayer:
         engine = self.engine
         version = engine.version(node)
         engine.check(node, self.image)
-        spec = ContainerSpec(
-            name=f"virtbench-{secrets.token_hex(6)}",
-            image=self.image,
-            tree=node.userland,
-            cpus=format_cpu_list(node.cpus),
-            memory_bytes=None if self.ablation == "memory-limit" and node.local else self.memory_bytes,
-            limits=_hard_limits(node),
-            gpus=self.gpus,
-            edits=edits_for(node, self.gpus if engine.name == "runc" else ()),
-            data=(node.data, MOUNT, self.writable) if node.data and not self.layer else None,
-            layer=(node.data, MOUNT, self.layer) if node.data and self.layer else None,
-            seccomp=self.ablation != "seccomp",
-            network=host_network(engine.name, None) if self.ablation == "network" else self.network,
-            bound_tree=self.ablation == "rootfs",
-            by_count=self.ablation == "pinning" and not is_guest(node),
-            limited_disks=disks_under((node.userland, node.data))
-            if self.ablation == "disk-limit" and node.local
-            else (),
-        )
+        spec = self._spec(node, node.userland)
         with ExitStack() as stack:
             if node.local:
                 stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
@@ -105,8 +87,28 @@ class ContainerLayer:
                 served=served,
             )
 
+    def _spec(self, node: Node, tree: str) -> ContainerSpec:
+        limited = (tree, node.data) if self.ablation == "disk-limit" and node.local else ()
+        return ContainerSpec(
+            name=f"virtbench-{secrets.token_hex(6)}",
+            image=self.image,
+            tree=tree,
+            cpus=format_cpu_list(node.cpus),
+            memory_bytes=None if self.ablation == "memory-limit" and node.local else self.memory_bytes,
+            limits=_hard_limits(node),
+            gpus=self.gpus,
+            edits=edits_for(node, self.gpus if self.engine.name == "runc" else ()),
+            data=(node.data, MOUNT, self.writable) if node.data and not self.layer else None,
+            layer=(node.data, MOUNT, self.layer) if node.data and self.layer else None,
+            seccomp=self.ablation != "seccomp",
+            network=host_network(self.engine.name, None) if self.ablation == "network" else self.network,
+            bound_tree=self.ablation == "rootfs",
+            by_count=self.ablation == "pinning" and not is_guest(node),
+            limited_disks=disks_under(limited),
+        )
+
     def _lies_elsewhere(self, node: Node, source: str) -> bool:
-        return Path(self.engine.layers_at(node)).stat().st_dev != Path(source).stat().st_dev
+        return not same_device(Path(self.engine.layers_at(node)), Path(source))
 
 
 def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> dict[str, object]:

@@ -12,10 +12,9 @@ from provisioning.layers.engines import ENGINES
 from provisioning.machines import virtual
 from provisioning.machines.machine import Machine, machine
 from provisioning.machines.places import Place, places
-from provisioning.volumes import VMS
 from suite.errors import BenchError, RequestError
 from suite.inventory import Inventory
-from suite.plan import CpuCapability
+from suite.plan import VMS, CpuCapability
 
 PROGRAMS = {
     "bwrap": "bubblewrap",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from suite.records import TrialRecord
-from suite.store import TRIALS, Run, read_record, write_atomic
+from suite.store import ATTEMPTS, TRIALS, Run, read_record, write_atomic
 
 
 class CellRun(Run):
@@ -27,13 +27,13 @@ class CellRun(Run):
         """A failed attempt is kept beside the trials too, where the next one does not take its place."""
         if record.outcome.status == "failed":
             number = self.attempts()[record.trial_id] + 1
-            path = self.directory / "attempts" / f"{record.trial_id}.{number}.json"
+            path = self.directory / ATTEMPTS / f"{record.trial_id}.{number}.json"
             write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return super().save(record)
 
     def attempts(self) -> Counter[str]:
         """How often each trial has failed."""
-        return Counter(path.name.rsplit(".", 2)[0] for path in (self.directory / "attempts").glob("*.json"))
+        return Counter(path.name.rsplit(".", 2)[0] for path in (self.directory / ATTEMPTS).glob("*.json"))
 
     def finished(self) -> Iterator[str]:
         """Those that are ok, and those that have failed often enough."""
@@ -51,7 +51,7 @@ class CellRun(Run):
         """Bring a record back that a kill between writing the attempt and writing the trial has left out."""
         path = self.directory / TRIALS / f"{trial_id}.json"
         if not path.exists():
-            write_atomic(path, (self.directory / "attempts" / f"{trial_id}.{failed}.json").read_text())
+            write_atomic(path, (self.directory / ATTEMPTS / f"{trial_id}.{failed}.json").read_text())
         return True
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.errors import RequestError
 from suite.records import TrialRecord
-from suite.store import RESULTS, StoreError, write_atomic
+from suite.store import PLAN, RESULTS, StoreError, write_atomic
 from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep
@@ -103,7 +103,7 @@ class SweepDirectory:
             write_atomic(self.path / "sweep.json", told.model_dump_json(indent=1, exclude_none=True) + "\n")
 
     def _refuse_a_run(self) -> None:
-        if (self.path / "plan.json").exists():
+        if (self.path / PLAN).exists():
             raise RequestError(f"{self.path} holds a run of bench run", remedy="give another --out")
 
     def refuse_changed(self, sweep: Sweep) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from suite.plan import Plan, Trial
+from suite.plan import VMS, Plan, Trial
 
 MOST_RECORDS = 5000
 """Of the newest directories: what was measured long ago says no more, and an estimate is to be there at once."""
 _SAME = ("scenario", "model", "target", "profile", "recipe", "data", "page_cache", "workload", "cluster")
-_VMS = ("vm", "container-vm")
 
 
 class Durations:
@@ -71,7 +70,7 @@ def _records(directory: Path) -> Iterator[dict[str, Any]]:
 
 def _key(what: Mapping[str, Any], options: Mapping[str, str]) -> str:
     same = {name: what.get(name) for name in _SAME}
-    if what.get("target") in _VMS:
+    if what.get("target") in VMS:
         same["accelerator"] = options.get("accelerator")
     return json.dumps(same, sort_keys=True)
 

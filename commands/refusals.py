@@ -1,0 +1,71 @@
+"""What a run is refused for: options that contradict each other, say nothing here, or would switch nothing."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from suite.errors import RequestError
+from suite.plan import BASELINE, Plan
+
+if TYPE_CHECKING:
+    from provisioning.targets import Choices
+
+Options = dict[str, Any]
+Note = Callable[[str], None]
+
+
+def check_blocks(options: Options, targets: tuple[str, ...]) -> None:
+    """Raises RequestError for numbers of blocks that cannot be."""
+    if options["until"] and options["blocks"]:
+        raise RequestError("--until and --blocks exclude each other", remedy="use --max-blocks with --until")
+    if options["until"] and options["scenario"] == "shared":
+        raise RequestError(
+            "--until is about ratios to bare metal, and --scenario shared has others", remedy="use --blocks"
+        )
+    if options["until"] and len(targets) < 2 and not options["aa"]:
+        raise RequestError("--until needs ratios", remedy="add a --target, or --aa for bare metal against itself")
+    if (options["until"] or options["aa"]) and BASELINE not in targets and options["scenario"] != "shared":
+        raise RequestError("--until and --aa need bare metal in the run", remedy=f"add --target {BASELINE}")
+
+
+def refuse_foreign(options: Options) -> None:
+    """Raises RequestError for options of a shared machine, which say nothing elsewhere."""
+    if options["scenario"] == "shared":
+        return
+    given = [
+        name
+        for name, usual in (("aggressors", ("alexnet",)), ("bare_metal_cpus", "unrestricted"))
+        if options[name] != usual
+    ]
+    given += [name for name in ("copies", "aggressor_batch") if options[name] is not None]
+    if given:
+        words = {"aggressors": "aggressor", "copies": "aggressors"}
+        name = words.get(given[0], given[0]).replace("_", "-")
+        raise RequestError(f"--{name} is about jobs beside each other", remedy="use --scenario shared")
+
+
+def check_batches(plan: Plan, devices: int) -> None:
+    """Raises RequestError for a data set that is smaller than one step."""
+    for model, workload in plan.workloads.items():
+        if plan.dataset and plan.dataset.images < (wanted := workload.batch * devices):
+            raise RequestError(
+                f"the data set has {plan.dataset.images} images, and one step of {model} takes {wanted}",
+                remedy=f"give --batch {max(1, plan.dataset.images // devices)} or less, or a larger data set",
+            )
+
+
+def ablations_of(options: Options, targets: tuple[str, ...], choices: "Choices", note: Note) -> tuple[str, ...]:
+    """What is switched. A switch that was named is refused if it would switch nothing; of ``all`` it is left out."""
+    from provisioning.targets import refuse_ablation
+    from suite import ablations
+
+    kept = []
+    for name in options["ablations"]:
+        try:
+            ablations.check((name,), targets)
+            refuse_ablation(name, choices, options["recipe"], options["scenario"])
+            kept.append(name)
+        except RequestError as error:
+            if set(options["ablations"]) != set(ablations.ABLATIONS):
+                raise
+            note(f"left out: {error.message}")
+    return tuple(kept)
