@@ -267,7 +267,9 @@ def _steps(plan: Plan, options: dict[str, Any], store: Run, note: Callable[[str]
     if least > most:
         raise RequestError(f"--min-blocks {least} is above --max-blocks {most}", remedy="exchange them")
     deadline = time.monotonic() + options["budget_s"] if options["budget_s"] else None
-    for blocks in range(1, most + 1):
+    stored = store.plan()
+    # A run that was killed had decided to go on when it grew: the block it had begun is finished first.
+    for blocks in range(min(stored.blocks, most) if stored else 1, most + 1):
         yield plan.model_copy(update={"blocks": blocks})
         if deadline is not None and time.monotonic() > deadline:
             note(f"stopped after {blocks} blocks: the budget of {options['budget_s']:.0f} s is spent")

@@ -395,6 +395,17 @@ def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Mach
     assert json.loads((here / "out/plan.json").read_text())["blocks"] == 2
 
 
+def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench, machine: Machine, here: Path) -> None:
+    words = ("--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
+    assert bench("run", *SMALL, *words).exit_code == 0
+    (lost,) = (here / "out/trials").glob("*-vm-b001.json")
+    lost.unlink()
+    result = bench("run", *SMALL, *words)
+    assert result.exit_code == 0, result.stderr
+    assert lost.exists()
+    assert "stopped after 2 blocks" in result.stderr
+
+
 # ---- compare
 
 
