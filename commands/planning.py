@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.distributing import check_instances, cluster_of, fleet_in
-from commands.refusals import ablations_of, check_batches, check_blocks, refuse_foreign
+from commands.refusals import ablations_of, check_blocks, check_data, refuse_foreign
 from commands.sharing import check_shares, sharing_of, victims
 from suite.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
@@ -172,7 +172,7 @@ def plan_of(
         scratch_bytes=_scratch_bytes(options, profile),
         options={**choices.options(), **_scenario_options(options), "isa": options["isa"]},
     )
-    check_batches(plan, options["devices"] or 1)
+    check_data(plan, options["devices"] or 1)
     list(plan.trials())  # a switch that a trial cannot have is refused now
     return plan
 

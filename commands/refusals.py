@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from suite.envelope import GIB
 from suite.errors import RequestError
 from suite.plan import BASELINE, Plan
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 Options = dict[str, Any]
 Note = Callable[[str], None]
+MOST_OF_MEMORY = 0.5
+"""What a data set can take of an instance's memory and stay cached beside the job."""
 
 
 def check_blocks(options: Options, targets: tuple[str, ...]) -> None:
@@ -43,14 +46,25 @@ def refuse_foreign(options: Options) -> None:
         raise RequestError(f"--{name} is about jobs beside each other", remedy="use --scenario shared")
 
 
-def check_batches(plan: Plan, devices: int) -> None:
-    """Raises RequestError for a data set that is smaller than one step."""
+def check_data(plan: Plan, devices: int) -> None:
+    """Raises RequestError for a data set that is smaller than one step, or too large for a warm page cache."""
+    if plan.dataset is None:
+        return
     for model, workload in plan.workloads.items():
-        if plan.dataset and plan.dataset.images < (wanted := workload.batch * devices):
+        if plan.dataset.images < (wanted := workload.batch * devices):
             raise RequestError(
                 f"the data set has {plan.dataset.images} images, and one step of {model} takes {wanted}",
                 remedy=f"give --batch {max(1, plan.dataset.images // devices)} or less, or a larger data set",
             )
+    places = [place for trial in plan.trials() for place in trial.instances or [trial]]
+    memory_bytes = min(place.envelope.memory_bytes for place in places)
+    most_bytes = MOST_OF_MEMORY * memory_bytes
+    if plan.page_cache == "warm" and plan.dataset.size_bytes > most_bytes:
+        raise RequestError(
+            f"the data set of {plan.dataset.size_bytes / GIB:.2f} GiB cannot be kept in the page cache: of the "
+            f"{memory_bytes / GIB:.2f} GiB of memory of an instance {most_bytes / GIB:.2f} GiB are left to it",
+            remedy="use --cache cold, a smaller data set, or more --memory",
+        )
 
 
 def ablations_of(options: Options, targets: tuple[str, ...], choices: "Choices", note: Note) -> tuple[str, ...]:

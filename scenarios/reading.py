@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from suite.datasets import Dataset
-from suite.envelope import GIB
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Observer
 from suite.plan import Trial
@@ -14,8 +13,6 @@ from suite.records import DataUse
 
 MOST_COLD, LEAST_WARM = 0.01, 0.95
 """Of the pages of the data set in the cache of the target, right before the launch."""
-MOST_OF_MEMORY = 0.5
-"""What a data set can take of the envelope's memory and stay cached beside the job."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,6 @@ def arrange_page_cache(
     """
     if trial.dataset is None or trial.page_cache is None:
         return None
-    if trial.page_cache == "warm":
-        _check_room(trial.dataset, trial.envelope.memory_bytes)
     observer.phase("page cache", trial.page_cache)
     if trial.page_cache == "cold" and node.backing:
         _arranged(trial, trial.dataset, node.backing, launch_of(node.backing, trial))
@@ -150,17 +145,6 @@ def _said(node: Node, command: Sequence[str], timeout_s: float) -> Mapping[str, 
     if not isinstance(said, dict):
         raise MeasurementError(f"what the target says of its page cache: {printed[:200]!r}", kind="protocol")
     return said
-
-
-def _check_room(dataset: Dataset, memory_bytes: int) -> None:
-    most_bytes = MOST_OF_MEMORY * memory_bytes
-    if dataset.size_bytes > most_bytes:
-        raise MeasurementError(
-            f"the data set of {dataset.size_bytes / GIB:.2f} GiB cannot be kept in the page cache: of the target's "
-            f"{memory_bytes / GIB:.2f} GiB of memory {most_bytes / GIB:.2f} GiB are left to it",
-            kind="page-cache",
-            remedy="use --cache cold, a smaller data set, or more --memory",
-        )
 
 
 def _check_share(state: str, share: float, command: Sequence[str]) -> None:

@@ -395,7 +395,8 @@ def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Mach
     assert json.loads((here / "out/plan.json").read_text())["blocks"] == 2
 
 
-def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench, machine: Machine, here: Path) -> None:
+@pytest.mark.usefixtures("machine")
+def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench, here: Path) -> None:
     words = ("--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
     assert bench("run", *SMALL, *words).exit_code == 0
     (lost,) = (here / "out/trials").glob("*-vm-b001.json")

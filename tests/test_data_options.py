@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from commands.refusals import ablations_of, check_batches
+from commands.refusals import ablations_of, check_data
 from provisioning.images.image import Image
 from provisioning.targets import Choices
 from suite.ablations import ABLATIONS
@@ -46,9 +46,8 @@ def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: st
         ablations_of(options(name, scenario="synthetic"), targets, choices, print)
 
 
-@pytest.mark.parametrize(("batch", "devices", "refused"), [(7, 1, False), (8, 1, True), (3, 2, False), (4, 2, True)])
-def test_a_data_set_of_less_than_one_step_is_refused(batch: int, devices: int, refused: bool) -> None:
-    plan = Plan(
+def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
+    return Plan(
         scenario="real",
         targets=("bare-metal",),
         models=("resnet50",),
@@ -56,14 +55,28 @@ def test_a_data_set_of_less_than_one_step_is_refused(batch: int, devices: int, r
         workloads={"resnet50": Workload(batch=batch, image_px=32, warmup_steps=0, steps=1)},
         envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=1),
         trial_timeout_s=60,
-        dataset=DATASET,
+        dataset=dataset,
+        **changes,
     )
+
+
+@pytest.mark.parametrize(("batch", "devices", "refused"), [(7, 1, False), (8, 1, True), (3, 2, False), (4, 2, True)])
+def test_a_data_set_of_less_than_one_step_is_refused(batch: int, devices: int, refused: bool) -> None:
     if not refused:
-        return check_batches(plan, devices)
+        return check_data(plan(batch), devices)
     with pytest.raises(RequestError, match=f"7 images, and one step of resnet50 takes {batch * devices}") as caught:
-        check_batches(plan, devices)
+        check_data(plan(batch), devices)
     assert f"--batch {7 // devices}" in str(caught.value.remedy)
     return None
+
+
+def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> None:
+    large = DATASET.model_copy(update={"size_bytes": GIB // 2 + 1})
+    check_data(plan(dataset=large, page_cache="cold"), 1)
+    check_data(plan(dataset=DATASET, page_cache="warm"), 1)
+    with pytest.raises(RequestError, match=r"0.50 GiB cannot be kept .* 1.00 GiB of memory .* 0.50 GiB are") as caught:
+        check_data(plan(dataset=large, page_cache="warm"), 1)
+    assert "--cache cold" in str(caught.value.remedy)
 
 
 def test_a_data_disk_without_a_data_set_is_refused() -> None:

@@ -197,18 +197,6 @@ def test_a_state_that_the_target_hides_is_absent_from_the_record(planned: Trial,
     assert use.page_cache_share is None
 
 
-def test_a_set_that_memory_cannot_hold_is_not_read_for_nothing(planned: Trial, observer: Any, reading: Any) -> None:
-    assert planned.dataset is not None
-    large = planned.dataset.model_copy(update={"size_bytes": GIB + 1})
-    node = reading()
-    error = failure(planned.model_copy(update={"page_cache": "warm", "dataset": large}), node, observer)
-    assert error.kind == "page-cache"
-    assert "1.00 GiB cannot be kept" in error.message
-    assert "2.00 GiB of memory 1.00 GiB are left" in error.message
-    assert node.asked == []
-    assert "--cache cold" in str(error.remedy)
-
-
 @pytest.mark.parametrize("share", [1.5, -0.1, "all", True])
 def test_a_share_that_is_none_is_refused(share: object, planned: Trial, observer: Any, reading: Any) -> None:
     assert failure(planned, reading(page_cache_share=share), observer).kind in ("protocol", "page-cache")
