@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,7 +115,9 @@ def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:
     assert after["element_s"] == pytest.approx(20, abs=2), "four fake jobs of 5 s each"
     assert after["total_s"] == pytest.approx(80, abs=8), "with the warm-up block"
     said = bench("sweep", "plan", "night.toml").stdout
-    assert "2 cells, 3 blocks, 16 trials (8 to be run) into results/night, by the engine local; time: 80 s" in said
+    assert re.search(
+        r"2 cells, 3 blocks, 16 trials \(8 to be run\) into results/night, by the engine local; time: 8\d s", said
+    )
 
 
 def test_what_is_refused_is_told_for_all_cells_at_once_and_nothing_is_begun(bench: Bench, tmp_path: Path) -> None:

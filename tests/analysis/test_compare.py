@@ -304,7 +304,7 @@ def test_runs_of_other_settings_are_kept_apart_and_say_in_what_they_differ(tmp_p
     ]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(factor=st.floats(1e-4, 1e4), drift=st.lists(st.floats(0.1, 10), min_size=1, max_size=4))
 def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: float, drift: list[float]) -> None:
     rows = [

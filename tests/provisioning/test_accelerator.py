@@ -118,7 +118,7 @@ def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     device.touch()
     monkeypatch.setattr(accelerator, "KVM", device)
     monkeypatch.setattr(accelerator, "QEMU", str(program))
-    monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 0.3)
+    monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 60.0)  # a script answers at once, but on a busy machine
     script(program, "exit 33")
     return program
 
@@ -138,12 +138,15 @@ def test_a_guest_that_runs_the_boot_sector_proves_kvm(qemu: Path, home: Path) ->
     assert any(str(home / "cache/boot-sector.img") in word for word in words)
 
 
-def test_a_guest_that_hangs_is_given_up_in_time_and_nothing_of_it_is_left(qemu: Path, home: Path) -> None:
-    script(qemu, "sleep 60")
+def test_a_guest_that_hangs_is_given_up_in_time_and_nothing_of_it_is_left(
+    qemu: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 0.3)
+    script(qemu, "exec sleep 600")
     probe = probe_kvm()
     assert not probe.usable
     assert probe.reason.startswith("/dev/kvm opens, but a guest did not boot under it within")
-    assert probe.took_s < 5
+    assert probe.took_s < 60
     assert list((home / "ledger").glob("*")) == []
 
 

@@ -359,7 +359,7 @@ def test_the_words_of_a_command_follow_the_destination_as_one_string() -> None:
 words = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(words, min_size=1, max_size=5))
 def test_words_come_through_a_real_shell_as_they_are(arguments: list[str]) -> None:
     far_side = SshAccess("/r", 1).wrap(["printf", "%s\\0", *arguments])[-1]

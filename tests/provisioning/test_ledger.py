@@ -172,7 +172,7 @@ def test_clean_ends_the_processes_of_the_dead(home: Path, dead: int) -> None:
     token = uuid.uuid4().hex
     process = LocalProcess(["sh", "-c", "setsid sleep 60 & echo up; wait"], token, b"")
     try:
-        assert next(process.lines(10)) == "up"
+        assert next(process.lines(60)) == "up"
         left_by(home, dead, "processes", token)
         assert clean() == [f"processes {token}"]
         assert carrying(token) == []

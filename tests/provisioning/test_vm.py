@@ -14,7 +14,7 @@ HUNG = "[   32.4] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [runc:145]\n
 def failed(node: LocalNode, place: Path, console: str) -> MeasurementError:
     (place / "console.log").write_text(console)
     process = node.start(["sh", "-c", "echo qemu: gone >&2"])
-    process.wait(10)
+    process.wait(60)
     return _with_console(
         node,
         MeasurementError("ssh outlived its time limit", kind="command"),

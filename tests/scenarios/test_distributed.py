@@ -17,9 +17,13 @@ from tests.scenarios import distributed_rank
 from tests.scenarios.distributed_rank import LEARNING_RATE, global_batch, tiny_model
 
 STEPS = 4
-TIMEOUT_S = 4.0
+TIMEOUT_S = 6.0
+"""For ranks of which one is lost. Where none is to be, a busy machine must not make it seem so: then it is PATIENT."""
+PATIENT: dict[str, Any] = {"timeout_s": 60.0}
 BOUND_S = TIMEOUT_S + 20
 """In which all ranks must have ended after one is lost. The rest over the timeout is for a machine that is busy."""
+GATHER_S = 10.0
+"""In which ranks must come that can."""
 Start = Callable[..., "Job"]
 
 
@@ -120,7 +124,7 @@ def faults(kind: str, victim: int, servers: int) -> dict[int, dict[str, Any]]:
     """Orders for it to come in the middle: at a worker's third step, or a second after a server's beginning."""
     if victim >= servers:
         # An asynchronous worker must not have ended before.
-        longer = {rank: {"steps": 1000} for rank in range(servers, victim)}
+        longer = {rank: {"steps": 100_000} for rank in range(servers, victim)}
         return {**longer, victim: {"fault": kind, "at_step": 2}}
     return {victim: {"fault": kind, "after_s": 1.0}, servers: {"fault": "slow", "at_step": 1, "fault_s": 3.0}}
 
@@ -153,7 +157,7 @@ def test_a_synchronous_strategy_ends_with_the_weights_of_one_process(
     strategy: str, workers: int, servers: int, start: Start
 ) -> None:
     """To 1e-5 relative in float32. The model has no batch normalisation, whose statistics are of the local batches."""
-    job = start(strategy, workers, servers)
+    job = start(strategy, workers, servers, **PATIENT)
     said = job.results()
     wanted, losses = alone()
     for rank in range(servers, servers + workers):
@@ -168,7 +172,7 @@ def test_a_synchronous_strategy_ends_with_the_weights_of_one_process(
 
 
 def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(start: Start) -> None:
-    said = start("parameter-server", 2, 2).results()
+    said = start("parameter-server", 2, 2, **PATIENT).results()
     elements = sum(-(-parameter.numel() // 16) * 16 for parameter in tiny_model().parameters())
     # Every step both ways; before the first, one worker sends its variables and the others receive them.
     assert said[2]["bytes_sent"] == (STEPS + 1) * elements * 4
@@ -189,7 +193,7 @@ def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(start: S
 
 
 def test_all_reduce_shows_the_communication_that_nothing_hides(start: Start) -> None:
-    said = start("all-reduce", 2, 0, {1: {"fault": "slow", "at_step": 2, "fault_s": 0.5}}).results()
+    said = start("all-reduce", 2, 0, {1: {"fault": "slow", "at_step": 2, "fault_s": 3.0}}, **PATIENT).results()
     waited_s = said[0]["steps"]["communicate_s"]
     # The one that is late is waited for, in the reduction.
     assert waited_s[2] > 0.3
@@ -201,7 +205,7 @@ def test_all_reduce_shows_the_communication_that_nothing_hides(start: Start) -> 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_asynchronous_workers_train_at_their_own_pace(servers: int, start: Start) -> None:
     orders = {servers: {"steps": 30}, servers + 1: {"steps": 12, "fault": "slow", "at_step": 3, "fault_s": 0.5}}
-    said = start("parameter-server-async", 2, servers, orders).results()
+    said = start("parameter-server-async", 2, servers, orders, **PATIENT).results()
     assert [said[server]["updates"] for server in range(servers)] == [42] * servers
     for worker in (servers, servers + 1):
         losses = said[worker]["losses"]
@@ -268,14 +272,14 @@ def test_a_rank_that_is_lost_while_chunks_are_under_way_ends_all_others(strategy
 
 
 def test_a_step_may_take_longer_than_the_timeout(start: Start) -> None:
-    orders = {2: {"fault": "slow", "at_step": 1, "fault_s": 2.5}}
-    said = start("parameter-server", 2, 1, orders, timeout_s=1.5).results()
+    orders = {2: {"fault": "slow", "at_step": 1, "fault_s": 1.5 * TIMEOUT_S}}
+    said = start("parameter-server", 2, 1, orders).results()
     assert said[0]["updates"] == STEPS
-    assert said[1]["steps"]["communicate_s"][1] > 2
+    assert said[1]["steps"]["communicate_s"][1] > TIMEOUT_S
 
 
 def test_the_others_learn_why_a_rank_failed(start: Start) -> None:
-    said = start("parameter-server", 2, 1, {2: {"fault": "out-of-memory", "at_step": 1}}).results()
+    said = start("parameter-server", 2, 1, {2: {"fault": "out-of-memory", "at_step": 1}}, **PATIENT).results()
     assert said[2]["kind"] == "out-of-memory"
     for rank in (0, 1):
         assert said[rank]["kind"] == "network"
@@ -283,7 +287,7 @@ def test_the_others_learn_why_a_rank_failed(start: Start) -> None:
 
 
 def test_workers_that_disagree_on_the_number_of_steps_are_told(start: Start) -> None:
-    said = start("parameter-server", 2, 1, {2: {"steps": 2}}).results()
+    said = start("parameter-server", 2, 1, {2: {"steps": 2}}, **PATIENT).results()
     assert said[0]["kind"] == "request"
     assert "worker 1 (rank 2) made fewer steps" in said[0]["message"]
     assert "made fewer steps" in said[1]["message"]
@@ -291,7 +295,8 @@ def test_workers_that_disagree_on_the_number_of_steps_are_told(start: Start) -> 
 
 def test_a_rank_that_never_comes_is_named_by_all_others(start: Start) -> None:
     """Jobs that wait side by side."""
-    jobs = [start("parameter-server", 2, 2, {absent: {"fault": "absent"}}, join_timeout_s=3.0) for absent in range(3)]
+    alone = {"join_timeout_s": GATHER_S}
+    jobs = [start("parameter-server", 2, 2, {absent: {"fault": "absent"}}, **alone) for absent in range(3)]
     for absent, job in enumerate(jobs):
         said = job.results()
         assert len(said) == 3
@@ -299,7 +304,7 @@ def test_a_rank_that_never_comes_is_named_by_all_others(start: Start) -> None:
             assert each["kind"] == "network"
             assert f"(rank {absent})" in each["message"]
             assert "did not come" in each["message"] or "cannot reach" in each["message"]
-            assert each["failed_s"] - each["began_s"] < 3 + BOUND_S
+            assert each["failed_s"] - each["began_s"] < GATHER_S + BOUND_S
 
 
 def test_a_wrong_interface_is_named_and_the_others_do_not_wait_for_ever(start: Start) -> None:

@@ -95,7 +95,7 @@ def _hold(
 ) -> None:
     with Run(Path(directory)).exclusive():
         held.set()
-        release.wait(20)
+        release.wait(120)
 
 
 def test_a_run_is_held_against_another_process_and_given_back(tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ def test_a_run_is_held_against_another_process_and_given_back(tmp_path: Path) ->
     other = context.Process(target=_hold, args=(str(tmp_path), held, release))
     other.start()
     try:
-        assert held.wait(20)
+        assert held.wait(120)
         with pytest.raises(RequestError, match="another bench is writing"), Run(tmp_path).exclusive():
             pytest.fail("two hold the same run")
     finally:
         release.set()
-        other.join(20)
+        other.join(120)
     with Run(tmp_path).exclusive():
         assert other.exitcode == 0
 

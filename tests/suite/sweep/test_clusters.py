@@ -190,7 +190,7 @@ def test_an_element_gives_back_what_it_has_made_and_nothing_else(machine: Machin
 
 def test_an_element_ends_in_order_when_its_input_does_and_keeps_what_it_has(machine: Machine) -> None:
     given = given_by(machine)
-    process = element(machine, given, SLOW_S="0.2")
+    process = element(machine, given, SLOW_S="3")
     first = process.stdout.readline()
     process.stdin.close()
     process.stdin = None

@@ -36,7 +36,7 @@ def test_a_sweep_killed_at_twenty_moments_comes_to_the_same_records_as_one_that_
     kept: dict[str, bytes] = {}
     killed = 0
     for _ in range(20):
-        killed += killed_once(long, moments.uniform(0, 0.08))
+        killed += killed_once(long, moments.uniform(0, 0.25))
         now = long.contents()
         assert kept.items() <= now.items(), "a finished record was lost or changed"
         for content in now.values():
@@ -62,11 +62,11 @@ def test_a_sweep_killed_at_twenty_moments_comes_to_the_same_records_as_one_that_
 def killed_once(machine: Machine, after_s: float) -> bool:
     """Start the sweep and kill it a while after it has begun to measure."""
     before = machine.measured()
-    process = machine.sweep(SLOW_S="0.03")
+    process = machine.sweep(SLOW_S="0.1")
     wait_for(lambda: machine.measured() > before, process)
     time.sleep(after_s)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     return process.returncode == -signal.SIGKILL
 
 
@@ -123,10 +123,10 @@ def test_the_same_element_is_not_run_twice_at_once(machine: Machine) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_keeps_what_was_measured_and_goes_on(machine: Machine, number: signal.Signals) -> None:
-    process = machine.sweep(SLOW_S="0.3")
+    process = machine.sweep(SLOW_S="0.6")
     wait_for(lambda: len(list(machine.out.glob("*/trials/*.json"))) >= 2, process)
     process.send_signal(number)
-    assert "interrupted" in process.communicate(timeout=60)[1]
+    assert "interrupted" in process.communicate(timeout=120)[1]
     assert process.returncode == 130
     before = machine.records()
     assert 2 <= len(before) < 16
@@ -140,7 +140,7 @@ def test_stop_ends_a_sweep_after_its_current_trial_and_run_continues_it(machine:
     process = machine.sweep(SLOW_S="1.5")
     wait_for(lambda: list(machine.out.glob("*/trials/*.json")), process)
     assert machine.run("sweep", "stop", str(machine.out)).returncode == 0
-    complaint = process.communicate(timeout=60)[1]
+    complaint = process.communicate(timeout=120)[1]
     assert (process.returncode, "asked to stop" in complaint) == (0, True), complaint
     assert 0 < machine.measured() == len(machine.records()) < 16
     assert f"{machine.measured()} trials run now" in complaint
@@ -150,7 +150,7 @@ def test_stop_ends_a_sweep_after_its_current_trial_and_run_continues_it(machine:
 
 def test_status_watches_until_the_sweep_has_ended(machine: Machine) -> None:
     process = machine.sweep(SLOW_S="0.2")
-    wait_for((machine.out / "sweep.json").exists, process)
+    wait_for((machine.place / "measured").exists, process)
     watching = machine.run("sweep", "status", str(machine.out), "--watch", "--json")
     process.communicate(timeout=120)
     told = [json.loads(line) for line in watching.stdout.splitlines()]
@@ -165,10 +165,10 @@ def test_cancel_ends_a_sweep_at_once(machine: Machine) -> None:
     wait_for((machine.place / "measured").exists, process)
     said: list[str] = []
     # Its output is read beside it: a process whose pipe is full would not end.
-    reader = threading.Thread(target=lambda: said.extend(process.communicate(timeout=60)))
+    reader = threading.Thread(target=lambda: said.extend(process.communicate(timeout=120)))
     reader.start()
     cancelled = machine.run("sweep", "cancel", str(machine.out))
-    reader.join(60)
+    reader.join(120)
     assert (cancelled.returncode, process.returncode) == (0, 130), cancelled.stderr
     assert "is ended" in cancelled.stderr
     assert machine.records() == {}
@@ -180,7 +180,7 @@ def test_a_claim_that_a_crash_left_is_not_held_against_the_next(machine: Machine
     process = machine.sweep(SLOW_S="30")
     wait_for((machine.place / "measured").exists, process)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert [path.name for path in sorted(machine.left()) if path.suffix == ".json"] == ["block-000.json", "sweep.json"]
     assert '"incomplete"' in machine.run("sweep", "status", str(machine.out), "--json").stdout
     assert machine.sweep_to_its_end().returncode == 0
