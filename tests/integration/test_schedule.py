@@ -28,8 +28,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def inside(tmp_path: Path) -> Iterator[Inside]:
-    """Runs a command where the daemon lives. The host's own tables are not there, and nothing of it is seen outside."""
+def cron(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A daemon in a mount namespace: the host's own tables are not there, and nothing of it is seen outside."""
     for name in ("spool/crontabs", "cron.d", "run"):
         (tmp_path / "cron" / name).mkdir(parents=True)
     (tmp_path / "cron/crontab").write_text("")
@@ -41,18 +41,25 @@ def inside(tmp_path: Path) -> Iterator[Inside]:
         start_new_session=True,
     )
 
-    def _inside(*argv: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-        place = ["nsenter", f"--mount=/proc/{daemon.pid}/ns/mnt", f"--wdns={tmp_path}"]
-        return subprocess.run([*place, *argv], capture_output=True, text=True, check=True, input=given)
-
     try:
         # Cron itself has said where it is: before that, the namespace would be this host's.
         wait_until((tmp_path / "cron/run/crond.pid").exists)
         assert Path(f"/proc/{daemon.pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
-        yield _inside
+        yield daemon
     finally:
         os.killpg(daemon.pid, signal.SIGKILL)
         daemon.wait()
+
+
+@pytest.fixture
+def inside(cron: "subprocess.Popen[bytes]", tmp_path: Path) -> Inside:
+    """Runs a command where the daemon lives."""
+
+    def _inside(*argv: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+        place = ["nsenter", f"--mount=/proc/{cron.pid}/ns/mnt", f"--wdns={tmp_path}"]
+        return subprocess.run([*place, *argv], capture_output=True, text=True, check=True, input=given)
+
+    return _inside
 
 
 def wait_until(done: Callable[[], bool]) -> None:
@@ -69,7 +76,10 @@ def _fired(told: Path, spool: Path) -> bool:
     return told.exists() and told.read_text().endswith("}")
 
 
-def test_an_entry_is_installed_listed_fired_and_removed_and_others_stay(inside: Inside, tmp_path: Path) -> None:
+def test_an_entry_is_installed_listed_fired_and_removed_and_others_stay(
+    cron: "subprocess.Popen[bytes]", inside: Inside, tmp_path: Path
+) -> None:
+    cron.send_signal(signal.SIGSTOP)  # no minute is to begin before the plan is what the entry is to find
     schedule = [sys.executable, str(REPOSITORY / "cli.py"), "sweep", "schedule"]
     plan, told = tmp_path / "it's 100% night.toml", tmp_path / "told.json"
     shutil.copy(REPOSITORY / "plans/smoke.toml", plan)
@@ -81,6 +91,7 @@ def test_an_entry_is_installed_listed_fired_and_removed_and_others_stay(inside: 
     (listed,) = json.loads(inside(*schedule, "--list", "--json").stdout)["schedules"]
     assert (listed["name"], listed["when"], listed["with"]) == ("night", "*/1 * * * *", "cron")
     plan.write_text("this is no plan\n")  # a sweep that is refused at once: what is tested is the way to it and back
+    cron.send_signal(signal.SIGCONT)
     wait_until(lambda: _fired(told, tmp_path / "cron/spool/crontabs"))
     result = json.loads(told.read_text())
     assert (result["outcome"], result["sweep_exit_code"], result["plan"]) == ("failed", 2, str(plan))
