@@ -110,7 +110,7 @@ def _sshd(found: Fleet, node: LabNode, environment: str) -> Iterator[None]:
         argv = node.argv([str(SSHD), "-D", "-e", "-f", str(config)])
         daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while "Server listening" not in Path(log.name).read_text():
             assert daemon.poll() is None, Path(log.name).read_text()
             assert time.monotonic() < deadline, "sshd does not listen"
@@ -118,4 +118,4 @@ def _sshd(found: Fleet, node: LabNode, environment: str) -> Iterator[None]:
         yield
     finally:
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(120)

@@ -75,4 +75,4 @@ def _sshd(place: Path, name: str, port: int) -> Iterator[None]:
         yield
     finally:
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(120)

@@ -63,13 +63,19 @@ def _trials(records: dict[str, TrialRecord]) -> dict[str, dict[str, Any]]:
     return {name: record.model_dump(include=plan) for name, record in records.items()}
 
 
+def in_second_trial(sweep: RemoteSweep) -> int:
+    """How many elements have come so far."""
+    return sum("[2/4]" in path.read_text() for path in (sweep.out / "logs").glob("slurm-*.log"))
+
+
 def test_a_job_of_higher_priority_takes_the_nodes_and_no_trial_is_lost_or_twice(slurm: Slurm, tmp_path: Path) -> None:
-    bench = fake_bench(tmp_path / "fake", slow_s=0.5)
+    bench = fake_bench(tmp_path / "fake", slow_s=4)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=2) + engine(bench=bench), slurm.env)
-    sweep.wait_for("[2/4]")
+    wait_for("both in mid run", lambda: in_second_trial(sweep) == 2, sweep.said)
     slurm.take_all_nodes()
-    wait_for("the requeue", lambda: "BeginTime" in slurm.queue(), slurm.said)
+    wait_for("the requeue", lambda: slurm.queue().count("BeginTime") == 2, slurm.said)
     kept = sweep.records()
+    fake_bench(tmp_path / "fake", slow_s=0.01)
     slurm.hasten()
     assert sweep.end() == 0, sweep.said()
     assert "restarts 1" in sweep.said()
@@ -85,6 +91,7 @@ def test_a_job_of_higher_priority_takes_the_nodes_and_no_trial_is_lost_or_twice(
 def test_elements_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_again(
     slurm: Slurm, tmp_path: Path
 ) -> None:
+    slurm.wait_until_idle()
     bench = fake_bench(tmp_path / "a b", slow_s=0.01)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=4) + engine(bench=bench), slurm.env)
     assert sweep.end() == 0, sweep.said()
@@ -97,12 +104,13 @@ def test_elements_are_spread_over_the_nodes_and_what_is_complete_is_not_submitte
 
 
 def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm: Slurm, tmp_path: Path) -> None:
-    bench = fake_bench(tmp_path / "fake", slow_s=0.3)
+    bench = fake_bench(tmp_path / "fake", slow_s=2)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=3) + engine(bench=bench, at_once=1), slurm.env)
-    sweep.wait_for("running on")
+    sweep.wait_for("[1/4]")  # in the log of an element, which has then begun
     sweep.process.send_signal(signal.SIGINT)
     assert sweep.end() == 130
     assert "the jobs stay in the queue" in sweep.said()
+    fake_bench(tmp_path / "fake", slow_s=0.01)  # for those that have not begun
     sweep.start()
     assert sweep.end() == 0, sweep.said()
     assert "are followed" in sweep.log.read_text()
@@ -129,12 +137,13 @@ def test_cancel_takes_the_elements_out_of_the_queue(slurm: Slurm, tmp_path: Path
 
 def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_too(slurm: Slurm, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
-    bench = fake_bench(tmp_path / "fake", slow_s=1)
+    bench = fake_bench(tmp_path / "fake", slow_s=3)
     plan = FAST.format(blocks=2) + engine(bench=bench, scratch=str(scratch), at_once=1)
     sweep = RemoteSweep(tmp_path, plan, slurm.env)
     sweep.wait_for("[2/4]")
     wait_for("the first record", lambda: bool(sweep.records()), sweep.said)
     kept = sweep.records()
+    fake_bench(tmp_path / "fake", slow_s=0.01)
     slurm.kill_jobs(slurm.busy_node())
     assert sweep.end() == 0, sweep.said()
     assert "lost on srun-0" in sweep.said()
