@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-GONE_WITHIN_S = 10.0
+GONE_WITHIN_S = 30.0
 
 
 def remove(name: str, root: Path = ROOT) -> None:

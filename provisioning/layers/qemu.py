@@ -14,7 +14,7 @@ from suite.errors import CommandError
 from suite.interfaces import Node
 
 CONSOLE = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
-QMP_WITHIN_S = 20.0
+QMP_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import socket
 import sys
 from typing import Any, TextIO
 
-ANSWERED_WITHIN_S = 15.0
+ANSWERED_WITHIN_S = 45.0
 
 
 def ask(qemu: TextIO, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)

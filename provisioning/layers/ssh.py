@@ -91,4 +91,4 @@ def connection(node: Node, access: SshAccess, timeout_s: float) -> Iterator[None
     try:
         yield
     finally:
-        node.run(access.argv("-O", "exit"), check=False, timeout_s=10.0)
+        node.run(access.argv("-O", "exit"), check=False, timeout_s=60.0)

@@ -16,7 +16,7 @@ NOT_ON_PATH = ("/usr/libexec", "/usr/lib/qemu", "/usr/lib/virtiofsd")
 MODULE = "virtiofs"
 SOURCE = "/run/data"
 """Where the daemon sees the directory: an option of it ends at a comma, and paths may have some."""
-READY_WITHIN_S = 10.0
+READY_WITHIN_S = 60.0
 
 
 def daemon() -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 TOKEN = b"VIRTBENCH_TOKEN="
-GONE_WITHIN_S = 10.0
+GONE_WITHIN_S = 30.0
 UNDO_WITHIN_S = 60.0
 GREETING, FAREWELL = 0, -1
 """The numbers of what is said unasked."""

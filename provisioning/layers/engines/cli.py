@@ -77,7 +77,7 @@ def _raise_unless_gone(program: Sequence[str], name: str, returncode: int, stder
 
 def server_version(program: Sequence[str], node: Node, template: str, remedy: str) -> str:
     """The version of the engine behind the command line. Raises BenchError with ``remedy`` when none answers."""
-    answer = node.run([*program, "version", "--format", template], check=False, timeout_s=20.0)
+    answer = node.run([*program, "version", "--format", template], check=False, timeout_s=60.0)
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
         raise BenchError(f"{program[0]} does not work on {node.name}: {last[:200]}", remedy=remedy)
