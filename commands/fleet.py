@@ -11,7 +11,7 @@ from suite.datasets import Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
 from suite.inventory import Inventory, read_inventory
-from suite.plan import CPU_CAPABILITIES, TARGETS, VMS, CpuCapability
+from suite.plan import CPU_CAPABILITIES, VMS, CpuCapability
 from suite.profiles import get_profile
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Options = dict[str, Any]
 Note = Callable[[str], None]
-NO_DATA = "of machines of an inventory, virtual machines have no disk of the data set yet"
 CLOCKS_APART_S = 1.0
 """Nothing is measured across clocks; but logs that are so far apart are hard to read."""
 
@@ -80,8 +79,9 @@ def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: i
     inventory = read_inventory(options["inventory"])
     _check(options, len(inventory.nodes), workers, servers)
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[: workers + servers]})
-    targets = _carried(options["targets"], dataset, note)
-    wanted = Wanted(targets, image_of(options), options["engine"], options["accel"], options["network"])
+    targets = options["targets"]
+    chosen = (options[name] for name in ("engine", "accel", "network"))
+    wanted = Wanted(targets, image_of(options), *chosen, with_data=dataset is not None)
     found = survey(inventory, wanted, _data_check(dataset, note), note)
     for each in found.machines:
         note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
@@ -109,6 +109,7 @@ def _check(options: Options, nodes: int, workers: int, servers: int) -> None:
         raise RequestError("--inventory is about several machines", remedy="use --scenario distributed")
     refused = {
         "lab": "--lab is a network on this machine",
+        "data_disk": "--data-disk is a device of this machine",
         "vfio": "--vfio is about virtual machines on this machine",
     }
     for name, why in refused.items():
@@ -120,15 +121,6 @@ def _check(options: Options, nodes: int, workers: int, servers: int) -> None:
             f"need a machine each, and it lists {nodes}",
             remedy="list more, or ask for fewer with --workers and --ps",
         )
-
-
-def _carried(targets: tuple[str, ...], dataset: Dataset | None, note: Note) -> tuple[str, ...]:
-    left_out = [target for target in targets if target in VMS and dataset]
-    if left_out and set(targets) != set(TARGETS):
-        raise RequestError(f"--target {left_out[0]} with --data: {NO_DATA}", remedy="leave one of the two out")
-    for target in left_out:
-        note(f"{target} is left out: {NO_DATA}")
-    return tuple(target for target in targets if target not in left_out)
 
 
 def _envelopes(options: Options, found: "Survey") -> tuple[Envelope, ...]:

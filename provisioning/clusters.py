@@ -18,7 +18,7 @@ from provisioning.lab.overlay import overlay
 from provisioning.lab.tap import join, tap
 from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
-from provisioning.machines.data import directory_of
+from provisioning.machines.data import directory_of, volume_on
 from provisioning.machines.machine import machine
 from provisioning.machines.passing import passing
 from provisioning.machines.push import tree_of
@@ -80,7 +80,11 @@ def open_machines(
             for planned, spec in zip(inventory.nodes, cluster.machines, strict=True)
         ]
         _check_ways(machines)
-        places = _on_machines(stack, machines, [layers[0] for layers in stacks])
+        first = [
+            _with_data(layers[0], each.node, planned, dataset)
+            for layers, each, planned in zip(stacks, machines, inventory.nodes, strict=True)
+        ]
+        places = _on_machines(stack, machines, first)
         if cluster.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for each in machines:
                 stack.enter_context(passing(each.node, [BRIDGES[cluster.network]]))
@@ -97,6 +101,13 @@ def _reached(planned: InventoryNode, spec: MachineSpec, image: Image, dataset: D
         node.data = directory_of(planned, dataset) if dataset else None
         node.facts = {**node.facts, "host_cpus": list(spec.cpus)}
         yield Instance(node, spec.address, spec.interface, clock_offset_s=node.keeper.clock_offset_s())
+
+
+def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:
+    """A virtual machine is given a disk; all else reads the directory of the machine."""
+    if dataset and isinstance(layer, VmLayer):
+        return replace(layer, volume=volume_on(machine, planned, dataset))
+    return layer
 
 
 def _check_ways(machines: Sequence[Instance]) -> None:

@@ -19,6 +19,7 @@ from provisioning.layers.engines import ENGINES
 from provisioning.layers.qemu import takes_direct_io
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
+from provisioning.machines import data
 from provisioning.machines.machine import Machine, machine
 from provisioning.machines.push import push, push_packed
 from provisioning.nodes import local_node
@@ -168,7 +169,7 @@ def prepare(
     if choices.inventory:
         for planned in choices.inventory.nodes:
             with machine(planned) as reached:
-                _prepare_machine(reached, choices, targets, note)
+                _prepare_machine(reached, choices, targets, note, dataset)
         return
     if dataset and VMS.intersection(targets):
         prepare_disk(dataset, note)
@@ -187,21 +188,25 @@ def _packed(choices: Choices, targets: Sequence[str]) -> Iterator[str]:
         yield DOCKER_STORE
 
 
-def _prepare_machine(reached: Machine, choices: Choices, targets: Sequence[str], note: Callable[[str], None]) -> None:
+def _prepare_machine(
+    reached: Machine, choices: Choices, targets: Sequence[str], note: Callable[[str], None], dataset: Dataset | None
+) -> None:
     push(reached, choices.image, note)
     for name in _packed(choices, targets):
         push_packed(reached, choices.image, name, note)
+    if dataset and VMS.intersection(targets):
+        data.prepare_disk(reached, reached.planned, dataset, note)
     if "container" in targets:
         note(f"comparing what the {choices.engine} of {reached.name} holds with the image")
         ENGINES[choices.engine].load(reached, choices.image.digest, choices.image.file("oci.tar"))
 
 
 def _cluster(
-    trial: Trial, choices: Choices, stacks: Sequence[Sequence[Layer]], data: str | None
+    trial: Trial, choices: Choices, stacks: Sequence[Sequence[Layer]], directory: str | None
 ) -> AbstractContextManager[tuple[Instance, ...]]:
     assert trial.cluster  # noqa: S101 (asked by the caller)
     if choices.inventory is None:
-        return open_cluster(trial.cluster, trial.instances, stacks, str(choices.image.tree), data)
+        return open_cluster(trial.cluster, trial.instances, stacks, str(choices.image.tree), directory)
     return open_machines(trial.cluster, choices.inventory, stacks, choices.image, trial.dataset)
 
 
@@ -213,17 +218,18 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
             yield instances
         return
     with ExitStack() as stack:
-        volume = stack.enter_context(volume_of(trial))
-        data = str(volume.directory) if volume else None
+        # The machines of an inventory have theirs: ``open_machines`` finds it there.
+        volume = None if choices.inventory else stack.enter_context(volume_of(trial))
+        directory = str(volume.directory) if volume else None
         tree = str(choices.image.tree)
         envelopes = [planned.envelope for planned in trial.instances] or [trial.envelope]
         stacks = [
             layers(trial.target, choices, envelope, ablation=trial.ablation, volume=volume) for envelope in envelopes
         ]
         if trial.cluster:
-            yield stack.enter_context(_cluster(trial, choices, stacks, data))
+            yield stack.enter_context(_cluster(trial, choices, stacks, directory))
         else:
-            node = stack.enter_context(local_node(trial.envelope.cpus, tree, data))
+            node = stack.enter_context(local_node(trial.envelope.cpus, tree, directory))
             yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)
 
 

@@ -20,11 +20,16 @@ from suite.plan import VMS, Trial
 
 MOUNT = "/mnt/data"
 """Where every target has it. The image holds the empty directory."""
+DISKS = "data-disks"
+"""Below the suite's folder of a machine: the disks that hold data sets."""
 
 
 @dataclass(frozen=True)
 class Volume:
-    """``disk`` is the raw disk for a VM; None where the directory itself is what the target is given."""
+    """``disk`` is the raw disk for a VM; None where the directory itself is what the target is given.
+
+    Paths are those of the machine that has it: this one, or one of an inventory.
+    """
 
     directory: Path
     disk: Path | None = None
@@ -32,7 +37,7 @@ class Volume:
     """An empty directory of the suite's, on its disk, for what goes into a layer of the container's own."""
     writable: bool = False
     same_device: bool = True
-    """Whether disk and directory lie on one device of this machine."""
+    """Whether disk and directory lie on one device of that machine."""
 
 
 @contextmanager
@@ -112,7 +117,12 @@ def disk_of(dataset: Dataset) -> Path:
 
 
 def _disk_path(dataset: Dataset) -> Path:
-    return state("data-disks") / f"{dataset.sha256[:16]}.img"
+    return state(DISKS) / disk_name(dataset)
+
+
+def disk_name(dataset: Dataset) -> str:
+    """Of the disk that holds the data set, wherever it lies."""
+    return f"{dataset.sha256[:16]}.img"
 
 
 def prepare_disk(dataset: Dataset, note: Callable[[str], None]) -> None:
@@ -140,8 +150,7 @@ def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool,
     temporary = disk.with_suffix(".tmp")
     try:
         with local_node((), None) as node:
-            mib = -(-size_bytes // (1 << 20)) + 32
-            filesystem(node, directory, temporary, mib=mib, journal=allocated, inodes=inodes)
+            filesystem(node, directory, temporary, mib=mib_of(size_bytes), journal=allocated, inodes=inodes)
         if allocated:
             with temporary.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
@@ -152,6 +161,11 @@ def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool,
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def mib_of(size_bytes: int) -> int:
+    """Of a file system that holds so much, with what it needs itself."""
+    return -(-size_bytes // (1 << 20)) + 32
 
 
 def check_room(place: Path, size_bytes: int) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from commands import fleet
 from commands.fleet import Fleet
+from provisioning.images.image import Image
 from provisioning.machines.places import Place
-from provisioning.machines.survey import Survey, Surveyed
+from provisioning.machines.survey import Survey, Surveyed, Wanted
 from provisioning.targets import Choices, refuse_ablation
 from suite.envelope import GIB
 from suite.errors import RequestError
@@ -45,6 +46,20 @@ def test_what_a_machine_cannot_give_is_refused_with_its_name() -> None:
         made(surveyed(1, (0, 1, 2, 3)), surveyed(2, (4, 5)), cpus="3")
     with pytest.raises(RequestError, match=r"on n1: 16\.0 GiB of memory asked for"):
         made(surveyed(1, (0,)), memory="16G")
+
+
+@pytest.mark.parametrize(("option", "value"), [("lab", "nodes=3"), ("data_disk", "/dev/sdb"), ("vfio", "0000:01:00.0")])
+def test_what_is_of_this_machine_is_refused_beside_others(option: str, value: str) -> None:
+    options = {"scenario": "distributed", "lab": None, "data_disk": None, "vfio": None, option: value}
+    with pytest.raises(RequestError, match=f"--{option.replace('_', '-')} is .* this machine, and --inventory names"):
+        fleet._check(options, nodes=3, workers=2, servers=1)
+
+
+def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
+    image = cast("Image", None)
+    assert "mke2fs" in Wanted(("vm",), image, with_data=True).programs
+    assert "mke2fs" not in Wanted(("vm",), image).programs
+    assert "mke2fs" not in Wanted(("container",), image, with_data=True).programs
 
 
 def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:

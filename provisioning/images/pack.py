@@ -8,7 +8,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from provisioning.images.image import sha256
@@ -32,8 +32,8 @@ def disk(node: Node, tree: Path, target: Path) -> None:
 
 def filesystem(
     node: Node,
-    content: Path,
-    target: Path,
+    content: PurePath,
+    target: PurePath,
     *,
     mib: int | None = None,
     journal: bool,

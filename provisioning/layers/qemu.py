@@ -1,7 +1,6 @@
 """QEMU's command line, and its control socket."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from suite.interfaces import Node
 
 CONSOLE = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
 QMP_WITHIN_S = 60.0
+WRITTEN_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -130,14 +130,10 @@ def end(node: Node, socket: str) -> bool:
     return True
 
 
-def forget(path: Path) -> None:
-    """Leave nothing of a file in this machine's page cache: of what its writing has left there, a guest would read."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)  # a page that waits to be written is not dropped
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
+def forget(node: Node, path: str) -> None:
+    """Leave nothing of a file in the node's page cache: of what its writing has left there, a guest would read."""
+    node.run(["sync", "--", path], timeout_s=WRITTEN_WITHIN_S)  # a page that waits to be written is not dropped
+    node.run(["dd", f"if={path}", "iflag=nocache", "count=0", "status=none"])
 
 
 def takes_direct_io(node: Node, path: str) -> bool:

@@ -100,7 +100,7 @@ class VmLayer:
         if self._shared:
             words += virtiofs.qemu_words(_socket(directory), self.envelope.memory_bytes)
         if self.volume and self.volume.disk:
-            qemu.forget(self.volume.disk)
+            qemu.forget(node, str(self.volume.disk))
             disks.append(self._disk(node, self.volume.disk, writable=self.volume.writable))
         if self.with_docker:
             if node.local:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from provisioning.images.image import Image
 from provisioning.lab.containers import undone
 from provisioning.machines.machine import Machine
-from suite.errors import CommandError, MeasurementError, RequestError
+from provisioning.machines.room import check_room
+from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 from suite.userland import MANIFEST, parse_line
 
@@ -30,7 +31,8 @@ def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
         return final
     images = f"{machine.planned.directory}/images"
     machine.run(["mkdir", "-p", "-m", "700", "--", images])
-    size_bytes = _check_room(machine, images, image)
+    size_bytes = _size_bytes(machine, image)
+    check_room(machine, images, size_bytes, "the image")
     note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{images}/.arriving-{secrets.token_hex(6)}"
     with undone(machine, ["rm", "-r", "-f", "--", arriving]):
@@ -53,7 +55,7 @@ def push_packed(machine: Machine, image: Image, name: str, note: Callable[[str],
     final, stamp = f"{directory}/{name}", image.files[name]
     if machine.run(["stat", "--format=%s", "--", final], check=False).stdout.strip() == str(stamp.size_bytes):
         return
-    _check_free(machine, directory, stamp.size_bytes)
+    check_room(machine, directory, stamp.size_bytes, "the image")
     note(f"sending {name} to {machine.name}: {stamp.size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{directory}/.arriving-{secrets.token_hex(6)}"
     with undone(machine, ["rm", "-f", "--", arriving]):
@@ -76,21 +78,9 @@ def _digest(machine: Machine, tree: str) -> str:
     return machine.run(["sha256sum", "--", f"{tree}/{MANIFEST}"], check=False).stdout.partition(" ")[0]
 
 
-def _check_room(machine: Machine, directory: str, image: Image) -> int:
-    """Returns how much is needed, in bytes."""
-    told = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout
-    needed = int(told.split()[0])
-    _check_free(machine, directory, needed)
-    return needed
-
-
-def _check_free(machine: Machine, directory: str, needed: int) -> None:
-    free = int(machine.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
-    if free < needed * 1.05:
-        raise RequestError(
-            f"the image needs {needed / 1e9:.1f} GB in {directory} on {machine.name}, {free / 1e9:.1f} GB are free",
-            remedy="free some space there, or name another directory in the inventory",
-        )
+def _size_bytes(machine: Machine, image: Image) -> int:
+    """Of the image's tree, as it lies here."""
+    return int(machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout.split()[0])
 
 
 def _send(machine: Machine, source: str, target: str) -> None:

@@ -9,7 +9,7 @@ from provisioning.images.image import Image
 from provisioning.isa import capability
 from provisioning.lab.nat import rules_for
 from provisioning.layers.engines import ENGINES
-from provisioning.machines import virtual
+from provisioning.machines import data, virtual
 from provisioning.machines.machine import Machine, machine
 from provisioning.machines.places import Place, places
 from suite.errors import BenchError, RequestError
@@ -65,6 +65,13 @@ class Wanted:
     accelerator: str = "auto"
     network: str = "overlay"
     """Of containers."""
+    with_data: bool = False
+    """Whether there is a data set, which every machine holds."""
+
+    @property
+    def programs(self) -> dict[str, str]:
+        guests = {**virtual.PROGRAMS, **(data.PROGRAMS if self.with_data else {})}
+        return {**PROGRAMS, **(guests if self.guests else {})}
 
     @property
     def guests(self) -> bool:
@@ -83,7 +90,7 @@ def survey(
                 reached.append(stack.enter_context(machine(planned)))
             except BenchError as error:
                 raise RequestError(error.message, remedy=error.remedy) from error
-            _check_programs(reached[-1], {**PROGRAMS, **(virtual.PROGRAMS if wanted.guests else {})})
+            _check_programs(reached[-1], wanted.programs)
             if "container" in wanted.targets and wanted.network == "bridge":
                 rules_for(reached[-1])
             check(reached[-1])

@@ -10,7 +10,7 @@ import pytest
 from provisioning.images.pack import oci_archive
 from provisioning.layers.engines.archive import layers
 from provisioning.layers.engines.docker import Docker
-from provisioning.machines.data import check_data, directory_of
+from provisioning.machines.data import check_data, directory_of, prepare_disk, volume_on
 from provisioning.machines.passing import passing
 from provisioning.nodes import LocalNode
 from scenarios.worker import listing
@@ -49,6 +49,45 @@ def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path
         check_data(node, str(tmp_path / "there"), here, LISTER)
     with pytest.raises(RequestError, match=r"localhost does not hold the data set: .*nowhere: No such file"):
         check_data(node, str(tmp_path / "nowhere"), here, LISTER)
+
+
+def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, tmp_path: Path) -> None:
+    here, said = dataset(tmp_path / "here"), list[str]()
+    dataset(tmp_path / "there")
+    planned = InventoryNode(name="n1", host="n1", data=str(tmp_path / "there"), directory=str(tmp_path / "suite"))
+    with pytest.raises(MeasurementError, match=r"localhost has no disk of the data set: .*No such file"):
+        volume_on(node, planned, here)
+    prepare_disk(node, planned, here, said.append)
+    assert "packing the data set on localhost" in said[0]
+    volume = volume_on(node, planned, here)
+    assert volume.directory == tmp_path / "there"
+    assert volume.same_device
+    assert volume.disk
+    assert [volume.disk] == list((tmp_path / "suite/data-disks").iterdir()), "nothing else is left beside it"
+    held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volume.disk)]).stdout.strip()
+    assert held == "12345"
+    made = volume.disk.stat()
+    prepare_disk(node, planned, here, said.append)
+    assert len(said) == 1
+    assert volume.disk.stat() == made
+
+
+def test_a_disk_that_lies_elsewhere_than_the_data_set_is_known(fake_node: FAKE, tmp_path: Path) -> None:
+    found = volume_on(
+        fake_node({("stat",): Completed(0, "2049\n2065\n", "")}),
+        InventoryNode(name="n1", host="n1"),
+        dataset(tmp_path / "here"),
+    )
+    assert not found.same_device
+
+
+def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(fake_node: FAKE, tmp_path: Path) -> None:
+    node = fake_node({("test",): Completed(1, "", ""), ("df",): Completed(0, "Avail\n30000000\n", "")}, name="n1")
+    planned = InventoryNode(name="n1", host="n1", directory="/srv/virtbench")
+    told = r"the disk of the data set needs 0\.1 GB in /srv/virtbench/data-disks on n1, 0\.0 GB are free"
+    with pytest.raises(RequestError, match=told):
+        prepare_disk(node, planned, dataset(tmp_path / "here"), print)
+    assert [argv[0] for argv in node.ran] == ["test", "mkdir", "df"]
 
 
 def archive(tmp_path: Path) -> Path:
