@@ -18,10 +18,11 @@ from provisioning.layers.engines import ENGINES
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.machine import machine
 from provisioning.machines.push import push, push_packed
+from provisioning.volumes import DISKS
 from suite import userland
 from suite.cluster import Cluster, MachineSpec
 from suite.errors import MeasurementError, RequestError
-from suite.inventory import read_inventory
+from suite.inventory import DIRECTORY, read_inventory
 from tests.integration.fleet import Fleet, fleet
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 from tests.integration.test_run import SMALL, Running, bench, ours, records
@@ -73,7 +74,8 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
     image, before, links = require_image(), ours(), left_on(machines)
     here, there = folder(tmp_path / "here", 12), folder(tmp_path / "there", 12)
     inventory = str(machines.inventory(f'data = "{there}"'))
-    words = ("--inventory", inventory, "--data", f"imagefolder:{here}", "--target", "all", "--engine", "podman")
+    words = ("--inventory", inventory, "--data", f"imagefolder:{here}", "--engine", "podman")
+    words += ("--target", "bare-metal", "--target", "container")
     ended = bench("run", *TRAIN, *words, "--out", str(tmp_path / "run"))
     assert ended.returncode == 0, ended.stderr
     found = records(tmp_path / "run")
@@ -100,6 +102,27 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
     refused = bench("run", *TRAIN, *words)
     assert refused.returncode == 2
     assert f"n1 has another data set in {there}: 13 files" in refused.stderr
+
+
+@pytest.mark.timeout(600)
+def test_containers_in_guests_of_machines_have_the_data_set_as_a_disk(machines: Fleet, tmp_path: Path) -> None:
+    require("target", "container-vm")
+    image, before, links = require_image(), ours(), left_on(machines)
+    here, there = folder(tmp_path / "here", 12), folder(tmp_path / "there", 12)
+    words = ("--inventory", str(machines.inventory(f'data = "{there}"')), "--data", f"imagefolder:{here}")
+    words += ("--target", "container-vm", "--workers", "1", "--ps", "1")
+    ended = bench("run", *TRAIN, *words, "--out", str(tmp_path / "run"))
+    assert ended.returncode == 0, ended.stderr
+    (record,) = records(tmp_path / "run").values()
+    used = record.data_use
+    assert used
+    Path(DIRECTORY, DISKS, f"{used.sha256[:16]}.img").unlink()
+    assert (used.images, used.filesystem, used.device, used.page_cache_share) == (12, "ext4", "/dev/vdb", 0)
+    assert [rank.address for rank in record.ranks] == ["10.244.1.2", "10.244.2.2"]
+    assert [rank.node_address for rank in record.ranks] == ["10.245.1.2", "10.245.2.2"]
+    assert {rank.environment.userland_sha256 for rank in record.ranks} == {image.digest}
+    assert left_on(machines) == links
+    assert added_since(before) == {}
 
 
 def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
