@@ -166,33 +166,36 @@ def test_a_sleep_before_every_batch_and_a_slow_import_are_found_each_in_its_phas
     assert difference_s(explanation, "imports") >= 0.9 * SLOW_IMPORT_S
 
 
-def test_a_quota_of_a_quarter_is_found_in_computing_and_warned_of(tmp_path: Path) -> None:
+def test_a_quota_of_80_percent_is_found_in_computing_and_warned_of(tmp_path: Path) -> None:
     """One CPU, so that all that computes is held back; what is held back is known from the kernel's own counter.
 
-    It is three times what the job computes: beside that, what neighbours take from either trial is little.
+    It is run again when neighbours have made bare metal alone slow: that hides a part of what is held back.
     """
     envelope = Envelope(cpus=ENVELOPE.cpus[:1], memory_bytes=ENVELOPE.memory_bytes, threads=1)
 
     def throttle(node: WrappedNode) -> None:
         if (cgroups.ROOT / "cgroup.controllers").exists():
-            set_of_group(node, "cpu", "cpu.max", "25000 100000")
+            set_of_group(node, "cpu", "cpu.max", "80000 100000")
         else:
             set_of_group(node, "cpu", "cpu.cfs_period_us", "100000")
-            set_of_group(node, "cpu", "cpu.cfs_quota_us", "25000")
+            set_of_group(node, "cpu", "cpu.cfs_quota_us", "80000")
 
-    records = measured(tmp_path, throttle, envelope=envelope, px=96, steps=15)
-    (conditions,) = (record.conditions for record in records if record.target == "container")
-    held_s = conditions.throttled_s if conditions else None
-    assert held_s is not None
-    assert held_s > 5
-    explanation = injected(tmp_path)
-    # Every part in which the worker computes grows by what it computes, the interpreter's own end too.
-    computing_s = sum(difference_s(explanation, part) for part in COMPUTING)
-    elsewhere_s = explanation.whole.difference_s - difference_s(explanation, "opening") - computing_s
-    assert elsewhere_s <= 0.1 * held_s
-    assert computing_s > 0.25 * held_s
+    for number in range(TRIES):
+        place = tmp_path / str(number)
+        records = measured(place, throttle, envelope=envelope, px=96, steps=2 * STEPS)
+        (conditions,) = (record.conditions for record in records if record.target == "container")
+        held_s = conditions.throttled_s if conditions else None
+        assert held_s is not None
+        assert held_s > 0.5
+        explanation = injected(place)
+        # Every part in which the worker computes grows by what it computes, the interpreter's own end too.
+        computing_s = sum(difference_s(explanation, part) for part in COMPUTING)
+        if computing_s >= 0.9 * held_s:
+            break
+    assert computing_s >= 0.9 * held_s
+    assert explanation.whole.difference_s - difference_s(explanation, "opening") - computing_s <= 0.1 * held_s
     assert max(explanation.parts, key=lambda part: part.difference_s).name == "compute"
-    kinds = [type(warning).__name__ for warning in compare(load([tmp_path])).warnings]
+    kinds = [type(warning).__name__ for warning in compare(load([place])).warnings]
     assert "Throttled" in kinds
 
 
