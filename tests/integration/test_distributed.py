@@ -42,7 +42,13 @@ def namespaces() -> list[str]:
 
 
 def run_cluster(
-    place: Path, target: str, disturb: Disturb, *, steps: int = 100, network: ContainerNetwork = "overlay"
+    place: Path,
+    target: str,
+    disturb: Disturb,
+    *,
+    steps: int = 100,
+    network: ContainerNetwork = "overlay",
+    comm_timeout_s: int = 10,
 ) -> TrialRecord:
     """One trial of a server and two workers; ``disturb`` is called with the opened instances, in another thread."""
     require_root()
@@ -54,7 +60,7 @@ def run_cluster(
         servers=1,
         network=network,
         lab=LabSpec(nodes=3, rate="1gbit"),
-        comm_timeout_s=10,
+        comm_timeout_s=comm_timeout_s,
     )
     plan = Plan(
         scenario="distributed",
@@ -63,7 +69,7 @@ def run_cluster(
         profile="smoke",
         workloads={"resnet50": Workload(batch=2, image_px=32, warmup_steps=1, steps=steps)},
         envelope=Envelope(cpus=CPUS, memory_bytes=3 * GIB, threads=len(CPUS)),
-        trial_timeout_s=180,
+        trial_timeout_s=400,
         cluster=cluster,
         options=choices.options(),
     )
@@ -102,10 +108,10 @@ def workers() -> list[psutil.Process]:
 
 
 def when_all_train(act: Callable[[], None]) -> Disturb:
-    """Do it some seconds after the three ranks are there and have found each other."""
+    """Do it when the three ranks are there and have found each other."""
 
     def disturb(_instances: Sequence[Instance]) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             if sum(_connections(process) >= 2 for process in _alive(workers())) >= 3:
                 act()
@@ -124,6 +130,14 @@ def _connections(process: psutil.Process) -> int:
     return sum(line.split()[3] == "01" for line in lines)
 
 
+def wait_for_the_end() -> None:
+    """Of the job; what the kernel has counted of it is there until the instances are closed."""
+    deadline, started = time.monotonic() + 240, False
+    while time.monotonic() < deadline and not (started and not workers()):
+        started = started or bool(workers())
+        time.sleep(0.2)
+
+
 def _alive(found: list[psutil.Process]) -> Iterator[psutil.Process]:
     for process in found:
         if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
@@ -134,17 +148,12 @@ def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_p
     seen: dict[int, int] = {}
 
     def watch(instances: Sequence[Instance]) -> None:
-        """What VXLAN has carried, as the kernel counts it, from the first worker's start to the last one's end."""
-        node = lab_node(instances[1])
-        deadline = time.monotonic() + 180
-        started = False
-        while time.monotonic() < deadline and not (started and not workers()):
-            started = started or bool(workers())
-            told = node.run(["ip", "-json", "-statistics", "link", "show", "dev", "flannel.1"])
-            seen[0] = json.loads(told.stdout)[0]["stats64"]["tx"]["bytes"]
-            time.sleep(0.2)
+        """What VXLAN has carried, as the kernel counts it."""
+        wait_for_the_end()
+        told = lab_node(instances[1]).run(["ip", "-json", "-statistics", "link", "show", "dev", "flannel.1"])
+        seen[0] = json.loads(told.stdout)[0]["stats64"]["tx"]["bytes"]
 
-    record = run_cluster(tmp_path, "container", watch, steps=2)
+    record = run_cluster(tmp_path, "container", watch, steps=2, comm_timeout_s=60)
     assert record.outcome.status == "ok", record.outcome
     assert [(rank.rank, rank.role) for rank in record.ranks] == [(0, "server"), (1, "worker"), (2, "worker")]
     assert [rank.address for rank in record.ranks] == ["10.244.1.2", "10.244.2.2", "10.244.3.2"]
@@ -182,16 +191,13 @@ def test_the_bridge_is_translated_at_both_ends_and_carries_no_vxlan(tmp_path: Pa
         (switch,) = [name for name in namespaces() if name.endswith("-sw")]
         on_switch, node = ["nsenter", f"--net=/run/netns/{switch}", "--"], lab_node(instances[1])
         subprocess.run([*on_switch, "nft", SWITCH_RULES], check=True)
-        deadline, started = time.monotonic() + 180, False
-        while time.monotonic() < deadline and not (started and not workers()):
-            started = started or bool(workers())
-            listed = [*on_switch, "nft", "-j", "list", "table", "bridge", "watch"]
-            told = subprocess.run(listed, check=True, capture_output=True, text=True)
-            counted["switch"] = counters(told.stdout, "bytes")
-            counted["node"] = counters(node.run(["nft", "-j", "list", "table", "ip", "virtbench"]).stdout, "packets")
-            time.sleep(0.2)
+        wait_for_the_end()
+        listed = [*on_switch, "nft", "-j", "list", "table", "bridge", "watch"]
+        told = subprocess.run(listed, check=True, capture_output=True, text=True)
+        counted["switch"] = counters(told.stdout, "bytes")
+        counted["node"] = counters(node.run(["nft", "-j", "list", "table", "ip", "virtbench"]).stdout, "packets")
 
-    record = run_cluster(tmp_path, "container", watch, steps=1, network="bridge")
+    record = run_cluster(tmp_path, "container", watch, steps=1, network="bridge", comm_timeout_s=60)
     assert record.outcome.status == "ok", record.outcome
     assert [rank.address for rank in record.ranks] == ["172.30.1.2", "172.30.2.2", "172.30.3.2"]
     assert [rank.node_address for rank in record.ranks] == ["10.99.0.1", "10.99.0.2", "10.99.0.3"]

@@ -56,7 +56,7 @@ def run_shared(
         profile="smoke",
         workloads={"alexnet": ENDLESS if disturb else TINY},
         envelope=Envelope(cpus=ENVELOPE.cpus, memory_bytes=2 * GIB, threads=2),
-        trial_timeout_s=120,
+        trial_timeout_s=300,
         sharing=Sharing(aggressors=aggressors, workloads={"alexnet": TINY}),
         scratch_bytes={"alexnet": room} if room else {},
         options=choices.options(),
@@ -126,7 +126,7 @@ def test_the_records_prove_that_every_aggressor_enclosed_the_victim(tmp_path: Pa
 @pytest.mark.parametrize("target", ["bare-metal", "container"])
 def test_an_aggressor_that_is_killed_gives_a_failed_trial_with_the_reason(tmp_path: Path, target: str) -> None:
     def kill() -> None:
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             if working(aggressor=False) and (found := working(aggressor=True)):
                 for process in found:
