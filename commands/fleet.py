@@ -80,8 +80,14 @@ def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: i
     _check(options, len(inventory.nodes), workers, servers)
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[: workers + servers]})
     targets = options["targets"]
-    chosen = (options[name] for name in ("engine", "accel", "network"))
-    wanted = Wanted(targets, image_of(options), *chosen, with_data=dataset is not None)
+    wanted = Wanted(
+        targets,
+        image_of(options),
+        options["engine"],
+        options["accel"],
+        options["network"],
+        with_data=dataset is not None,
+    )
     found = survey(inventory, wanted, _data_check(dataset, note), note)
     for each in found.machines:
         note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")

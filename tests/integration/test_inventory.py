@@ -72,8 +72,8 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
     here, there = folder(tmp_path / "here", 12), folder(tmp_path / "there", 12)
     inventory = str(machines.inventory(f'data = "{there}"'))
     words = ("--inventory", inventory, "--data", f"imagefolder:{here}", "--engine", "podman")
-    words += ("--target", "bare-metal", "--target", "container")
-    ended = bench("run", *TRAIN, *words, "--out", str(tmp_path / "run"))
+    targets = ("--target", "bare-metal", "--target", "container")
+    ended = bench("run", *TRAIN, *words, *targets, "--out", str(tmp_path / "run"))
     assert ended.returncode == 0, ended.stderr
     found = records(tmp_path / "run")
     assert set(found) == {"bare-metal", "container"}
@@ -96,7 +96,7 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
     assert left_on(machines) == links
     assert added_since(before) == {}
     (there / "class-00/more.jpg").write_bytes(b"more")
-    refused = bench("run", *TRAIN, *words)
+    refused = bench("run", *TRAIN, *words, *targets)
     assert refused.returncode == 2
     assert f"n1 has another data set in {there}: 13 files" in refused.stderr
 
@@ -107,8 +107,8 @@ def test_containers_in_guests_of_machines_have_the_data_set_as_a_disk(machines: 
     image, before, links = require_image(), ours(), left_on(machines)
     here, there = folder(tmp_path / "here", 12), folder(tmp_path / "there", 12)
     words = ("--inventory", str(machines.inventory(f'data = "{there}"')), "--data", f"imagefolder:{here}")
-    words += ("--target", "container-vm", "--workers", "1", "--ps", "1")
-    ended = bench("run", *TRAIN, *words, "--out", str(tmp_path / "run"))
+    one_each = ("--target", "container-vm", "--workers", "1", "--ps", "1")
+    ended = bench("run", *TRAIN, *words, *one_each, "--out", str(tmp_path / "run"))
     assert ended.returncode == 0, ended.stderr
     (record,) = records(tmp_path / "run").values()
     used = record.data_use
