@@ -11,7 +11,7 @@ from suite.datasets import Dataset
 from suite.envelope import Envelope, parse_bytes, plan_envelope
 from suite.errors import RequestError
 from suite.inventory import Inventory, read_inventory
-from suite.plan import CPU_CAPABILITIES, VMS, CpuCapability
+from suite.plan import VMS, CpuCapability
 from suite.profiles import get_profile
 
 if TYPE_CHECKING:
@@ -58,15 +58,13 @@ class Fleet:
             comm_timeout_s=comm_timeout_s(options, self.targets, self.survey.accelerator),
         )
 
-    def capability(self, note: Note) -> CpuCapability | None:
-        """What all must be capped to, so that nothing uses more than another has; None where all have the same."""
+    def capability(self, note: Note, *, always: bool) -> CpuCapability | None:
+        """As ``isa.shared``, of the machines and of their guests."""
+        from provisioning.isa import lowest_of
+
         levels = {found.capability for found in self.survey.machines if not VMS.issuperset(self.targets)}
         levels |= {found.guest_capability for found in self.survey.machines if found.guest_capability}
-        if len(levels) == 1:
-            return None
-        lowest = min(levels, key=CPU_CAPABILITIES.index)
-        note(f"all is capped to the vector instructions that all have: {lowest} (--isa native leaves them)")
-        return lowest
+        return lowest_of(levels, note, always=always)
 
 
 def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: int, note: Note) -> Fleet | None:

@@ -149,6 +149,7 @@ def plan_of(
     if cluster:
         check_instances(cluster, envelope, note)
     name, dataset = data
+    capability = _capability(options, choices, targets, envelope, note)
     plan = Plan(
         scenario=options["scenario"],
         targets=targets,
@@ -161,9 +162,9 @@ def plan_of(
         workloads=_workloads(options, profile),
         envelope=envelope,
         trial_timeout_s=options["trial_timeout"] or profile.trial_timeout_s,
-        cpu_capability=_capability(options, choices, targets, envelope, note),
+        cpu_capability=capability,
         aa=options["aa"],
-        ablations=ablations_of(options, targets, choices, note),
+        ablations=ablations_of(options, targets, choices, capability, note),
         warmup_blocks=_warmup_blocks(options),
         dataset=dataset,
         page_cache=(options["cache"] or "cold") if dataset else None,
@@ -193,9 +194,10 @@ def _capability(
 
     if options["isa"] != "shared":
         return None
+    switched = "isa" in options["ablations"]
     if fleet := fleet_in(options):
-        return fleet.capability(note)
-    return isa.shared(targets, choices.image, choices.accelerator, envelope, note)
+        return fleet.capability(note, always=switched)
+    return isa.shared(targets, choices.image, choices.accelerator, envelope, note, always=switched)
 
 
 def _envelope(options: Options, profile: Profile, instances: int) -> Envelope:

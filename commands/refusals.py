@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from suite.envelope import GIB
 from suite.errors import RequestError
-from suite.plan import BASELINE, Plan
+from suite.plan import BASELINE, CpuCapability, Plan, lower
 
 if TYPE_CHECKING:
     from provisioning.targets import Choices
@@ -67,7 +67,9 @@ def check_data(plan: Plan, devices: int) -> None:
         )
 
 
-def ablations_of(options: Options, targets: tuple[str, ...], choices: "Choices", note: Note) -> tuple[str, ...]:
+def ablations_of(
+    options: Options, targets: tuple[str, ...], choices: "Choices", capability: CpuCapability | None, note: Note
+) -> tuple[str, ...]:
     """What is switched. A switch that was named is refused if it would switch nothing; of ``all`` it is left out."""
     from provisioning.targets import refuse_ablation
     from suite import ablations
@@ -77,6 +79,8 @@ def ablations_of(options: Options, targets: tuple[str, ...], choices: "Choices",
         try:
             ablations.check((name,), targets)
             refuse_ablation(name, choices, options["recipe"], options["scenario"])
+            if name == "isa":
+                lower(capability)
             kept.append(name)
         except RequestError as error:
             if set(options["ablations"]) != set(ablations.ABLATIONS):

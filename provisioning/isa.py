@@ -6,7 +6,7 @@ and a comparison would then measure that choice. The levels are those between wh
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from provisioning.accelerator import Accelerator
@@ -31,19 +31,33 @@ def capability(cpuinfo: str) -> CpuCapability:
 
 
 def shared(
-    targets: Sequence[str], image: Image, accelerator: Accelerator, envelope: Envelope, note: Callable[[str], None]
+    targets: Sequence[str],
+    image: Image,
+    accelerator: Accelerator,
+    envelope: Envelope,
+    note: Callable[[str], None],
+    *,
+    always: bool,
 ) -> CpuCapability | None:
-    """What the jobs must be capped to, so that no target uses more than another has; None where all have the same.
+    """What the jobs must be capped to, so that no target uses more than another has.
 
-    Raises MeasurementError when a guest must be asked and does not start.
+    None where all have the same; with ``always`` that level, of which a switch goes down. Raises MeasurementError when
+    a guest must be asked and does not start.
     """
     guests = VMS.intersection(targets)
-    if not guests or guests == set(targets):
+    if not always and (not guests or guests == set(targets)):
         return None
-    levels = {capability(CPUINFO.read_text()), _of_guests(image, accelerator, envelope, note)}
-    if len(levels) == 1:
-        return None
+    levels = {capability(CPUINFO.read_text())} if guests != set(targets) else set()
+    if guests:
+        levels.add(_of_guests(image, accelerator, envelope, note))
+    return lowest_of(levels, note, always=always)
+
+
+def lowest_of(levels: Collection[CpuCapability], note: Callable[[str], None], *, always: bool) -> CpuCapability | None:
+    """Of what several places have; None where it is the same, unless it is wanted ``always``."""
     lowest = min(levels, key=CPU_CAPABILITIES.index)
+    if len(levels) == 1:
+        return lowest if always else None
     note(f"every target is capped to the vector instructions that all have: {lowest} (--isa native leaves them)")
     return lowest
 

@@ -162,7 +162,7 @@ class Plan(BaseModel):
             workload=self.workloads.get(model),
             envelope=self.envelope,
             trial_timeout_s=self.trial_timeout_s,
-            cpu_capability=_lower(self.cpu_capability) if ablation == "isa" else self.cpu_capability,
+            cpu_capability=lower(self.cpu_capability) if ablation == "isa" else self.cpu_capability,
             dataset=self.dataset,
             page_cache=self.page_cache,
             cluster=self.cluster,
@@ -178,7 +178,7 @@ class Plan(BaseModel):
         return instances_of(self.cluster, self.envelope) if self.cluster else ()
 
 
-def _lower(capability: CpuCapability | None) -> CpuCapability:
+def lower(capability: CpuCapability | None) -> CpuCapability:
     """The next lower level. Raises RequestError where there is none, or where none is known."""
     if capability in (None, CPU_CAPABILITIES[0]):
         known = "not capped" if capability is None else f"already {capability}"

@@ -95,7 +95,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr("provisioning.doctor.examine", made.examine)
     monkeypatch.setattr("provisioning.images.image.current", lambda _variant: image)
     monkeypatch.setattr("provisioning.accelerator.choose", lambda _requested: ("tcg", "asked for"))
-    monkeypatch.setattr("provisioning.isa.shared", lambda *_: "avx2")
+    monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
     monkeypatch.setattr("provisioning.targets.prepare", lambda *_: None)
     monkeypatch.setattr("provisioning.targets.open_target", lambda trial, _choices: made.targets.opened(trial))
     monkeypatch.setattr("scenarios.registry.get_scenario", lambda _name: lambda **_: made.scenario)

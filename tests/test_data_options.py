@@ -14,7 +14,7 @@ from suite.ablations import ABLATIONS
 from suite.datasets import Dataset
 from suite.envelope import GIB, Envelope
 from suite.errors import RequestError
-from suite.plan import Plan
+from suite.plan import CpuCapability, Plan
 from suite.profiles import Workload
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
@@ -33,17 +33,28 @@ def options(*ablations: str, scenario: str = "real") -> dict[str, Any]:
 
 def test_of_all_switches_those_that_would_switch_nothing_are_left_out_and_named(choices: Choices) -> None:
     notes: list[str] = []
-    kept = ablations_of(options(*ABLATIONS), ("container",), choices, notes.append)
+    kept = ablations_of(options(*ABLATIONS), ("container",), choices, "avx2", notes.append)
     assert {"seccomp", "rootfs", "data-layer"} <= set(kept)
     assert not {"disk-cache", "virtiofs"} & set(kept)
     assert {note.split(":")[1].split()[1] for note in notes} >= {"disk-cache", "virtiofs"}
+
+
+@pytest.mark.parametrize(("capability", "known"), [(None, "not capped"), ("default", "already default")])
+def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refused_alone(
+    capability: CpuCapability | None, known: str, choices: Choices
+) -> None:
+    notes: list[str] = []
+    assert "isa" not in ablations_of(options(*ABLATIONS), ("container",), choices, capability, notes.append)
+    assert f"left out: --ablate isa: the vector instructions are {known}" in notes
+    with pytest.raises(RequestError, match=known):
+        ablations_of(options("isa"), ("container",), choices, capability, print)
 
 
 @pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
 def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, choices: Choices) -> None:
     targets = ABLATIONS[name].targets
     with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
-        ablations_of(options(name, scenario="synthetic"), targets, choices, print)
+        ablations_of(options(name, scenario="synthetic"), targets, choices, "avx2", print)
 
 
 def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:

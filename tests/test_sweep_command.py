@@ -154,7 +154,7 @@ def test_a_changed_plan_goes_on_with_the_records_that_stay_valid(bench: Bench, t
 
 def test_another_machine_under_the_same_names_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench("sweep", "run", "night.toml").exit_code == 0
-    monkeypatch.setattr("provisioning.isa.shared", lambda *_: "default")
+    monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "default")
     result = bench("sweep", "run", "night.toml")
     assert result.exit_code == 2
     assert "holds a run of another plan: cpu_capability differ" in result.stderr

@@ -39,7 +39,7 @@ def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
     targets: tuple[str, ...], image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isa, "_of_guests", _asked)
-    assert isa.shared(targets, image, "tcg", ENVELOPE, _asked) is None
+    assert isa.shared(targets, image, "tcg", ENVELOPE, _asked, always=False) is None
 
 
 def test_a_host_is_capped_to_its_guest_and_it_is_told(
@@ -48,7 +48,7 @@ def test_a_host_is_capped_to_its_guest_and_it_is_told(
     host_cpu(AVX512)
     monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx2")
     said: list[str] = []
-    assert isa.shared(("bare-metal", "vm"), image, "tcg", ENVELOPE, said.append) == "avx2"
+    assert isa.shared(("bare-metal", "vm"), image, "tcg", ENVELOPE, said.append, always=False) == "avx2"
     assert "avx2" in said[0]
 
 
@@ -57,7 +57,23 @@ def test_a_guest_with_all_that_its_host_has_needs_no_cap(
 ) -> None:
     host_cpu(AVX512)
     monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx512")
-    assert isa.shared(("bare-metal", "vm"), image, "kvm", ENVELOPE, _asked) is None
+    assert isa.shared(("bare-metal", "vm"), image, "kvm", ENVELOPE, _asked, always=False) is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "level"),
+    [(("bare-metal", "container"), "avx512"), (("vm",), "avx2"), (("bare-metal", "container-vm"), "avx2")],
+)
+def test_what_is_to_be_lowered_is_known_of_targets_of_one_kind_too(
+    targets: tuple[str, ...],
+    level: str,
+    image: Image,
+    monkeypatch: pytest.MonkeyPatch,
+    host_cpu: Callable[[str], None],
+) -> None:
+    host_cpu(AVX512)
+    monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx2")
+    assert isa.shared(targets, image, "tcg", ENVELOPE, lambda _: None, always=True) == level
 
 
 @pytest.fixture
