@@ -16,9 +16,11 @@ from provisioning.images.image import Image, stamp
 from provisioning.images.pack import oci_archive
 from provisioning.layers.engines import ENGINES
 from provisioning.layers.vm import VmLayer
+from provisioning.machines.data import prepare_disk
 from provisioning.machines.machine import machine
 from provisioning.machines.push import push, push_packed
-from provisioning.volumes import DISKS
+from provisioning.volumes import DISKS, MOUNT, disk_name
+from scenarios.datasets.resolve import resolve
 from suite import userland
 from suite.cluster import Cluster, MachineSpec
 from suite.errors import MeasurementError, RequestError
@@ -101,27 +103,6 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
     assert f"n1 has another data set in {there}: 13 files" in refused.stderr
 
 
-@pytest.mark.timeout(600)
-def test_containers_in_guests_of_machines_have_the_data_set_as_a_disk(machines: Fleet, tmp_path: Path) -> None:
-    require("target", "container-vm")
-    image, before, links = require_image(), ours(), left_on(machines)
-    here, there = folder(tmp_path / "here", 12), folder(tmp_path / "there", 12)
-    words = ("--inventory", str(machines.inventory(f'data = "{there}"')), "--data", f"imagefolder:{here}")
-    one_each = ("--target", "container-vm", "--workers", "1", "--ps", "1")
-    ended = bench("run", *TRAIN, *words, *one_each, "--out", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    (record,) = records(tmp_path / "run").values()
-    used = record.data_use
-    assert used
-    Path(DIRECTORY, DISKS, f"{used.sha256[:16]}.img").unlink()
-    assert (used.images, used.filesystem, used.device, used.page_cache_share) == (12, "ext4", "/dev/vdb", 0)
-    assert [rank.address for rank in record.ranks] == ["10.244.1.2", "10.244.2.2"]
-    assert [rank.node_address for rank in record.ranks] == ["10.245.1.2", "10.245.2.2"]
-    assert {rank.environment.userland_sha256 for rank in record.ranks} == {image.digest}
-    assert left_on(machines) == links
-    assert added_since(before) == {}
-
-
 def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
     place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
     (tmp_path / "tree").mkdir()
@@ -141,9 +122,13 @@ def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_guests_of_two_machines_reach_each_other_by_their_machines(machines: Fleet) -> None:
+def test_guests_of_two_machines_reach_each_other_and_have_the_data_set_as_a_disk(
+    machines: Fleet, tmp_path: Path
+) -> None:
     require("target", "vm")
     image = require_image()
+    _, dataset = resolve(f"imagefolder:{folder(tmp_path / 'here', 12)}", tmp_path)
+    disk = Path(DIRECTORY, DISKS, disk_name(dataset))
     machines.lab.machine.run(machines.machines[0].argv(["iptables", "-P", "FORWARD", "DROP"]), check=False)
     links = left_on(machines)
     specs = [
@@ -153,21 +138,26 @@ def test_guests_of_two_machines_reach_each_other_by_their_machines(machines: Fle
     cluster = Cluster(
         strategy="parameter-server", workers=1, servers=1, network="overlay", machines=tuple(specs), guests="routed"
     )
-    inventory = read_inventory(machines.inventory())
+    inventory = read_inventory(machines.inventory(f'data = "{folder(tmp_path / "there", 12)}"'))
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[:2]})
     stacks = [[VmLayer(image, "tcg", ENVELOPE)], [VmLayer(image, "tcg", ENVELOPE)]]
     with ExitStack() as stack:
+        stack.callback(disk.unlink)
         for planned in inventory.nodes:
             with machine(planned) as reached:
                 push(reached, image, print)
                 push_packed(reached, image, "disk.img", print)
-        instances = stack.enter_context(open_machines(cluster, inventory, stacks, image, None))
+                prepare_disk(reached, planned, dataset, print)
+        instances = stack.enter_context(open_machines(cluster, inventory, stacks, image, dataset))
         assert [each.address for each in instances] == ["10.245.1.2", "10.245.2.2"]
         assert [[link.source_address for link in each.links] for each in instances] == [["10.245.1.2"], ["10.245.2.2"]]
         first = instances[0].node
         assert first.name == "n1/vm"
         assert first.run(["uname", "-r"]).stdout.strip() != os.uname().release
         assert "via 10.245.1.1" in first.run(["ip", "route", "get", "10.245.2.2"]).stdout
+        for each in instances:
+            assert f"/dev/vdb {MOUNT} ext4 ro" in each.node.run(["cat", "/proc/mounts"]).stdout
+            assert len(each.node.run(["find", MOUNT, "-type", "f"]).stdout.splitlines()) == dataset.images == 12
     assert left_on(machines) == links
 
 
