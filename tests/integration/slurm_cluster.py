@@ -108,11 +108,20 @@ class Slurm:
 
     def fell_node(self, name: str) -> None:
         """As when the power fails: the daemon, what manages its jobs, and the jobs, all at once and without a word."""
-        jobs = self.of_jobs(name)
-        managers = [parent for process in jobs for parent in process.parents() if parent.name() == "slurmstepd"]
+        managers = list(_managers(self.of_jobs(name)))
         self.daemons[name].kill()
-        _kill([*managers, *jobs])
+        _kill(managers)
+        while jobs := self.of_jobs(name):  # they may have begun others meanwhile
+            _kill(jobs)
         self.daemons[name].wait()
+
+    def restore(self) -> None:
+        """No job and idle nodes, whatever a test that failed has left."""
+        self.run("scancel", "--user=root")
+        for name in NODES:
+            if self.daemons[name].poll() is not None:
+                self.start_node(name)
+        self.wait_until_idle()
 
     def kill_jobs(self, name: str) -> None:
         """The processes of the jobs of one node; those that manage them see it."""
@@ -131,6 +140,12 @@ class Slurm:
 
     def said(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in self.place.glob("*.log"))
+
+
+def _managers(jobs: Sequence[psutil.Process]) -> Iterator[psutil.Process]:
+    for process in jobs:
+        with suppress(psutil.Error):
+            yield from (parent for parent in process.parents() if parent.name() == "slurmstepd")
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:

@@ -35,6 +35,8 @@ SLOW_BYTES_PER_S = 5_000_000
 STEPS = {"bare-metal": 2, "vm": 1}
 FILE_BYTES = 8 << 20
 """One takes 1.7 s from the slow disk."""
+TRIES = 3
+"""Of warm trials: a kernel that is short of memory, or gives it back early, has the job read its programs again."""
 COMMENT = b"\xff\xfe\xff\xff" + random.Random(0).randbytes(65533)
 """A segment of a JPEG file that decoders skip: files become large without becoming slow to decode. Not of zeros, of
 which a packed file system keeps holes that nobody reads."""
@@ -159,23 +161,39 @@ def test_cold_trials_read_from_the_device_and_warm_ones_do_not(tmp_path: Path) -
     require("engine", "podman")
     made = bench("data", "make", "--images", "200", "--out", str(tmp_path / "set"), "--json")
     assert made.returncode == 0, made.stderr
-    found: dict[tuple[str, str], TrialRecord] = {}
-    for cache in ("cold", "warm"):
-        out = tmp_path / cache
-        words = ["run", "--scenario", "real", "--data", f"generated:{tmp_path / 'set'}", "--cache", cache, *SMALL]
-        words += ["--ablate", "data-layer"] if cache == "cold" else []
-        ended = bench(
-            *words, "--engine", "podman", "--target", "bare-metal", "--target", "container", "--out", str(out)
-        )
+
+    def trained(cache: str, out: Path, *more: str) -> dict[str, TrialRecord]:
+        words = [
+            "run",
+            "--scenario",
+            "real",
+            "--data",
+            f"generated:{tmp_path / 'set'}",
+            "--cache",
+            cache,
+            *SMALL,
+            *more,
+        ]
+        words += ["--engine", "podman", "--target", "bare-metal", "--target", "container", "--out", str(out)]
+        ended = bench(*words)
         assert ended.returncode == 0, ended.stderr
-        found |= {(target, cache): record for target, record in records(out).items()}
-    sha256 = {record.data_use.sha256 for record in found.values() if record.data_use}
-    assert sha256 == {json.loads(made.stdout)["sha256"]}
-    for (_, cache), record in found.items():
-        assert record.page_cache == cache
+        found = records(out)
+        assert {record.data_use.sha256 for record in found.values() if record.data_use} == {sha256}
+        assert {record.page_cache for record in found.values()} == {cache}
+        return found
+
+    sha256 = json.loads(made.stdout)["sha256"]
+    cold = trained("cold", tmp_path / "cold", "--ablate", "data-layer")
+    for record in cold.values():
         check_reads(record)
-    assert filesystem(found["container", "cold"]) == filesystem(found["bare-metal", "cold"])
-    assert filesystem(found["container+data-layer", "cold"]) == "overlay"
+    assert filesystem(cold["container"]) == filesystem(cold["bare-metal"])
+    assert filesystem(cold["container+data-layer"]) == "overlay"
+    for number in range(TRIES):
+        warm = trained("warm", tmp_path / f"warm-{number}")
+        if all(read_bytes(record) < size_bytes(record) for record in warm.values()):
+            break
+    for record in warm.values():
+        check_reads(record)
     assert ours() == NOTHING
 
 
@@ -228,21 +246,32 @@ def filesystem(record: TrialRecord) -> str | None:
 
 
 def check_reads(record: TrialRecord) -> None:
-    use, resources = record.data_use, record.resources
+    use = record.data_use
     assert use is not None
-    assert resources is not None
-    assert resources.worker is not None
-    assert resources.worker.disk_read_bytes is not None
     assert use.images_read >= 2 * 2
     assert use.damaged == 0
     if record.page_cache == "cold":
         assert use.page_cache_share == pytest.approx(0, abs=0.01)
-        assert resources.worker.disk_read_bytes >= use.bytes_read
+        assert read_bytes(record) >= use.bytes_read
     else:
         assert use.page_cache_share is not None
         assert use.page_cache_share > 0.95
         # The job reads its programs too; what is left of the device's share is below the data set's.
-        assert resources.worker.disk_read_bytes < use.size_bytes
+        assert read_bytes(record) < size_bytes(record)
+
+
+def read_bytes(record: TrialRecord) -> int:
+    """What the job has read of devices."""
+    assert record.resources
+    assert record.resources.worker
+    assert record.resources.worker.disk_read_bytes is not None
+    return record.resources.worker.disk_read_bytes
+
+
+def size_bytes(record: TrialRecord) -> int:
+    """Of its data set."""
+    assert record.data_use
+    return record.data_use.size_bytes
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,19 @@ SMOKE = REPOSITORY / "plans/smoke.toml"
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[Slurm]:
+def cluster() -> Iterator[Slurm]:
     require_root()
     require_image()
     require("target", "container")
     # Not below pytest's own directory: a socket's path has 108 bytes at most.
     with slurm_cluster(Path(tempfile.mkdtemp(prefix="vb-slurm-", dir="/var/tmp"))) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def slurm(cluster: Slurm) -> Iterator[Slurm]:
+    yield cluster
+    cluster.restore()
 
 
 def engine(**keys: object) -> str:
