@@ -8,7 +8,7 @@ from commands.sweeping import decisions_of
 from suite.equality import POOL
 from suite.errors import RequestError
 from suite.plan import Plan
-from suite.store import stored_plan
+from suite.store import PLAN, stored_plan
 from suite.sweep.cells import cells_of
 from suite.sweep.enough import ENOUGH, decide, decided
 from suite.sweep.estimate import durations_below, total
@@ -76,7 +76,7 @@ def files_of(directory: Path, block: int) -> list[Path]:
     names = [f"*-b{block:03d}.*json", *(["*-w[0-9][0-9][0-9].*json"] if block == 0 else [])]
     of_the_block = (path for name in names for path in directory.glob(f"*/*/{name}"))
     whole = (directory / name for name in ("sweep.json", POOL, ENOUGH))
-    return [path for path in (*whole, *directory.glob("*/plan.json"), *of_the_block) if path.is_file()]
+    return [path for path in (*whole, *directory.glob(f"*/{PLAN}"), *of_the_block) if path.is_file()]
 
 
 def estimate_s(request: "SweepRequest") -> float | None:

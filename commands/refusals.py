@@ -56,10 +56,13 @@ def check_data(plan: Plan, devices: int) -> None:
                 f"the data set has {plan.dataset.images} images, and one step of {model} takes {wanted}",
                 remedy=f"give --batch {max(1, plan.dataset.images // devices)} or less, or a larger data set",
             )
-    places = [place for trial in plan.trials() for place in trial.instances or [trial]]
+    if plan.page_cache != "warm":
+        return
+    # Every block has the same instances.
+    places = [place for trial in plan.trials_of(0) for place in trial.instances or [trial]]
     memory_bytes = min(place.envelope.memory_bytes for place in places)
     most_bytes = MOST_OF_MEMORY * memory_bytes
-    if plan.page_cache == "warm" and plan.dataset.size_bytes > most_bytes:
+    if plan.dataset.size_bytes > most_bytes:
         raise RequestError(
             f"the data set of {plan.dataset.size_bytes / GIB:.2f} GiB cannot be kept in the page cache: of the "
             f"{memory_bytes / GIB:.2f} GiB of memory of an instance {most_bytes / GIB:.2f} GiB are left to it",

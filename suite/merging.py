@@ -21,7 +21,6 @@ from suite.store import ATTEMPTS, PLAN, TRIALS, Run, plan_differences, stored_pl
 
 GROWING = ("blocks", "warmup_blocks")
 """Of a plan: every record stays part of it when there are more; one machine may have run the warm-up blocks for all."""
-"""Where a sweep keeps the failed records of trials that were tried again."""
 
 
 class _Outcome(BaseModel):

@@ -19,7 +19,9 @@ from suite.plan import Plan
 from suite.records import TrialRecord
 
 RESULTS = Path("results")
-PLAN, TRIALS, ATTEMPTS = "plan.json", "trials", "attempts"
+PLAN, TRIALS = "plan.json", "trials"
+ATTEMPTS = "attempts"
+"""Where a sweep keeps the failed records of trials that were tried again."""
 
 
 class StoreError(BenchError):

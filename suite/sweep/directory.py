@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.errors import RequestError
 from suite.records import TrialRecord
-from suite.store import PLAN, RESULTS, StoreError, write_atomic
+from suite.store import PLAN, RESULTS, TRIALS, StoreError, write_atomic
 from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep
@@ -165,7 +165,7 @@ def runs_below(directory: Path) -> list[Path]:
     accepted = SweepDirectory(directory).accepted() if (directory / "sweep.json").is_file() else None
     if accepted is None:
         return [directory]
-    return [directory / name for name in accepted.cells if (directory / name / "trials").is_dir()] or [directory]
+    return [directory / name for name in accepted.cells if (directory / name / TRIALS).is_dir()] or [directory]
 
 
 def _change(key: str, old: object, new: object) -> str:

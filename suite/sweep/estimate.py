@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.plan import VMS, Plan, Trial
+from suite.store import TRIALS
 
 MOST_RECORDS = 5000
 """Of the newest directories: what was measured long ago says no more, and an estimate is to be there at once."""
@@ -52,7 +53,7 @@ def durations_below(directory: Path) -> Durations:
 
 def raw_records(run: Path) -> Iterator[dict[str, Any]]:
     """The records of a run as their JSON has them; what is none is left out."""
-    for path in sorted((run / "trials").glob("*.json")):
+    for path in sorted((run / TRIALS).glob("*.json")):
         try:
             record = json.loads(path.read_bytes())
         except (OSError, ValueError):
@@ -63,8 +64,8 @@ def raw_records(run: Path) -> Iterator[dict[str, Any]]:
 
 def _records(directory: Path) -> Iterator[dict[str, Any]]:
     runs = [directory, *directory.glob("*"), *directory.glob("*/*")]
-    begun = [run for run in runs if (run / "trials").is_dir()]
-    for run in sorted(begun, key=lambda each: (each / "trials").stat().st_mtime, reverse=True):
+    begun = [run for run in runs if (run / TRIALS).is_dir()]
+    for run in sorted(begun, key=lambda each: (each / TRIALS).stat().st_mtime, reverse=True):
         yield from raw_records(run)
 
 
