@@ -1,5 +1,6 @@
 """The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
 
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
@@ -147,6 +148,8 @@ class Apart(BaseModel):
     envelope: _Envelope
     page_cache: Literal["cold", "warm"] | None = None
     options: dict[str, str] = {}
+    cluster: dict[str, Any] | None = None
+    sharing: dict[str, Any] | None = None
     outcome: _Outcome
     throughput_images_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
@@ -180,6 +183,7 @@ class Apart(BaseModel):
             *((workload.batch, workload.image_px, workload.warmup_steps, workload.steps) if workload else _NO_WORK),
             *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
             "\n".join([f"{key}={value}" for key, value in sorted(self.options.items())]),
+            "\n".join([*_settings(self.cluster), *_settings(self.sharing)]),
             *environment.host.row(),
             *(outcome.status == "ok", outcome.kind, outcome.message),
             *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
@@ -227,6 +231,38 @@ class Fields(Apart):
         return self.row_in(self.environment)
 
 
+NO_SETTINGS = {
+    "comm_timeout_s": "it decides when a job is given up, and not how fast it is",
+    "guests": "it follows from whether any target of the run has a guest",
+    "address": "a machine that is given another address is the same machine",
+    "aggressors": "they are varied on purpose, and each trial says which one it had",
+}
+"""What of ``cluster`` and ``sharing`` does not keep trials apart, and why. Everything else in them does."""
+
+
+def _settings(part: Mapping[str, Any] | None, prefix: str = "") -> Iterator[str]:
+    """The parts of ``cluster`` or ``sharing`` as ``name=value``, those inside others as ``lab.rate=1gbit``.
+
+    Of a list, values are joined by ``+`` in its order, which is that of the ranks.
+    """
+    for name, value in (part or {}).items():
+        if name in NO_SETTINGS:
+            continue
+        if isinstance(value, dict):
+            yield from _settings(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            of_all = {key: "+".join(_word(one.get(key)) for one in value) for key in value[0]}
+            yield from _settings(of_all, f"{prefix}{name}.")
+        elif value != []:
+            yield f"{prefix}{name}={_word(value)}"
+
+
+def _word(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_word, value))
+    return "none" if value is None else str(value)
+
+
 def _sum(rates: list[float | None]) -> float | None:
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known and len(known) == len(rates) else None
@@ -257,7 +293,7 @@ COLUMNS = (
     *("ablation", "warm_up", "page_cache"),
     *("batch", "image_px", "warmup_steps", "steps"),
     *("cpus", "memory_bytes", "threads"),
-    "options",
+    *("options", "arrangement"),
     *("hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes"),
     *("ok", "error_kind", "error_message"),
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),

@@ -1,8 +1,9 @@
 """From trials to pairs: which trials belong to one group, and each beside the one that it is held against."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,12 +28,46 @@ _SETTINGS = (
     "page_cache",
     "data_sha256",
     "options",
+    "arrangement",
     "host_cpu_model",
 )
+_LINES = ("options", "arrangement")
+"""Columns that hold settings of their own, ``name=value``, one per line."""
 
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials with ``variant``: the settings that differ among trials of a scenario and model, ``name=value, …``.
+    """Add ``variant``: the settings that differ among trials of a scenario and model, ``name=value, …``."""
+    (found,) = with_common_variants([trials])
+    return found
+
+
+def with_common_variants(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Add ``variant`` to tables that are held against each other, such as the trials of two runs.
+
+    A setting is told where it differs inside a table. What differs between tables alone is what their comparison is
+    about, and does not keep their trials apart.
+    """
+    keys = [_comparison_keys(trials) for trials in tables]
+    scenarios = {name for trials in tables for name in trials["scenario"].unique()}
+    labels: dict[tuple[str, str], str] = {}
+    for scenario in scenarios:
+        own = [(key[trials["scenario"] == scenario], trials) for key, trials in zip(keys, tables, strict=True)]
+        told = {name: None for key, trials in own for name in _differing(key, trials["model"])}
+        labels |= {(scenario, text): _label(text, told) for key, _ in own for text in key.unique()}
+    return [
+        trials.assign(variant=[labels[place] for place in zip(trials["scenario"], key, strict=True)])
+        for trials, key in zip(tables, keys, strict=True)
+    ]
+
+
+def settings_in(key: str) -> dict[str, str]:
+    """The settings of a comparison key, or of a column such as ``options``, by their names."""
+    pairs = (line.partition("=") for line in key.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
+    """All settings of each trial as one text, ``name=value``, one per line.
 
     The settings are those of bare metal in the trial's block where it is there, so that a trial that departs from its
     block stays in the group in which its ratio is refused and named.
@@ -42,8 +77,44 @@ def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
     own = known[[*_BLOCK, *_SETTINGS]]
     found = own[_BLOCK].merge(base, on=_BLOCK, how="left", indicator=True).set_index(own.index)
     alone = found["_merge"] == "left_only"
-    settings = {name: found[name].astype(object).mask(alone, own[name].astype(object)) for name in _SETTINGS}
-    return trials.assign(variant=_variants(own.assign(**settings)))
+    settings = pd.DataFrame(
+        {name: found[name].astype(object).mask(alone, own[name].astype(object)) for name in _SETTINGS}
+    )
+    numbers = settings.groupby(list(_SETTINGS), dropna=False, sort=False).ngroup()
+    distinct = settings[~numbers.duplicated()].to_dict("records")
+    texts = ["\n".join(filter(None, (_setting(str(name), row[name]) for name in row))) for row in distinct]
+    return numbers.map(dict(enumerate(texts)))
+
+
+def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
+    """The names of the settings that differ among the trials of a model, in the order of the keys."""
+    for _, texts in keys.groupby(models, observed=True):
+        found = [settings_in(text) for text in sorted(texts.unique())]
+        for name in dict.fromkeys(name for settings in found for name in settings):
+            values = {settings.get(name) for settings in found}
+            # Which aggressors a run has is varied on purpose: only a workload that differs tells runs apart.
+            if len(values - {None} if name.startswith("workloads.") else values) > 1:
+                yield name
+
+
+def _label(key: str, told: Iterable[str]) -> str:
+    settings = settings_in(key)
+    text = ", ".join(f"{name}={settings[name]}" for name in told if name in settings)
+    # Of a digest, the beginning tells as much as a reader can use.
+    short = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
+    return short or ("default options" if any(True for _ in told) else "")
+
+
+def _setting(name: str, value: Any) -> str:  # noqa: ANN401 (as the table has it)
+    if name in _LINES:
+        return str(value)
+    if pd.isna(value):
+        return f"{name}=unknown"
+    if name == "memory_bytes":
+        return f"memory={value / GIB:.4g} GiB"
+    if name == "data_sha256":
+        return f"{name}={str(value)[:12]}"
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
 
 
 def _data_of_run(trials: pd.DataFrame) -> pd.Series:
@@ -63,35 +134,6 @@ def plain(trials: pd.DataFrame) -> pd.DataFrame:
 def baseline(trials: pd.DataFrame) -> pd.DataFrame:
     """Bare metal as it is."""
     return plain(trials[trials["target"] == BASELINE])
-
-
-def _variants(settings: pd.DataFrame) -> pd.Series:
-    variant = pd.Series("", index=settings.index, dtype=object)
-    for name in _SETTINGS:
-        values = settings[name].astype(object).where(settings[name].notna(), "unknown")
-        if values.groupby([settings["scenario"], settings["model"]]).nunique().le(1).all():
-            continue
-        distinct = values.unique()
-        common = _common_lines(distinct) if name == "options" else None
-        texts = {value: _setting(name, value, common) for value in distinct}
-        variant = variant.where(variant == "", variant + ", ") + values.map(texts)
-    return variant
-
-
-def _setting(name: str, value: object, common: set[str] | None) -> str:
-    if common is not None:
-        lines = [line for line in str(value).splitlines() if line not in common]
-        # Of a digest, the beginning tells as much as a reader can use.
-        return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", ", ".join(lines)) or "default options"
-    if name == "memory_bytes" and isinstance(value, (int, float)):
-        return f"memory={value / GIB:.4g} GiB"
-    if name == "data_sha256":
-        return f"{name}={str(value)[:12]}"
-    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-
-
-def _common_lines(texts: Iterable[str]) -> set[str]:
-    return set.intersection(*(set(text.splitlines()) for text in texts))
 
 
 def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same: Sequence[str] = ()) -> pd.DataFrame:

@@ -56,8 +56,8 @@ class TargetSummary:
 
 @dataclass(frozen=True, order=True)
 class Job:
-    """What was run, but for the model. ``variant`` holds the settings (workload, envelope, options, host) that are not
-    the same in all records, as ``name=value, …``; empty where they are."""
+    """What was run, but for the model. ``variant`` holds the settings (workload, envelope, options, cluster, sharing,
+    host) that are not the same in all records, as ``name=value, …``; empty where they are."""
 
     scenario: str
     data: str

@@ -13,8 +13,11 @@ from analysis.fields import COLUMNS
 from analysis.load import FLOATS, Records, load
 from analysis.results import Comparison, TargetSummary
 from analysis.warnings import BaselineDiffers, FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
+from suite.cluster import Cluster, MachineSpec
 from suite.envelope import GIB, Envelope
+from suite.lab import LabSpec
 from suite.profiles import Workload
+from suite.sharing import Sharing
 
 
 def compared(*directories: Path) -> Comparison:
@@ -302,6 +305,105 @@ def test_runs_of_other_settings_are_kept_apart_and_say_in_what_they_differ(tmp_p
         f"engine=docker, image={'d' * 12}",
         f"engine=runc, image={'r' * 64}",  # not a digest: left as it is
     ]
+
+
+LAB = LabSpec(nodes=3, rate="1gbit")
+CLUSTER = Cluster(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=LAB)
+MACHINES = tuple(
+    MachineSpec(name=f"n{number}", address=f"10.0.0.{number}", interface="eth0", cpus=(0, 1)) for number in range(3)
+)
+ON_MACHINES = CLUSTER.model_copy(update={"lab": None, "machines": MACHINES})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "variants"),
+    [
+        (
+            CLUSTER,
+            {"strategy": "parameter-server-async"},
+            {"strategy=parameter-server", "strategy=parameter-server-async"},
+        ),
+        (CLUSTER, {"network": "host"}, {"network=overlay", "network=host"}),
+        (CLUSTER, {"workers": 1, "servers": 2}, {"workers=2, servers=1", "workers=1, servers=2"}),
+        (CLUSTER, {"lab": LAB.model_copy(update={"rate": "100mbit"})}, {"lab.rate=1gbit", "lab.rate=100mbit"}),
+        (CLUSTER, {"lab": LAB.model_copy(update={"delay": "5ms"})}, {"lab.delay=none", "lab.delay=5ms"}),
+        (CLUSTER, {"lab": LAB.model_copy(update={"nodes": 4})}, {"lab.nodes=3", "lab.nodes=4"}),
+        (
+            ON_MACHINES,
+            {"machines": (*MACHINES[:2], MACHINES[2].model_copy(update={"name": "n9", "interface": "eth1"}))},
+            {
+                "machines.name=n0+n1+n2, machines.interface=eth0+eth0+eth0",
+                "machines.name=n0+n1+n9, machines.interface=eth0+eth0+eth1",
+            },
+        ),
+    ],
+)
+def test_distributed_jobs_of_other_clusters_are_kept_apart(
+    tmp_path: Path, save: Any, old: Cluster, new: dict[str, Any], variants: set[str]
+) -> None:
+    for run, cluster, factor in (("a", old, 0.5), ("b", old.model_copy(update=new), 1.0)):
+        job = {"scenario": "distributed", "cluster": cluster}
+        save(run, **job)
+        save(run, target="container", throughput_images_per_s=10 * factor, **job)
+    groups = compared(tmp_path / "a", tmp_path / "b").groups
+    assert {group.job.variant for group in groups} == variants
+    ratios = [group.targets[1].estimates["throughput"].ratio for group in groups]
+    assert sorted(ratio for ratio in ratios if ratio) == pytest.approx([0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "changes"),
+    [
+        (CLUSTER, {"comm_timeout_s": 600}),
+        (ON_MACHINES, {"guests": "routed"}),
+        (ON_MACHINES, {"machines": tuple(one.model_copy(update={"address": f"{one.address}0"}) for one in MACHINES)}),
+    ],
+)
+def test_what_decides_no_speed_of_a_cluster_keeps_nothing_apart(
+    tmp_path: Path, save: Any, cluster: Cluster, changes: dict[str, Any]
+) -> None:
+    for run, one in (("a", cluster), ("b", cluster.model_copy(update=changes))):
+        save(run, scenario="distributed", cluster=one)
+    (group,) = compared(tmp_path / "a", tmp_path / "b").groups
+    assert (group.job.variant, group.targets[0].ok) == ("", 2)
+
+
+SHARING = Sharing(
+    aggressors=("alexnet",), workloads={"alexnet": Workload(batch=2, image_px=64, warmup_steps=1, steps=3)}
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "variants"),
+    [
+        ({"copies": 2}, {"copies=1", "copies=2"}),
+        ({"bare_metal_cpus": "equal"}, {"bare_metal_cpus=unrestricted", "bare_metal_cpus=equal"}),
+        (
+            {"workloads": {"alexnet": SHARING.workloads["alexnet"].model_copy(update={"batch": 9})}},
+            {"workloads.alexnet.batch=2", "workloads.alexnet.batch=9"},
+        ),
+        # Aggressors are varied on purpose: a victim alone is the same whatever else the run holds it against.
+        ({"aggressors": ("disk",), "workloads": {}}, {""}),
+    ],
+)
+def test_machines_that_are_shared_otherwise_are_kept_apart(
+    tmp_path: Path, save: Any, changes: dict[str, Any], variants: set[str]
+) -> None:
+    for run, sharing in (("a", SHARING), ("b", SHARING.model_copy(update=changes))):
+        save(run, scenario="shared", sharing=sharing)
+    groups = compared(tmp_path / "a", tmp_path / "b").groups
+    assert {group.job.variant for group in groups} == variants
+
+
+def test_a_failed_trial_stays_with_the_others_of_its_cluster(tmp_path: Path, save: Any) -> None:
+    save("a", scenario="distributed", cluster=CLUSTER)
+    save("a", scenario="distributed", cluster=CLUSTER, target="vm", failed="no")
+    save("b", scenario="distributed", cluster=CLUSTER.model_copy(update={"network": "host"}))
+    found = {
+        group.job.variant: [one.target for one in group.targets]
+        for group in compared(tmp_path / "a", tmp_path / "b").groups
+    }
+    assert found == {"network=overlay": ["bare-metal", "vm"], "network=host": ["bare-metal"]}
 
 
 @settings(max_examples=10)
