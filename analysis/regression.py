@@ -18,14 +18,12 @@ from rich.text import Text
 from analysis import validity
 from analysis.load import Records
 from analysis.metrics import Metric, metrics_of
-from analysis.pairs import plain, to_baseline, with_variants
+from analysis.pairs import ROW, plain, settings_in, to_baseline, with_common_variants
 from analysis.results import known_first
 from analysis.statistics import CONFIDENCE, Location, locate, t_quantile
 from analysis.words import ends, number, times
 from suite.plan import BASELINE, TARGETS
 from suite.profiles import MODELS
-
-KEY = ["scenario", "data", "profile", "recipe", "model", "target"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,8 @@ class Change:
     data: str
     profile: str
     recipe: str
+    variant: str
+    """The settings that differ among the trials of a run; empty where they are all alike."""
     model: str
     target: str
     metric: str
@@ -75,11 +75,11 @@ def regress(old: Records, new: Records, fail_above: float | None = None) -> Regr
     from single trials, which have no interval, the value alone decides. Opening times are shown and never fail a run,
     and neither do ratios to bare metal: the same trials would count twice.
     """
-    trials = [plain(with_variants(records.trials)) for records in (old, new)]
+    trials = [plain(found) for found in with_common_variants([old.trials, new.trials])]
     metrics = [metric for metric in old.metrics if metric in new.metrics]
     finished = [frame[frame["ok"]] for frame in trials]
-    keys = [set(map(tuple, frame[KEY].astype(str).drop_duplicates().to_numpy())) for frame in finished]
-    unmatched = tuple(sorted(f"{key[-2]} on {key[-1]}" for key in keys[0] ^ keys[1]))
+    keys = [set(map(tuple, frame[ROW].astype(str).drop_duplicates().to_numpy())) for frame in finished]
+    unmatched = tuple(sorted(f"{key[-2]} on {_place(key[-1], key[-3])}" for key in keys[0] ^ keys[1]))
     columns = [metric.column for metric in metrics]
     comparable = [validity.usable(to_baseline(frame, columns)).pairs for frame in finished]
     changes: list[Change] = []
@@ -100,7 +100,7 @@ def _order(key: tuple[str, ...]) -> tuple[object, ...]:
 
 
 def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
-    for column, value in zip(KEY, key, strict=True):
+    for column, value in zip(ROW, key, strict=True):
         frame = frame[frame[column].astype(str) == value]
     return frame
 
@@ -109,7 +109,19 @@ def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
     names = [*validity.COLUMNS, "options"]
     both = pd.DataFrame([{**new[names], **{f"{name}_base": old[name] for name in names}}])
     found = validity.assess(both)
-    return tuple(part for part in (*found.refused.iloc[0].split("; "), found.declared.iloc[0]) if part)
+    checked = (*found.refused.iloc[0].split("; "), found.declared.iloc[0])
+    return tuple(part for part in (*checked, *_other_settings(old, new)) if part)
+
+
+def _other_settings(old: "pd.Series", new: "pd.Series") -> Iterator[str]:
+    """What the runs differ in and no check looks at: choices of the layers, and how several jobs are arranged.
+
+    An image is left out: its userland is checked, and it is built anew while the suite stays the same.
+    """
+    ours, theirs = ({**settings_in(run["options"]), **settings_in(run["arrangement"])} for run in (new, old))
+    for name in dict.fromkeys((*ours, *theirs)):
+        if name != "image" and ours.get(name) != theirs.get(name):
+            yield f"{name} {ours.get(name, 'unknown')} against {theirs.get(name, 'unknown')}"
 
 
 def _change(
@@ -127,12 +139,13 @@ def _change(
     half = _half_width(old, new)
     slower = math.expm1(-difference if metric.more_is_faster else difference)
     sure = half is None or abs(difference) > half
-    scenario, data, profile, recipe, model, target = key
+    scenario, data, profile, recipe, variant, model, target = key
     yield Change(
         scenario=scenario,
         data=data,
         profile=profile,
         recipe=recipe,
+        variant=variant,
         model=model,
         target=target,
         metric=metric.name,
@@ -184,11 +197,15 @@ class Report:
             yield Text(f"{verdict} {self.found.fail_above:.3g} (as a share)", style="bold")
 
 
+def _place(target: str, variant: str) -> str:
+    return f"{target} ({variant})" if variant else target
+
+
 def line(change: Change) -> str:
     """``resnet50 on vm, throughput: 39.0 to 35.0, 0.898x (0.890 to 0.907)``."""
     what = f"{change.metric}, relative to {BASELINE}" if change.normalised else change.metric
     interval = f" ({ends(change.interval)})" if change.interval else f" (no interval: {min(change.trials)} trial)"
     return (
-        f"{change.model} on {change.target}, {what}: {number(change.old)} to {number(change.new)}, "
-        f"{times(change.ratio)}x{interval}"
+        f"{change.model} on {_place(change.target, change.variant)}, {what}: "
+        f"{number(change.old)} to {number(change.new)}, {times(change.ratio)}x{interval}"
     )

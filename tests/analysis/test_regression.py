@@ -11,6 +11,8 @@ from scipy import stats
 
 from analysis.load import load
 from analysis.regression import Change, Regression, Report, as_rows, regress
+from suite.cluster import Cluster
+from suite.lab import LabSpec
 
 
 def runs(path: Path, fail_above: float | None = 0.05) -> Regression:
@@ -126,3 +128,45 @@ def test_without_a_bound_nothing_is_exceeded_and_rows_are_json(tmp_path: Path, s
     found = runs(tmp_path, None)
     assert not found.exceeded
     assert json.loads(json.dumps(as_rows(found)))[0]["metric"] == "throughput"
+
+
+def sweep(save: Any, run: str, **speeds: float) -> None:
+    """A cell per engine, in which containers are so fast."""
+    for engine, speed in speeds.items():
+        for target, now in (("bare-metal", 10.0), ("container", speed)):
+            make(save, f"{run}-{engine}", now, 4, target=target, options={"engine": engine, "image": f"{run} image"})
+
+
+def sweeps(path: Path) -> Regression:
+    old, new = (load(sorted(path.glob(f"{run}-*"))) for run in ("old", "new"))
+    return regress(old, new, 0.05)
+
+
+def test_engines_of_one_sweep_are_compared_each_with_itself(tmp_path: Path, save: Any) -> None:
+    sweep(save, "old", podman=5.0, runc=10.0)
+    sweep(save, "new", podman=10.0, runc=5.0)  # as one, nothing would have changed
+    found = sweeps(tmp_path)
+    ratios = {
+        change.variant: change.ratio
+        for change in found.changes
+        if (change.target, change.metric, change.normalised) == ("container", "throughput", False)
+    }
+    assert ratios == pytest.approx({"engine=podman": 2.0, "engine=runc": 0.5})
+    assert found.exceeded
+    assert not found.unmatched, "another image is what the comparison is about"
+
+
+def test_a_cell_that_one_sweep_lacks_is_named_with_its_settings(tmp_path: Path, save: Any) -> None:
+    sweep(save, "old", podman=5.0, runc=10.0)
+    sweep(save, "new", runc=10.0)
+    found = sweeps(tmp_path)
+    assert found.unmatched == ("resnet50 on bare-metal (engine=podman)", "resnet50 on container (engine=podman)")
+    assert {change.variant for change in found.changes} == {"engine=runc"}
+
+
+def test_settings_that_all_of_a_run_have_are_compared_and_named(tmp_path: Path, save: Any) -> None:
+    cluster = Cluster(strategy="all-reduce", workers=2, servers=0, network="host", lab=LabSpec(nodes=2))
+    save("old", scenario="distributed", cluster=cluster)
+    save("new", scenario="distributed", cluster=cluster.model_copy(update={"network": "overlay"}))
+    change = the(runs(tmp_path), target="bare-metal")
+    assert (change.variant, change.differences) == ("", ("network overlay against host",))
