@@ -85,6 +85,7 @@ def _table(
     if copies.any():
         warnings.append(CopiedRecords(int(copies.sum()), Path(str(trials.loc[copies, "path"].iloc[0]))))
         trials = trials[~copies].reset_index(drop=True)
+    trials = trials.assign(run_id=_run_ids(trials))
     warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
     if warm_up.all():
         raise RequestError(
@@ -96,6 +97,20 @@ def _table(
     counted = spread(trials)
     found = (*warnings, *counted.warnings)
     return Records(counted.trials, directories, found, counted.metrics, int(warm_up.sum()))
+
+
+def _run_ids(trials: pd.DataFrame) -> pd.Series:
+    """The runs' ids; of runs that have the same one, such as the cells of two sweeps, their directories.
+
+    An id is the name of a directory. Two trials of one name that are no copies are of two runs, and a ratio of one to
+    the other would be none inside a block.
+    """
+    ids = trials["run_id"]
+    twice = ids.isin(ids[trials.duplicated(["run_id", "trial_id"])])
+    if not twice.any():
+        return ids
+    directories = trials["path"].map(lambda path: str(Path(path).parents[1]))
+    return ids.astype(object).mask(twice, directories).astype("category")
 
 
 def _files(directory: Path) -> Iterator[str]:

@@ -5,9 +5,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from analysis.compare import compare
 from analysis.load import load
 from analysis.warnings import CopiedRecords, EmptyRun, SkippedRecord
 from suite.errors import RequestError
+from suite.store import Run
+from tests.analysis.conftest import record
 
 
 def test_a_record_of_the_store_comes_back_with_the_values_it_was_saved_with(tmp_path: Path, save: Any) -> None:
@@ -142,3 +145,14 @@ def test_a_copy_of_a_run_counts_once_and_is_named(tmp_path: Path, save: Any) -> 
     records = load([tmp_path / "run", tmp_path / "copy"])
     assert len(records.trials) == 1
     assert records.warnings == (CopiedRecords(1, copy),)
+
+
+def test_two_runs_of_one_name_are_two_runs(tmp_path: Path) -> None:
+    for sweep, network, speed in (("a", "overlay", 5.0), ("b", "host", 10.0)):
+        for target, now in (("bare-metal", 10.0), ("container", speed)):
+            made = record("cell", target=target, throughput_images_per_s=now, options={"network": network})
+            Run(tmp_path / sweep / "cell").save(made.model_copy(update={"started_at": f"2026, {sweep}"}))
+    found = load([tmp_path / "a/cell", tmp_path / "b/cell"])
+    assert set(found.trials["run_id"]) == {str(tmp_path / "a/cell"), str(tmp_path / "b/cell")}
+    ratios = {group.job.variant: group.targets[1].estimates["throughput"].ratio for group in compare(found).groups}
+    assert ratios == pytest.approx({"network=overlay": 0.5, "network=host": 1.0})
