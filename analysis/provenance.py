@@ -111,7 +111,10 @@ def run_command(plan: Plan) -> list[str]:
     argv += [word for model in plan.models for word in (named, model)]
     argv += ["--profile", plan.profile, "--recipe", plan.recipe, "--blocks", str(plan.blocks), "--seed", str(plan.seed)]
     envelope = plan.envelope
-    argv += ["--cpus", format_cpu_list(envelope.cpus), "--memory", str(envelope.memory_bytes)]
+    # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
+    on_machines = plan.cluster is not None and plan.cluster.lab is None
+    cpus = str(len(envelope.cpus)) if on_machines else format_cpu_list(envelope.cpus)
+    argv += ["--cpus", cpus, "--memory", str(envelope.memory_bytes)]
     argv += ["--threads", str(envelope.threads)]
     flags = {
         "data_disk": "--data-disk",
@@ -121,6 +124,9 @@ def run_command(plan: Plan) -> list[str]:
         "isa": "--isa",
         "gpus": "--gpus",
         "vfio": "--vfio",
+        "device": "--device",
+        "devices": "--devices",
+        "parallel": "--parallel",
     }
     argv += [word for name, flag in flags.items() if name in plan.options for word in (flag, plan.options[name])]
     usual = PROFILES[plan.profile].workloads if plan.profile in PROFILES else {}
@@ -130,7 +136,22 @@ def run_command(plan: Plan) -> list[str]:
         values = {getattr(workload, name) for workload in plan.workloads.values()}
         if first and len(values) == 1 and any(getattr(usual.get(m), name, None) not in values for m in plan.models):
             argv += [f"--{name.replace('_', '-')}", str(getattr(first, name))]
-    return argv + list(_blocks_and_data(plan))
+    profile = PROFILES.get(plan.profile)
+    if profile is None or plan.trial_timeout_s != profile.trial_timeout_s:
+        argv += ["--trial-timeout", str(plan.trial_timeout_s)]
+    return [*argv, *_cluster(plan), *_blocks_and_data(plan)]
+
+
+def _cluster(plan: Plan) -> Iterator[str]:
+    cluster = plan.cluster
+    if cluster is None:
+        return
+    yield from ("--strategy", cluster.strategy, "--workers", str(cluster.workers))
+    if cluster.servers:
+        yield from ("--ps", str(cluster.servers))
+    # A plan knows the machines and not the file that listed them.
+    yield from ("--lab", str(cluster.lab)) if cluster.lab else ("--inventory", "hosts.toml")
+    yield from ("--network", cluster.network, "--comm-timeout", str(cluster.comm_timeout_s))
 
 
 def _blocks_and_data(plan: Plan) -> Iterator[str]:
@@ -138,6 +159,9 @@ def _blocks_and_data(plan: Plan) -> Iterator[str]:
         yield from ("--data", f"{plan.data}:{plan.dataset.directory}")
     if plan.options.get("loader_workers", "auto") != "auto":
         yield from ("--loader-workers", plan.options["loader_workers"])
+    if job := plan.options.get("fio_job"):
+        # A plan knows the text of the job file by its digest alone.
+        yield from ("--fio-job", f"sha256-{job[:12]}.fio")
     if plan.page_cache:
         yield from ("--cache", plan.page_cache)
     for name in plan.ablations:
