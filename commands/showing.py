@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from suite.errors import RequestError
 from suite.hosts import Host
 from suite.migrations import NewerRecordError, current
+from suite.plan import arm_name
 from suite.records import Outcome, TrialRecord
 from suite.runs import find_run, summarise
 from suite.store import TRIALS, stored_plan
@@ -50,6 +51,7 @@ def record_lines(path: Path) -> Iterator[str]:
     record = _read(path)
     outcome, host = record.outcome, record.environment.host
     arm = record.target + (f", {record.ablation} switched" if record.ablation else "")
+    arm += f", beside {record.aggressor}" if record.aggressor else ""
     yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
     yield f"  {record.scenario}, {record.model} on {arm}, block {record.block}" + (
         ", warm-up" if record.warm_up else ""
@@ -85,14 +87,14 @@ class _Shown(BaseModel):
     target: str
     replica: int = 0
     ablation: str | None = None
+    aggressor: str | None = None
     warm_up: bool = False
     outcome: Outcome
     environment: _Host
 
     @property
     def arm(self) -> tuple[str, str]:
-        again, switched = "-again" * bool(self.replica), f"+{self.ablation}" if self.ablation else ""
-        return self.model, f"{self.target}{again}{switched}"
+        return self.model, arm_name(self.target, self.replica, self.ablation, self.aggressor)
 
 
 def run_json(run: Path) -> dict[str, Any]:

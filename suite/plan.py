@@ -27,6 +27,12 @@ Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one model in a block apart."""
 
 
+def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | None) -> str:
+    """Return what tells trials of one model in a block apart: ``vm``, ``bare-metal-again``, ``vm+isa-beside-disk``."""
+    again, switched = "-again" if replica else "", f"+{ablation}" if ablation else ""
+    return f"{target}{again}{switched}{f'-beside-{aggressor}' if aggressor else ''}"
+
+
 class Trial(BaseModel):
     """One job of the plan: launched once, finished once, one record."""
 
@@ -143,10 +149,8 @@ class Plan(BaseModel):
 
     def _trial(self, block: int, position: int, model: str, arm: Arm, *, warm_up: bool) -> Trial:
         target, replica, ablation, aggressor = arm
-        name = target + ("-again" if replica else "") + (f"+{ablation}" if ablation else "")
-        name += f"-beside-{aggressor}" if aggressor else ""
         return Trial(
-            trial_id=f"{self.scenario}-{model}-{name}-{'w' if warm_up else 'b'}{block:03d}",
+            trial_id=f"{self.scenario}-{model}-{arm_name(*arm)}-{'w' if warm_up else 'b'}{block:03d}",
             scenario=self.scenario,
             target=target,
             replica=replica,

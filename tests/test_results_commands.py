@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from suite.records import Environment, Environments, Outcome, TrialRecord
+from suite.records import Aggression, Aggressor, Environment, Environments, Outcome, TrialRecord
 from suite.store import Run
 from tests.suite.conftest import make_plan, make_record
 
@@ -64,6 +64,17 @@ def test_a_run_and_a_record_are_shown(bench: Bench, runs: Path) -> None:
     assert TrialRecord.model_validate_json(bench("show", str(path), "--json").stdout).outcome.status == "failed"
     assert bench("show", "nothing").exit_code == 2
     assert bench("show", "new/nothing").exit_code == 2
+
+
+def test_a_victim_alone_and_beside_an_aggressor_are_two_arms(bench: Bench, runs: Path) -> None:
+    run = Run(runs / "new")
+    beside = Aggression(unit="bytes", begun_s=-1.0, ended_s=1e6, heard_s=[-1.0, 1e6], steps=[0, 9], work=[0.0, 9.0])
+    for name in (None, "disk"):
+        aggressors = [Aggressor(environment=Environment(), aggression=beside)] if name else []
+        run.save(make_record(trial_id=f"c-{name}", target="container", aggressor=name, aggressors=aggressors))
+    told = json.loads(bench("show", "new", "--json").stdout)
+    assert {arm["target"]: arm["ok"] for arm in told["arms"]} == {"container": 1, "container-beside-disk": 1, "vm": 1}
+    assert "resnet50 on container, beside disk, block" in bench("show", "new/c-disk").stdout
 
 
 @pytest.mark.usefixtures("runs")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from suite.errors import RequestError
-from suite.plan import Trial
+from suite.plan import Trial, arm_name
 from suite.store import RESULTS
 from suite.sweep.cell_run import CellRun, Enough
 from suite.sweep.claims import Holder, holders
@@ -33,7 +33,8 @@ class Counts(_Part):
 
 
 class CellStatus(_Part):
-    """``arms``: by target, with ``-again`` for the second bare metal and ``+NAME`` for a switched property."""
+    """``arms``: by target, with ``-again`` for the second bare metal, ``+NAME`` for a switched property, and
+    ``-beside-NAME`` for an aggressor that runs beside the victim."""
 
     cell_id: str
     settings: dict[str, Any]
@@ -98,11 +99,6 @@ def latest_sweep(results: Path = RESULTS) -> Path:
     return found[-1].parent
 
 
-def arm(trial: Trial) -> str:
-    """The name of a trial's column."""
-    return trial.target + ("-again" if trial.replica else "") + (f"+{trial.ablation}" if trial.ablation else "")
-
-
 class _Cell:
     """The records of a cell beside its plan."""
 
@@ -123,7 +119,8 @@ class _Cell:
         for _, trial in self._trials():
             now = (self.run.directory.name, trial.trial_id) in running
             state = "running" if now else self._states.get(trial.trial_id, "missing")
-            counted.setdefault(arm(trial), Counter())[state] += 1
+            name = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor)
+            counted.setdefault(name, Counter())[state] += 1
         return {name: Counts(**counted[name]) for name in sorted(counted)}
 
     def blocks_left(self) -> set[int]:

@@ -10,6 +10,7 @@ import pytest
 from suite.errors import RequestError
 from suite.owner import Owner
 from suite.records import Outcome
+from suite.sharing import Sharing
 from suite.store import Run, sweep_temporaries
 from suite.sweep.cells import cells_of
 from suite.sweep.claims import WHOLE, claimed, forget_dead, holders
@@ -189,6 +190,16 @@ def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path, s
     assert now.elements_left == (1,)
     assert now.left_s is None, "nothing is known of how long the container takes"
     assert status_of(tmp_path).state == "incomplete"
+
+
+def test_status_counts_a_victim_alone_and_beside_each_aggressor_apart(tmp_path: Path, sweep: MakeSweep) -> None:
+    made = sweep(blocks=2, matrix={"model": ["resnet50"], "profile": ["smoke"]})
+    directory = accept(tmp_path, made)
+    (cell,) = cells_of(made)
+    sharing = Sharing(aggressors=("alexnet", "disk"))
+    directory.cell(cell.cell_id, 0).begin(make_plan(scenario="shared", targets=("vm",), blocks=2, sharing=sharing))
+    arms = {name: counts.missing for name, counts in status_of(tmp_path).cells[0].arms.items()}
+    assert arms == {"vm": 2, "vm-beside-alexnet": 2, "vm-beside-disk": 2}
 
 
 def test_the_latest_sweep_is_the_one_begun_last(tmp_path: Path, sweep: MakeSweep) -> None:
