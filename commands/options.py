@@ -1,7 +1,9 @@
 """How values of options are checked: a refusal names the value and what would do."""
 
+import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -9,6 +11,18 @@ from suite.errors import RequestError
 from suite.nearest import nearest
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+class PlanFile(click.Path):
+    """A plan file of the user's, or the bare name of a plan that comes with the suite."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        from suite.sweep.file import plan_file
+
+        return plan_file(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
 def choice(known: Sequence[str], *, several: bool = False) -> Callable[..., object]:

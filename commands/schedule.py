@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commands.options import PlanFile
 from suite.errors import RequestError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ KINDS = ("systemd", "cron", "scrontab")
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=PlanFile())
 @click.option("--every", help="When, in this host's time: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
 @click.option("--name", help="Of the schedule. Default: that of the file.")
 @click.option(
@@ -41,10 +42,10 @@ def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
 
     \b
     Examples:
-      bench sweep schedule plans/nightly.toml --every "02:00 daily"
-      bench sweep schedule plans/nightly.toml --every "02:00 mon,wed" --baseline results/good --fail-above 5% \\
+      bench sweep schedule nightly --every "02:00 daily"
+      bench sweep schedule nightly --every "02:00 mon,wed" --baseline results/good --fail-above 5% \\
           --notify "mail -s regression me@example.org" --keep-last 14
-      bench sweep schedule plans/nightly.toml --every 6h --with cron --dry-run
+      bench sweep schedule nightly --every 6h --with cron --dry-run
       bench sweep schedule --list
       bench sweep schedule --remove nightly
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from commands.options import shares
+from commands.options import PlanFile, shares
 from commands.schedule_job import bench_argv, notify_argv
 from suite.errors import BenchError, RequestError
 from suite.store import Run, StoreError, new_run_directory, write_atomic
@@ -19,7 +19,7 @@ NOTIFY_TIMEOUT_S = 60.0
 
 
 @click.command("schedule-run")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PlanFile())
 @click.option("--into", required=True, type=click.Path(path_type=Path), help="A directory is made in it.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="The run or sweep to compare with.")
 @click.option("--fail-above", callback=shares, help="Regressed when it is slower by more: 5%.")
@@ -34,8 +34,8 @@ def schedule_run(
 
     \b
     Examples:
-      bench sweep schedule-run plans/nightly.toml --into results/nightly
-      bench sweep schedule-run plans/nightly.toml --into results/nightly --baseline results/good --fail-above 5%
+      bench sweep schedule-run nightly --into results/nightly
+      bench sweep schedule-run nightly --into results/nightly --baseline results/good --fail-above 5%
     """
     words = notify_argv(notify) if notify else None
     with Run(into).exclusive():  # a firing that still runs is not run beside

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commands.element import element
-from commands.options import positive
+from commands.options import PlanFile, positive
 from commands.schedule import schedule
 from commands.scheduled import schedule_run
 from commands.sweep_end import cancel, stop
@@ -32,14 +32,14 @@ def sweep() -> None:
 
     \b
     Examples:
-      bench sweep plan plans/smoke.toml      what will run, how long it takes, what is refused
-      bench sweep run plans/smoke.toml       again after Ctrl-C or a crash: continues
+      bench sweep plan smoke                 what will run, how long it takes, what is refused
+      bench sweep run smoke                  again after Ctrl-C or a crash: continues
       bench sweep status results/smoke
     """
 
 
 @sweep.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PlanFile())
 @click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and by whom; start and write nothing.")
 @click.option(
@@ -57,10 +57,10 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
 
     \b
     Examples:
-      bench sweep run plans/smoke.toml
-      bench sweep run plans/nightly.toml --out results/tuesday
-      bench sweep run plans/paper-single.toml --dry-run
-      bench sweep run plans/smoke.toml --only-block 3
+      bench sweep run smoke                  a plan that comes with bench
+      bench sweep run my/nightly.toml --out results/tuesday
+      bench sweep run paper-single --dry-run
+      bench sweep run smoke --only-block 3
     """
     from commands.sweep_engines import SweepRequest, engine_of
     from suite.sweep.directory import SweepDirectory, default_directory

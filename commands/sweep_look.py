@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commands.options import PlanFile
 from suite.sweep.directory import SweepDirectory, default_directory
 from suite.sweep.file import load_sweep
 from suite.sweep.model import Sweep
@@ -22,7 +23,7 @@ WATCH_S = 2.0
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PlanFile())
 @click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
 @click.option(
     "--estimate-from",
@@ -37,8 +38,8 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
 
     \b
     Examples:
-      bench sweep plan plans/smoke.toml
-      bench sweep plan plans/paper-single.toml --estimate-from results/lastyear --json
+      bench sweep plan smoke
+      bench sweep plan paper-single --estimate-from results/lastyear --json
     """
     from commands.sweep_engines import engine_of
     from commands.sweeping import resolve

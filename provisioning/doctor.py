@@ -102,7 +102,7 @@ def _tools() -> Iterator[Check]:
             usable=path is not None,
             evidence=path or "not on PATH",
             reason=None if path else f"{tool} is not installed",
-            remedy=None if path else f"make setup, or install it yourself ({what})",
+            remedy=None if path else f"install it ({what}); in a checkout: make setup",
         )
 
 
@@ -136,7 +136,7 @@ def _accelerators() -> Iterator[Check]:
         usable=qemu is not None,
         evidence=qemu or "no QEMU",
         reason=None if qemu else "QEMU is not installed",
-        remedy=None if qemu else "make setup",
+        remedy=None if qemu else f"install it ({TOOLS[accelerator.QEMU]}); in a checkout: make setup",
     )
 
 

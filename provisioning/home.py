@@ -1,4 +1,4 @@
-"""The suite's own folders on this machine."""
+"""The suite's own folders on this machine: its code and recipe, and what it keeps."""
 
 import os
 import tempfile
@@ -6,8 +6,10 @@ from pathlib import Path
 
 from suite.errors import RequestError
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-"""Of the code that runs."""
+ROOMS = Path(__file__).resolve().parents[1]
+"""The directory that holds the suite's packages: a checkout of the repository, or site-packages."""
+RECIPE = (Path(__file__).parent / "images/recipe").resolve()
+"""The image's recipe: a link to docker/ in a checkout, a directory of the installed package."""
 
 
 def home() -> Path:

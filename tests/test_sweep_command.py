@@ -99,6 +99,20 @@ def test_the_plans_that_are_there_can_be_run(
     assert not (tmp_path / "results").exists(), "nothing is written"
 
 
+def test_a_plan_that_comes_with_the_suite_goes_by_its_bare_name(bench: Bench, tmp_path: Path) -> None:
+    assert json.loads(bench("sweep", "plan", "smoke", "--json").stdout)["name"] == "smoke"
+    (tmp_path / "smoke").write_text((tmp_path / "night.toml").read_text())
+    assert json.loads(bench("sweep", "plan", "smoke", "--json").stdout)["name"] == "night", "a file goes first"
+
+
+@pytest.mark.parametrize("name", ["smkoe", "plans/smoke.toml", "./no/smoke"])
+def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, name: str) -> None:
+    refused = bench("sweep", "run", name)
+    assert refused.exit_code == 2
+    assert f"cannot read {Path(name)}: No such file" in refused.stderr
+    assert "a plan that comes with bench: nightly, paper-all, " in refused.stderr
+
+
 def test_smoke_is_two_cells_on_two_targets() -> None:
     sweep = load_sweep(REPOSITORY / "plans/smoke.toml")
     assert (len(cells_of(sweep)), sweep.targets, sweep.element_count) == (2, ("bare-metal", "container"), 1)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from provisioning import ledger
-from provisioning.home import state
+from provisioning.home import RECIPE, ROOMS, home, state
 from provisioning.images import pack
 from provisioning.images.image import BUILD, PACKED, Image, images, stamp
 from provisioning.nodes import LocalNode, local_node
 from suite import userland
 from suite.errors import CommandError, RequestError
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 BASE = "debian:bookworm-slim"
 BASE_SUITE = "bookworm"
 TARGET_PYTHON = "3.11"  # of the base; the wheels must fit it, whatever Python the host has
@@ -69,17 +68,18 @@ def built(variant: Variant) -> Image | None:
 def recipe_sha256(variant: Variant) -> str:
     """Of every file that decides what the image holds."""
     digest = hashlib.sha256(variant.encode())
-    docker = REPOSITORY / "docker"
     names = ["Dockerfile", *(["Dockerfile.cuda"] if variant == "cuda" else []), "requirements.txt"]
-    paths = [docker / name for name in names] + sorted((docker / "guest").iterdir())
+    recipe = [RECIPE / name for name in names] + sorted((RECIPE / "guest").glob("*"))
+    # Named as in the repository wherever they lie, so that a checkout and a wheel of it agree on the image.
+    files = {f"docker/{path.relative_to(RECIPE)}": path for path in recipe}
     for name in INSIDE:
-        path = REPOSITORY / name
+        path = ROOMS / name
         inside = (found for found in path.rglob("*") if found.suffix in (".py", ".fio"))
-        paths += sorted(inside) if path.is_dir() else [path]
-    for path in paths:
+        files |= {str(each.relative_to(ROOMS)): each for each in (sorted(inside) if path.is_dir() else [path])}
+    for name, path in files.items():
         if not path.is_file():
-            raise RequestError(f"{path} is missing", remedy="the image is built from a clone of the repository")
-        digest.update(f"{path.relative_to(REPOSITORY)}\0".encode() + path.read_bytes() + b"\0")
+            raise RequestError(f"{path} is missing", remedy="it is part of virtbench: install that again")
+        digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -89,7 +89,7 @@ def _engine(node: LocalNode) -> list[str]:
         return ["podman"]
     if shutil.which("docker") and node.run(["docker", "version"], check=False, timeout_s=20).returncode == 0:
         return ["docker"]
-    raise RequestError("neither podman nor docker works here", remedy="install podman: make setup")
+    raise RequestError("neither podman nor docker works here", remedy="install podman: apt-get install podman")
 
 
 def _base(node: LocalNode, engine: list[str], note: Note) -> str:
@@ -105,7 +105,10 @@ def _base(node: LocalNode, engine: list[str], note: Note) -> str:
     else:
         return BASE
     if not shutil.which("mmdebstrap"):
-        raise RequestError("no container registry is in reach, and mmdebstrap is not installed", remedy="make setup")
+        raise RequestError(
+            "no container registry is in reach, and mmdebstrap is not installed",
+            remedy="install it: apt-get install mmdebstrap",
+        )
     archive = state("cache") / f"base-{BASE_SUITE}.tar"
     if not archive.exists():
         partial = archive.with_suffix(".partial.tar")
@@ -119,7 +122,7 @@ def _base(node: LocalNode, engine: list[str], note: Note) -> str:
 def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     """Lay out what the recipe copies. The wheels come by the host's own pip, with its mirrors and certificates."""
     context = state("cache", f"context-{variant}")
-    wheels, requirements = context / "wheels", REPOSITORY / "docker/requirements.txt"
+    wheels, requirements = context / "wheels", RECIPE / "requirements.txt"
     kept = context / "requirements"
     if not (kept.exists() and kept.read_bytes() == requirements.read_bytes()):
         note("fetching torch and torchvision")
@@ -144,17 +147,18 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     for name in ("suite", "scenarios", "guest"):
         shutil.rmtree(context / name, ignore_errors=True)
     for name in INSIDE:
-        source, target = REPOSITORY / name, context / name
+        source, target = ROOMS / name, context / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copyfile(source, target)
-    shutil.copytree(REPOSITORY / "docker/guest", context / "guest")
+    shutil.copytree(RECIPE / "guest", context / "guest")
     shutil.rmtree(context / "driver", ignore_errors=True)
     (context / "driver").mkdir()
-    for package in (REPOSITORY / "docker/driver").glob("*.deb"):
-        shutil.copyfile(package, context / "driver" / package.name)
+    for place in (home(), RECIPE):
+        for package in (place / "driver").glob("*.deb"):
+            shutil.copyfile(package, context / "driver" / package.name)
     _make_uniform(context)
     return context
 
@@ -174,12 +178,12 @@ def _tree(
     common = [*engine, "build", *bare, "--network", "host"]
     note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
     first = tag if variant == "cpu" else f"{tag}-base"
-    recipe = REPOSITORY / "docker/Dockerfile"
+    recipe = RECIPE / "Dockerfile"
     argv = [*common, "--build-arg", f"BASE={base}", "--tag", first, "--file", str(recipe), str(context)]
     node.run(argv, timeout_s=7200.0)
     if variant == "cuda":
         note("running docker/Dockerfile.cuda")
-        recipe = REPOSITORY / "docker/Dockerfile.cuda"
+        recipe = RECIPE / "Dockerfile.cuda"
         argv = [*common, "--build-arg", f"CPU_IMAGE={first}", "--tag", tag, "--file", str(recipe), str(context)]
         node.run(argv, timeout_s=7200.0)
     note("unpacking the tree")

@@ -10,7 +10,7 @@ from provisioning import cgroups, ledger
 from provisioning.control_groups import ControlGroup
 from provisioning.disks import disks_under
 from provisioning.gpus import NO_EDITS, Edits, edits_for
-from provisioning.home import REPOSITORY
+from provisioning.home import ROOMS
 from provisioning.lab.containers import undone
 from provisioning.nodes import Served, WrappedNode, limit_facts
 from provisioning.volumes import MOUNT
@@ -108,7 +108,7 @@ class OwnEnvironmentLayer:
             cpus=node.cpus,
             local=node.local,
             data=node.data,
-            python=(sys.executable, str(REPOSITORY)),
+            python=(sys.executable, str(ROOMS)),
             substitutes=("userland:own-environment", "memory:not-limited"),
         )
 

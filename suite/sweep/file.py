@@ -18,6 +18,8 @@ _TABLES: dict[str, type[BaseModel]] = {
     "budget": Budget,
     "output": Output,
 }
+PLANS = (Path(__file__).parent / "plans").resolve()
+"""The plans that come with the suite: a link to plans/ in a checkout, a directory of the installed package."""
 _LARGEST_BYTES = 1 << 20
 _WANTED = {
     "tuple_type": "give a list: [...]",
@@ -35,17 +37,29 @@ _WANTED = {
 _LISTS_OF_TABLES = ("include", "exclude")
 
 
+def plan_file(name: Path) -> Path:
+    """Return the file that ``name`` means: itself or, given a bare name such as ``smoke``, a shipped plan."""
+    shipped = PLANS / f"{name}.toml"
+    return shipped if len(name.parts) == 1 and not name.is_file() and shipped.is_file() else name
+
+
+def shipped_plans() -> list[str]:
+    """Return the names of the plans that come with the suite, in alphabetical order."""
+    return sorted(path.stem for path in PLANS.glob("*.toml"))
+
+
 def load_sweep(path: Path) -> Sweep:
     """Raises RequestError for a file that cannot be read or that is no plan of a sweep."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_BYTES + 1)
         if len(text) > _LARGEST_BYTES:
-            raise RequestError(f"{path} is larger than 1 MiB", remedy="name a plan file: see plans/ and docs/sweeps.md")
+            raise RequestError(f"{path} is larger than 1 MiB", remedy="name a plan file: see docs/sweeps.md")
         found = tomllib.loads(text.decode())
     except OSError as error:
         raise RequestError(
-            f"cannot read {path}: {error.strerror}", remedy="name a plan file: there are some in plans/"
+            f"cannot read {path}: {error.strerror}",
+            remedy=f"name a plan file, or a plan that comes with bench: {', '.join(shipped_plans())}",
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/sweeps.md") from error

@@ -95,7 +95,7 @@ def latest_sweep(results: Path = RESULTS) -> Path:
     """The sweep below ``results`` that was begun or changed last. Raises RequestError when there is none."""
     found = sorted(results.glob("*/sweep.json"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise RequestError(f"no sweep in {results}/", remedy="begin one with: bench sweep run plans/smoke.toml")
+        raise RequestError(f"no sweep in {results}/", remedy="begin one with: bench sweep run smoke")
     return found[-1].parent
 
 

@@ -1,0 +1,113 @@
+"""What is installed is what was written: the wheel holds the whole suite, and declares what it needs."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from provisioning.images.build import recipe_sha256
+from suite.sweep.file import shipped_plans
+from tests.built_wheel import REPOSITORY, build_wheel
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+ROOMS = [
+    path.parent for path in REPOSITORY.glob("*/__init__.py") if path.parent.name != "tests" and path.parent.is_dir()
+]
+"""Every top-level package; a new one must be packed too."""
+LINKED = {"provisioning/images/recipe": "docker", "suite/sweep/plans": "plans"}
+"""What is no Python, stands at the top of the checkout, and travels inside a package."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    return place
+
+
+def files_below(directory: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(directory):
+        folders[:] = [folder for folder in folders if folder not in ("__pycache__", "driver")]
+        yield from ((Path(place) / name).relative_to(directory).as_posix() for name in names)
+
+
+def test_the_wheel_holds_every_file_of_the_rooms_and_nothing_else(unpacked: Path) -> None:
+    expected = {"cli.py", *(f"{room.name}/{name}" for room in ROOMS for name in files_below(room))}
+    expected |= {f"{inside}/{name}" for inside, top in LINKED.items() for name in files_below(REPOSITORY / top)}
+    found = {name for name in files_below(unpacked) if ".dist-info/" not in name}
+    assert found == expected
+
+
+def test_no_general_folder_of_the_checkout_lands_in_site_packages(unpacked: Path) -> None:
+    tops = {path.name for path in unpacked.iterdir() if not path.name.endswith(".dist-info")}
+    assert tops == {"cli.py", *(room.name for room in ROOMS)}
+
+
+def test_the_checkout_finds_recipe_and_plans_where_a_wheel_has_them() -> None:
+    for inside, top in LINKED.items():
+        assert (REPOSITORY / inside).resolve() == (REPOSITORY / top).resolve()
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("from provisioning.images.build import recipe_sha256 as it; print(it('cpu'))", lambda: recipe_sha256("cpu")),
+        ("from provisioning.images.build import recipe_sha256 as it; print(it('cuda'))", lambda: recipe_sha256("cuda")),
+        ("from suite.sweep.file import shipped_plans as it; print(*it())", lambda: " ".join(shipped_plans())),
+    ],
+    ids=["image", "cuda-image", "plans"],
+)
+def test_a_wheel_has_the_recipe_and_the_plans_of_its_checkout(
+    unpacked: Path, tmp_path: Path, program: str, expected: Callable[[], str]
+) -> None:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+    )
+    assert (done.stdout.strip(), done.stderr) == (expected(), "")
+
+
+def third_party() -> set[str]:
+    """The top-level modules that the suite imports, without its own and those of the standard library."""
+    own = {"cli", *(room.name for room in ROOMS)}
+    found = set()
+    for path in (REPOSITORY / "cli.py", *(path for room in ROOMS for path in room.rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(str(node.module).partition(".")[0])
+    return found - own - set(sys.stdlib_module_names)
+
+
+def test_every_import_is_declared_and_every_declaration_is_used() -> None:
+    distributions = packages_distributions()
+    imported = {distributions[module][0].lower() for module in third_party()}
+    declared = {re.split("[=>]", requirement)[0] for requirement in PROJECT["project"]["dependencies"]}
+    # pip is run as a program; torchvision is imported by a function that mends what a build of it lacks.
+    assert declared - imported == {"pip", "torchvision"}
+    assert imported <= declared
+
+
+def test_what_is_declared_is_what_the_constraints_pin() -> None:
+    constraints = {line.lower() for line in (REPOSITORY / "constraints.txt").read_text().splitlines()}
+    project = PROJECT["project"]
+    requirements = project["dependencies"] + project["optional-dependencies"]["dev"]
+    # Which build of torch it is depends on the index; pip takes the nearest to its exact version here.
+    free = {"pip>=22.3", *(each for each in requirements if each.startswith(("torch==", "torchvision==")))}
+    assert set(requirements) - constraints == free
+    assert set(PROJECT["build-system"]["requires"]) <= constraints
