@@ -74,6 +74,6 @@ format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# The published schema of a record, after a change of suite/records.py or of a file that it takes parts from.
+# The published schema of a record, after a change of suite/records/record.py or of a file that it takes parts from.
 schema: $(VENV)/.installed
 	$(VENV)/bin/python -m suite.schema

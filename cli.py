@@ -10,9 +10,9 @@ from commands.compare import compare, report
 from commands.data import data
 from commands.image import image
 from commands.machine import clean, doctor
-from commands.results import results
-from commands.run import run
-from commands.sweep import sweep
+from commands.results.command import results
+from commands.run.command import run
+from commands.sweep.command import sweep
 from suite import __version__
 from suite.errors import BenchError, RequestError
 

@@ -19,16 +19,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from analysis.compare import compare
-from analysis.export import FORMATS, steps_tables, trials_table
-from analysis.export import write as export
-from analysis.load import load
-from analysis.tables import as_json
-from suite.envelope import GIB, Envelope
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from analysis.report.export import FORMATS, steps_tables, trials_table
+from analysis.report.export import write as export
+from analysis.report.tables import as_json
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import MODELS, get_profile
 from suite.plan import TARGETS, Plan, Trial
-from suite.profiles import MODELS, get_profile
-from suite.records import Environment, Environments, Outcome, Steps, TrialRecord
-from suite.runs import summarise
+from suite.records.record import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.results.runs import summarise
 
 SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.12}
 

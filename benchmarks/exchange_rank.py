@@ -17,12 +17,12 @@ import torch
 from torch import distributed
 from torch.distributed import rpc
 
-from scenarios.worker.distributed.cluster import Cluster
-from scenarios.worker.distributed.exchange import Exchange
-from scenarios.worker.distributed.group import Group, joined
-from scenarios.worker.distributed.serve import serve
-from scenarios.worker.distributed.variables import Variables
-from scenarios.worker.models import build_model
+from worker.distributed.cluster import Cluster
+from worker.distributed.exchange import Exchange
+from worker.distributed.group import Group, joined
+from worker.distributed.parameters import Variables
+from worker.distributed.serve import serve
+from worker.training.models import build_model
 
 ELEMENTS = 25_557_040  # ResNet-50's 25,557,032 in whole lines
 LEARNING_RATE = 0.01

@@ -23,11 +23,12 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
 
-from analysis.statistics import judge, locate  # noqa: E402
-from provisioning import cgroups, ledger  # noqa: E402
+from analysis.statistics.ratios import judge, locate  # noqa: E402
+from provisioning import ledger  # noqa: E402
+from provisioning.cgroup import limits as cgroups  # noqa: E402
 from provisioning.nodes import local_node  # noqa: E402
 from scenarios.job import clean_environment  # noqa: E402
-from suite.envelope import Envelope, format_cpu_list  # noqa: E402
+from suite.job.envelope import Envelope, format_cpu_list  # noqa: E402
 
 MARGIN = 0.01
 BARE_LOOP = REPOSITORY / "benchmarks/bare_loop.py"

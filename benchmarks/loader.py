@@ -27,14 +27,14 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 from intrusion import interval  # noqa: E402
 
-from scenarios.worker.decode import Decoder, divisor, draw_crop  # noqa: E402
-from scenarios.worker.filler import Order, crop_seed  # noqa: E402
-from scenarios.worker.images import FileSet, open_images  # noqa: E402
-from scenarios.worker.loader import Loader  # noqa: E402
-from scenarios.worker.models import import_torchvision  # noqa: E402
-from scenarios.worker.normalise import DEVIATION, MEAN  # noqa: E402
-from scenarios.worker.numerics import Numerics  # noqa: E402
-from scenarios.worker.spec import Data, Spec  # noqa: E402
+from worker.data.decode import Decoder, divisor, draw_crop  # noqa: E402
+from worker.data.filler import Order, crop_seed  # noqa: E402
+from worker.data.images import FileSet, open_images  # noqa: E402
+from worker.data.loader import Loader  # noqa: E402
+from worker.data.normalise import DEVIATION, MEAN  # noqa: E402
+from worker.spec import Data, Spec  # noqa: E402
+from worker.training.models import import_torchvision  # noqa: E402
+from worker.training.numerics import Numerics  # noqa: E402
 
 Take = Callable[[], object]
 

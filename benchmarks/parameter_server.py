@@ -21,13 +21,13 @@ from exchange_rank import ELEMENTS
 from provisioning.images.image import current
 from provisioning.targets import Choices, open_target
 from scenarios.job import clean_environment
-from scenarios.worker.distributed.layout import CHUNK_BYTES
-from suite.cluster import CONTAINER_NETWORKS, Cluster
-from suite.envelope import GIB, Envelope
 from suite.interfaces import Instance, Process
-from suite.lab import LabSpec, bits_per_s
+from suite.job.distributed import CONTAINER_NETWORKS, Cluster
+from suite.job.envelope import GIB, Envelope
+from suite.job.lab import LabSpec, bits_per_s
+from suite.job.profiles import Workload
 from suite.plan import Plan, Trial
-from suite.profiles import Workload
+from worker.distributed.partition import CHUNK_BYTES
 
 PROGRAM = Path(__file__).with_name("exchange_rank.py")
 WITHIN_S = 1800

@@ -24,11 +24,11 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]  # as a script,
 
 from intrusion import interval, output  # noqa: E402
 
-from provisioning.home import state  # noqa: E402
-from scenarios.worker.probes import fio, iperf3, network  # noqa: E402
-from scenarios.worker.probes.disk import DEFAULT_JOBS  # noqa: E402
-from scenarios.worker.probes.jobfile import FILE_MIB, RUNTIME_S  # noqa: E402
-from suite.envelope import format_cpu_list  # noqa: E402
+from provisioning.paths import state  # noqa: E402
+from suite.job.envelope import format_cpu_list  # noqa: E402
+from worker.probes import fio, iperf3, network  # noqa: E402
+from worker.probes.disk import DEFAULT_JOBS  # noqa: E402
+from worker.probes.jobfile import FILE_MIB, RUNTIME_S  # noqa: E402
 
 Numbers = dict[str, float]
 

@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from analysis.sequential import should_stop
-from analysis.statistics import judge, locate
+from analysis.statistics.ratios import judge, locate
+from analysis.statistics.sequential import should_stop
 
 Logs = npt.NDArray[np.float64]
 TRUTH = {"identical": 0.0, "5 % slower": math.log(0.95), "12 % slower": math.log(0.88)}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commands.options import shares
+from commands.run.options import shares
 from suite.errors import RequestError
-from suite.store import RESULTS, latest_run
+from suite.results.store import RESULTS, latest_run
 
 if TYPE_CHECKING:
-    from analysis.load import Records
-    from analysis.results import Comparison
+    from analysis.compare.results import Comparison
+    from analysis.load.records import Records
 
 
 @click.command()
@@ -40,8 +40,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare --explain
       bench compare --markdown > table.md
     """
-    from analysis.compare import compare as compared
-    from analysis.load import load
+    from analysis.compare.comparison import compare as compared
+    from analysis.load.records import load
 
     if options["fail_above"] is not None and len(directories) != 2:
         raise RequestError("--fail-above compares two runs", remedy="bench compare BEFORE AFTER --fail-above 5%")
@@ -54,8 +54,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     elif not (len(chosen) == 2 and options["fail_above"] and options["form"]):
         _table(comparison, options["form"])
     if options["plots"] or (options["form"] is None and not options["explain"]):
-        from analysis.plots import draw
-        from analysis.reference import normalised
+        from analysis.figures.plots import draw
+        from analysis.figures.reference import normalised
 
         reference = normalised() if options["reference"] else None
         for path in draw(comparison, options["plots"] or chosen[0] / "plots", reference):
@@ -65,7 +65,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
 
 def _table(comparison: "Comparison", form: str | None) -> None:
-    from analysis import tables
+    from analysis.report import tables
 
     if form is None:
         from rich.console import Console
@@ -80,8 +80,8 @@ def _table(comparison: "Comparison", form: str | None) -> None:
 
 
 def _explain(records: "Records", options: dict[str, Any]) -> None:
-    from analysis.attribution import explain
-    from analysis.waterfall import Waterfall, as_rows
+    from analysis.explain.attribution import explain
+    from analysis.explain.waterfall import Waterfall, as_rows
 
     explained = explain(records, margin=options["margin"], force=options["force"])
     if options["form"] == "json":
@@ -94,8 +94,8 @@ def _explain(records: "Records", options: dict[str, Any]) -> None:
 
 def _change(chosen: list[Path], options: dict[str, Any]) -> bool:
     """How the second run differs from the first; whether it is slower by more than was allowed."""
-    from analysis.load import load
-    from analysis.regression import Report, as_rows, regress
+    from analysis.compare.regression import Report, as_rows, regress
+    from analysis.load.records import load
 
     found = regress(load(chosen[:1]), load(chosen[1:]), options["fail_above"])
     if options["form"] is None:
@@ -120,8 +120,8 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float, forc
       bench report
       bench report results/night --html night.html
     """
-    from analysis.load import load
-    from analysis.report import write_report
+    from analysis.load.records import load
+    from analysis.report.page import write_report
 
     chosen = list(directories) or [latest_run(RESULTS)]
     click.echo(write_report(load(chosen), html or chosen[0] / "report.html", margin=margin, force=force))

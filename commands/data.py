@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commands.options import choice, number, positive
+from commands.run.options import choice, number, positive
 from suite.errors import BenchError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def data_make(
       bench data make --images 1281167 --out /fast/imagenet-like
       bench data make --images 64 --size small --classes 8 --json
     """
-    from provisioning.home import home
+    from provisioning.paths import home
     from scenarios.datasets.found import data_folder
     from scenarios.datasets.generate import make
 
@@ -91,7 +91,7 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
       bench data verify
       bench data verify /fast/imagenet-like --json
     """
-    from provisioning.home import home
+    from provisioning.paths import home
     from scenarios.datasets.found import newest
     from scenarios.datasets.verify import verify
 
@@ -125,7 +125,7 @@ def data_disk(device: str, text: str) -> None:
       bench data disk --device /dev/sdb1
     """
     from provisioning import data_device
-    from provisioning.home import home
+    from provisioning.paths import home
     from scenarios.datasets.resolve import resolve
 
     name, dataset = resolve(text, home())
@@ -144,7 +144,7 @@ def data_list(as_json: bool) -> None:
       bench data list
       bench data list --json
     """
-    from provisioning.home import home
+    from provisioning.paths import home
     from scenarios.datasets.found import generated_sets
 
     found = generated_sets(home())

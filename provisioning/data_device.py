@@ -15,8 +15,8 @@ from pathlib import Path
 from provisioning.images.pack import filesystem
 from provisioning.nodes import local_node
 from provisioning.volumes import inodes_of, packed_bytes
-from suite.datasets import Dataset
 from suite.errors import BenchError, CommandError, RequestError
+from suite.job.datasets import Dataset
 
 LABEL, UNFINISHED = "virtbench-data", "virtbench-part"
 """Of the file system. The first is set last: what carries it is whole."""

@@ -7,14 +7,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from provisioning import accelerator, cache_counters, cgroups
-from provisioning.home import home
+from provisioning.cgroup import limits as cgroups
+from provisioning.engines import ENGINES
+from provisioning.gpu.pci import gpu_checks
 from provisioning.images import build
 from provisioning.images.image import current
-from provisioning.layers.engines import ENGINES
 from provisioning.layers.userland import chroot_argv
+from provisioning.machines import accelerator
+from provisioning.metrics import cache_counters
 from provisioning.nodes import LocalNode, local_node
-from provisioning.pci import gpu_checks
+from provisioning.paths import home
 from suite.errors import BenchError
 from suite.plan import TARGETS, VMS
 

@@ -9,15 +9,15 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from provisioning.accelerator import Accelerator
-from provisioning.home import state
 from provisioning.images.image import Image
 from provisioning.layers.vm import VmLayer
+from provisioning.machines.accelerator import Accelerator
 from provisioning.nodes import local_node
-from suite.envelope import Envelope
-from suite.owner import boot_id
+from provisioning.paths import state
+from suite.job.envelope import Envelope
 from suite.plan import CPU_CAPABILITIES, VMS, CpuCapability
-from suite.store import write_atomic
+from suite.process_identity import boot_id
+from suite.results.store import write_atomic
 
 CPUINFO = Path("/proc/cpuinfo")
 _NEEDS = {"avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"}}

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from provisioning import cgroups, processes
-from provisioning.home import home, runtime, state
+from provisioning import processes
+from provisioning.cgroup import limits as cgroups
 from provisioning.lab import netns
+from provisioning.paths import home, runtime, state
 from suite.errors import BenchError, CommandError
-from suite.owner import boot_id, started_ticks
-from suite.store import sweep_temporaries, write_atomic
+from suite.process_identity import boot_id, started_ticks
+from suite.results.store import sweep_temporaries, write_atomic
 
 
 class LedgerError(BenchError):
@@ -79,7 +80,7 @@ def _remove_directory(what: str) -> None:
 
 
 def _remove_container(what: str) -> None:
-    from provisioning.layers.engines import ENGINES  # the engines write to the ledger themselves
+    from provisioning.engines import ENGINES  # the engines write to the ledger themselves
 
     engine, _, name = what.partition(":")
     ENGINES[engine].remove_local(name)

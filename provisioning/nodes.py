@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import IO, Protocol, runtime_checkable
 
 from provisioning import ledger
-from provisioning.control_groups import ControlGroup
+from provisioning.cgroup.counters import ControlGroup
 from provisioning.disks import BlockDevice
-from provisioning.home import runtime
+from provisioning.paths import runtime
 from provisioning.processes import LocalProcess
 from suite.errors import CommandError
 from suite.interfaces import Completed, Node, Process

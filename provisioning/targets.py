@@ -6,29 +6,29 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning import cgroups
-from provisioning.accelerator import Accelerator
-from provisioning.clusters import open_cluster, open_machines
+from provisioning.cgroup import limits as cgroups
 from provisioning.disks import disks_under
+from provisioning.distributed import open_cluster, open_machines
+from provisioning.engines import ENGINES
 from provisioning.images.docker_store import NAME as DOCKER_STORE
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
-from provisioning.layers import virtiofs
 from provisioning.layers.container import ContainerLayer
-from provisioning.layers.engines import ENGINES
-from provisioning.layers.qemu import takes_direct_io
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
-from provisioning.machines import data
-from provisioning.machines.machine import Machine, machine
-from provisioning.machines.push import push, push_packed
+from provisioning.machines import virtiofs
+from provisioning.machines.accelerator import Accelerator
+from provisioning.machines.qemu import takes_direct_io
 from provisioning.nodes import local_node
+from provisioning.remote import data
+from provisioning.remote.image_sync import push, push_packed
+from provisioning.remote.machine import Machine, machine
 from provisioning.volumes import Volume, check_room, packed_bytes, prepare_disk, volume_of
-from suite.datasets import Dataset
-from suite.envelope import Envelope
 from suite.errors import RequestError
 from suite.interfaces import Instance, Layer, open_stack
 from suite.inventory import Inventory
+from suite.job.datasets import Dataset
+from suite.job.envelope import Envelope
 from suite.plan import VMS, Trial
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning import ledger
-from provisioning.home import runtime, state
 from provisioning.images.pack import filesystem
 from provisioning.nodes import local_node
-from suite.datasets import Dataset
+from provisioning.paths import runtime, state
 from suite.errors import MeasurementError, RequestError
+from suite.job.datasets import Dataset
 from suite.plan import VMS, Trial
 
 MOUNT = "/mnt/data"

@@ -13,7 +13,7 @@ from scenarios.failure import failure_of_exit
 from scenarios.job import merged_environment
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.interfaces import Node, Process
-from suite.records import Aggression, Aggressor, Environment, Usage
+from suite.records.record import Aggression, Aggressor, Environment, Usage
 
 ENDS_WITHIN_S = 600.0
 """After it was told to stop: one step, on an emulated CPU."""

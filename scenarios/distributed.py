@@ -18,11 +18,11 @@ from scenarios.job import (
     workload_of,
 )
 from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
-from suite.cluster import Cluster
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, Process
+from suite.job.distributed import Cluster
 from suite.plan import Trial
-from suite.records import DataUse, Rank, TrialRecord
+from suite.records.record import DataUse, Rank, TrialRecord
 
 PORT = 29500
 """Of the ranks' meeting place, where the instance of rank 0 has a network of its own: nothing else listens there."""
@@ -75,7 +75,7 @@ class Distributed:
 
 
 def _view(cluster: Cluster, rank: int, instances: Sequence[Instance], join_timeout_s: float) -> Mapping[str, object]:
-    """The key ``cluster`` of a rank's specification: see ``scenarios.worker.distributed.cluster``."""
+    """The key ``cluster`` of a rank's specification: see ``worker.distributed.cluster``."""
     return {
         "strategy": cluster.strategy,
         "rank": rank,

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
-from suite.profiles import Workload
-from suite.records import Timeline
+from suite.job.profiles import Workload
+from suite.records.record import Timeline
 
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")

@@ -4,9 +4,9 @@ import contextlib
 import signal
 from collections.abc import Sequence
 
-from suite.envelope import GIB
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Process
+from suite.job.envelope import GIB
 
 _LAST_WORDS_S = 5.0
 _REMEDIES = {

@@ -13,9 +13,9 @@ from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
 from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
+from suite.job.profiles import Workload
 from suite.plan import Trial
-from suite.profiles import Workload
-from suite.records import Environment, Steps, Usage
+from suite.records.record import Environment, Steps, Usage
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
 TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
@@ -54,7 +54,7 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     variables = clean_environment(
         trial.envelope.threads, trial.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting
     )
-    return [*variables, interpreter, "-m", "scenarios.worker"]
+    return [*variables, interpreter, "-m", "worker"]
 
 
 def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 
 from scenarios.probe_job import run_probe
 from scenarios.probe_startup import run_startup
-from scenarios.worker.probes.jobfile import FILE_MIB, JobFileError, needed_bytes, parse
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance, Measurement, Node, Observer
 from suite.plan import Trial
+from worker.probes.jobfile import FILE_MIB, JobFileError, needed_bytes, parse
 
 DISK, STARTUP = "disk", "startup"
 PROBES: tuple[str, ...] = (DISK, "memory", "network", "cpu", "syscall", STARTUP)

@@ -8,7 +8,7 @@ from scenarios.probe_events import Story
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
-from suite.records import Environment, Metric, Timeline, Usage
+from suite.records.record import Environment, Metric, Timeline, Usage
 
 
 def run_probe(

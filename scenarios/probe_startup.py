@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from scenarios.job import Devices, run_job
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
+from suite.job.profiles import Workload
 from suite.plan import Trial
-from suite.profiles import Workload
-from suite.records import Metric, TrialRecord
+from suite.records.record import Metric, TrialRecord
 
 LEAST = ("alexnet", Workload(batch=1, image_px=64, warmup_steps=0, steps=1))
 LAUNCH = "launching"

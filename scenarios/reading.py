@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from suite.datasets import Dataset
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Observer
+from suite.job.datasets import Dataset
 from suite.plan import Trial
-from suite.records import DataUse
+from suite.records.record import DataUse
 
 MOST_COLD, LEAST_WARM = 0.01, 0.95
 """Of the pages of the data set in the cache of the target, right before the launch."""

@@ -10,9 +10,9 @@ from scenarios.job import Devices, Job, attest, launch, prepare, recordable, spe
 from scenarios.probe_job import request
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
+from suite.job.sharing import PROBES, Sharing, architecture
 from suite.plan import Trial
-from suite.records import Aggressor
-from suite.sharing import PROBES, Sharing, architecture
+from suite.records.record import Aggressor
 
 
 class Shared:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from suite.plan import Trial
-from suite.records import (
+from suite.records.record import (
     Aggressor,
     Conditions,
     DataUse,

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from suite.envelope import parse_cpu_list
 from suite.errors import RequestError
+from suite.job.envelope import parse_cpu_list
 
 DIRECTORY = "/var/lib/virtbench"
 EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'

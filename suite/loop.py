@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite import __version__
-from suite.ablations import DISK_LIMIT_BYTES_PER_S
-from suite.cluster import cpus_are_shared
-from suite.envelope import Envelope
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Account, Instance, Measurement, Observer, Scenario
+from suite.job.ablations import DISK_LIMIT_BYTES_PER_S
+from suite.job.distributed import cpus_are_shared
+from suite.job.envelope import Envelope
 from suite.plan import Plan, Trial
-from suite.records import Environment, Environments, Outcome, Resources, TrialRecord
-from suite.store import Run, StoreError
+from suite.records.record import Environment, Environments, Outcome, Resources, TrialRecord
+from suite.results.store import Run, StoreError
 
 OpenTarget = Callable[[Trial], AbstractContextManager[Sequence[Instance]]]
 OpenAccount = Callable[[Trial, Sequence[Instance]], Account]

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from suite import ablations
-from suite.cluster import Cluster, InstancePlan, instances_of
-from suite.datasets import Dataset, PageCache
-from suite.envelope import Envelope
 from suite.errors import RequestError
-from suite.profiles import Recipe, Workload
-from suite.sharing import Sharing
+from suite.job import ablations
+from suite.job.datasets import Dataset, PageCache
+from suite.job.distributed import Cluster, InstancePlan, instances_of
+from suite.job.envelope import Envelope
+from suite.job.profiles import Recipe, Workload
+from suite.job.sharing import Sharing
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
 BASELINE = "bare-metal"
@@ -44,7 +44,7 @@ class Trial(BaseModel):
     replica: int = 0
     """0, or 1 for the second bare-metal trial of an A/A block."""
     ablation: str | None = None
-    """The one property of the target that is switched in this trial; see ``suite.ablations``."""
+    """The one property of the target that is switched in this trial; see ``suite.job.ablations``."""
     warm_up: bool = False
     """Run and recorded like every trial, and counted in no estimate: it belongs to a block before the first."""
     model: str

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.text import Text
 
 from suite.plan import Trial
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 
 
 class Lines:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 from suite.sweep.model import Sweep
 
 SCHEMA = Path(__file__).with_name("record.schema.json")

@@ -15,19 +15,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-import commands.run as run
+import commands.run.command as run
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
+from provisioning.engines import ENGINES
 from provisioning.images.image import Image
-from provisioning.layers.engines import ENGINES
 from scenarios.probe import PROBES
 from scenarios.registry import SCENARIOS
 from suite import __version__
-from suite.envelope import GIB
 from suite.errors import MeasurementError
+from suite.job.envelope import GIB
 from suite.plan import TARGETS, Trial
-from suite.records import Environment, Environments
-from suite.store import Run
+from suite.records.record import Environment, Environments
+from suite.results.store import Run
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
 Bench = Callable[..., Result]
@@ -94,7 +94,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(Image, "check", lambda _: None)
     monkeypatch.setattr("provisioning.doctor.examine", made.examine)
     monkeypatch.setattr("provisioning.images.image.current", lambda _variant: image)
-    monkeypatch.setattr("provisioning.accelerator.choose", lambda _requested: ("tcg", "asked for"))
+    monkeypatch.setattr("provisioning.machines.accelerator.choose", lambda _requested: ("tcg", "asked for"))
     monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
     monkeypatch.setattr("provisioning.targets.prepare", lambda *_: None)
     monkeypatch.setattr("provisioning.targets.open_target", lambda trial, _choices: made.targets.opened(trial))

@@ -7,15 +7,15 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from commands.refusals import ablations_of, check_data
+from commands.run.validate import ablations_of, check_data
 from provisioning.images.image import Image
 from provisioning.targets import Choices
-from suite.ablations import ABLATIONS
-from suite.datasets import Dataset
-from suite.envelope import GIB, Envelope
 from suite.errors import RequestError
+from suite.job.ablations import ABLATIONS
+from suite.job.datasets import Dataset
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import Workload
 from suite.plan import CpuCapability, Plan
-from suite.profiles import Workload
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.export import STEP_COLUMNS
-from analysis.fields import COLUMNS
+from analysis.load.fields import COLUMNS
+from analysis.report.export import STEP_COLUMNS
 
 TEXT = (Path(__file__).parents[1] / "docs" / "results.md").read_text()
 

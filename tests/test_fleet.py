@@ -4,15 +4,15 @@ from typing import Any, cast
 
 import pytest
 
-from commands import fleet
-from commands.fleet import Fleet
+from commands.run import inventory as fleet
+from commands.run.inventory import Fleet
 from provisioning.images.image import Image
-from provisioning.machines.places import Place
-from provisioning.machines.survey import Survey, Surveyed, Wanted
+from provisioning.remote.discovery import Survey, Surveyed, Wanted
+from provisioning.remote.places import Place
 from provisioning.targets import Choices, refuse_ablation
-from suite.envelope import GIB
 from suite.errors import RequestError
 from suite.inventory import Inventory
+from suite.job.envelope import GIB
 from suite.plan import CpuCapability
 
 OPTIONS: dict[str, Any] = {

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from suite.records import Aggression, Aggressor, Environment, Environments, Outcome, TrialRecord
-from suite.store import Run
+from suite.records.record import Aggression, Aggressor, Environment, Environments, Outcome, TrialRecord
+from suite.results.store import Run
 from tests.suite.conftest import make_plan, make_record
 
 Bench = Callable[..., Result]

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from commands import scheduled
+from commands.schedule import firing as scheduled
 from provisioning import foreground
-from suite.store import Run, StoreError
+from suite.results.store import Run, StoreError
 from tests.suite.conftest import make_plan, make_record
 
 Bench = Callable[..., Result]

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from analysis.provenance import run_command
-from commands.planning import models_of
-from commands.sharing import check_shares, sharing_of, victims
+from analysis.report.provenance import run_command
+from commands.run.plan import models_of
+from commands.run.shared import check_shares, sharing_of, victims
 from provisioning.images.image import Image
 from provisioning.targets import Choices
-from suite.envelope import GIB, Envelope
 from suite.errors import RequestError
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import MODELS, PROFILES
+from suite.job.sharing import VICTIMS, Sharing
 from suite.plan import Plan
-from suite.profiles import MODELS, PROFILES
-from suite.sharing import VICTIMS, Sharing
 
 FOUR = Envelope(cpus=(0, 1, 2, 3), memory_bytes=4 * GIB, threads=4)
 TWO = Sharing(aggressors=("disk",), copies=2)

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from commands.run import SCENARIOS, run
-from commands.sweeping import options_of, words_of
+from commands.run.command import SCENARIOS, run
+from commands.sweep.resolve import options_of, words_of
 from suite.errors import RequestError
 from suite.sweep.cells import cells_of
 from suite.sweep.file import load_sweep

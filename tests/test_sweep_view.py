@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commands.sweep_view import SweepDisplay, lines, matrix, span
-from suite.owner import Owner
+from commands.sweep.view import SweepDisplay, lines, matrix, span
+from suite.process_identity import Owner
 from suite.sweep.cells import cells_of
-from suite.sweep.claims import Holder
 from suite.sweep.directory import SweepDirectory
+from suite.sweep.locks import Holder
 from suite.sweep.status import CellStatus, Counts, SweepStatus
 from tests.suite.conftest import make_plan, make_record
 from tests.suite.sweep.conftest import make_sweep

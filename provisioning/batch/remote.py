@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from suite.errors import BenchError, MeasurementError, RequestError
-from suite.parcels import ENDED, GIVEN
+from suite.sweep.file_transfer import ENDED, GIVEN
 
 TAIL_BYTES = 4096
 CLOSES_WITHIN_S = 120.0

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from provisioning import ledger
-from provisioning.home import RECIPE, ROOMS, home, state
 from provisioning.images import pack
 from provisioning.images.image import BUILD, PACKED, Image, images, stamp
 from provisioning.nodes import LocalNode, local_node
+from provisioning.paths import RECIPE, ROOMS, home, state
 from suite import userland
 from suite.errors import CommandError, RequestError
 
@@ -25,7 +25,7 @@ TARGET_PYTHON = "3.11"  # of the base; the wheels must fit it, whatever Python t
 NEEDED_BYTES = 12 << 30
 NEEDED_BYTES_CUDA = 48 << 30
 # What of the suite runs inside: the worker and its attestation.
-INSIDE = ("suite/__init__.py", "suite/userland.py", "scenarios/__init__.py", "scenarios/worker")
+INSIDE = ("suite/__init__.py", "suite/userland.py", "worker")
 Note = Callable[[str], None]
 Variant = Literal["cpu", "cuda"]
 
@@ -144,7 +144,7 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
                 remedy="unset the index or the links (pip config list) that name a CPU build of torch",
             )
         shutil.copyfile(requirements, kept)
-    for name in ("suite", "scenarios", "guest"):
+    for name in ("suite", "worker", "guest"):
         shutil.rmtree(context / name, ignore_errors=True)
     for name in INSIDE:
         source, target = ROOMS / name, context / name

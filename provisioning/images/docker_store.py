@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from provisioning import ledger
+from provisioning.engines.base import image_reference
+from provisioning.engines.docker import PROGRAM, daemon_argv
 from provisioning.images.image import Image, stamp
 from provisioning.images.pack import disk
-from provisioning.layers.engines.base import image_reference
-from provisioning.layers.engines.docker import PROGRAM, daemon_argv
 from provisioning.nodes import LocalNode, local_node
 from suite.errors import MeasurementError, RequestError
 

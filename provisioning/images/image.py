@@ -16,10 +16,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from provisioning.home import home, state
+from provisioning.paths import home, state
 from suite import userland
 from suite.errors import RequestError
-from suite.store import write_atomic
+from suite.results.store import write_atomic
 
 BUILD = "bench image build"
 PACKED = ("disk.img", "oci.tar", "initrd.img")

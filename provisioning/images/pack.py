@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
+from provisioning.engines.base import image_reference
 from provisioning.images.image import sha256
-from provisioning.layers.engines.base import image_reference
 from suite.errors import MeasurementError
 from suite.interfaces import Node
 from suite.userland import EXCLUDED

@@ -11,7 +11,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from provisioning.lab import iperf3, knock
+from provisioning.lab import iperf3
+from provisioning.lab import reachability as knock
 from suite.errors import MeasurementError
 from suite.interfaces import Node, Process
 

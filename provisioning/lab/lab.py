@@ -10,7 +10,7 @@ from provisioning.lab.shaping import Limiter, Shape, choose_limiter, shape_argvs
 from provisioning.lab.subnet import PREFIX, free_subnet, routes_of
 from provisioning.nodes import WrappedNode, local_node
 from suite.interfaces import Node
-from suite.lab import LabSpec
+from suite.job.lab import LabSpec
 
 DEVICE = "eth0"
 SWITCH = "lan"

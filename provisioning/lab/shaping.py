@@ -10,7 +10,7 @@ from typing import Literal
 
 from suite.errors import BenchError, RequestError
 from suite.interfaces import Node
-from suite.lab import LabSpec
+from suite.job.lab import LabSpec
 
 Limiter = Literal["tbf", "htb"]
 LIMITERS: tuple[Limiter, ...] = ("tbf", "htb")

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning import ledger
-from provisioning.control_groups import ControlGroup
+from provisioning.cgroup.counters import ControlGroup
 from provisioning.disks import disks_under
-from provisioning.gpus import edits_for
+from provisioning.engines.base import ContainerEngine, ContainerSpec
+from provisioning.gpu.access import edits_for
 from provisioning.lab.containers import ContainerBridge, attached, host_network
-from provisioning.layers.engines.base import ContainerEngine, ContainerSpec
 from provisioning.nodes import Served, WrappedNode, is_guest, kept, limit_facts
 from provisioning.volumes import MOUNT, same_device
-from suite.envelope import format_cpu_list
 from suite.errors import RequestError
 from suite.interfaces import Node
-from suite.records import Engine
+from suite.job.envelope import format_cpu_list
+from suite.records.record import Engine
 
 MOST_LIMIT = 32768
 

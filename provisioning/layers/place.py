@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from provisioning import ledger
-from provisioning.home import runtime
 from provisioning.lab.containers import undone
 from provisioning.nodes import local_node, write_file
+from provisioning.paths import runtime
 from suite.errors import BenchError
 from suite.interfaces import Node
 

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from provisioning import cgroups, ledger
-from provisioning.control_groups import ControlGroup
+from provisioning import ledger
+from provisioning.cgroup import limits as cgroups
+from provisioning.cgroup.counters import ControlGroup
 from provisioning.disks import disks_under
-from provisioning.gpus import NO_EDITS, Edits, edits_for
-from provisioning.home import ROOMS
+from provisioning.gpu.access import NO_EDITS, Edits, edits_for
 from provisioning.lab.containers import undone
 from provisioning.nodes import Served, WrappedNode, limit_facts
+from provisioning.paths import ROOMS
 from provisioning.volumes import MOUNT
-from suite.envelope import Envelope, format_cpu_list
 from suite.errors import RequestError
 from suite.interfaces import Node
+from suite.job.envelope import Envelope, format_cpu_list
 
 
 def chroot_argv(tree: str, edits: Edits = NO_EDITS, data: tuple[str, bool] | None = None) -> list[str]:

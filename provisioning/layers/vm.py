@@ -7,21 +7,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from provisioning.accelerator import Accelerator
 from provisioning.images.docker_store import NAME as DOCKER_STORE
 from provisioning.images.docker_store import docker_store
 from provisioning.images.image import Image
 from provisioning.images.pack import cpio, joined
 from provisioning.lab.connectivity import free_port
 from provisioning.lab.tap import Tap, qemu_words
-from provisioning.layers import qemu, ssh, virtiofs
 from provisioning.layers.place import made_here, private, said
 from provisioning.layers.userland import OwnEnvironmentLayer
+from provisioning.machines import qemu, ssh, virtiofs
+from provisioning.machines.accelerator import Accelerator
 from provisioning.nodes import WrappedNode
 from provisioning.volumes import MOUNT, Volume
-from suite.envelope import Envelope
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Node, Process
+from suite.job.envelope import Envelope
 
 READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0

@@ -1,1 +1,1 @@
-"""Machines of the user's, reached by OpenSSH."""
+"""Virtual machines: how a guest is started, reached and ended."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from suite.errors import CommandError, RequestError
-from suite.every import Every
+from suite.schedule_specification import Every
 
 MARKER = "virtbench-schedule:"
 """With the name after it, on a line of every entry: what does not carry it belongs to somebody else."""

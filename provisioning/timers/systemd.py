@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provisioning.timers.base import MARKER, Installed, Job, call, check_name
-from suite.store import write_atomic
+from suite.results.store import write_atomic
 
 _AWAKE = {"running", "degraded", "starting", "initializing", "maintenance"}
 

@@ -20,8 +20,8 @@ from scenarios.datasets.manifest import (
 )
 from scenarios.datasets.parallel import Progress, spread, worker_count
 from scenarios.datasets.room import check_room
-from scenarios.worker.listing import Listing, files, listing
 from suite.errors import BenchError
+from worker.data.listing import Listing, files, listing
 
 _AT_ONCE = 16
 """Images of one task: a tenth of a second, which is also how long Ctrl-C waits."""

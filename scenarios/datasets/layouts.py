@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from scenarios.worker.listing import NOT_DATA
 from suite.errors import RequestError
+from worker.data.listing import NOT_DATA
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """As torchvision.datasets.ImageFolder takes them, whatever their case."""
 MOST_CLASSES = 1000
-"""So many the models tell apart: ``scenarios.worker.models``, which imports torch and so is not imported here."""
+"""So many the models tell apart: ``worker.training.models``, which imports torch and so is not imported here."""
 _SYNSET = re.compile(r"n\d{8}")
 _CIFAR10 = tuple(
     f"cifar-10-batches-py/{name}"

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scenarios.datasets.layouts import MOST_CLASSES
 from scenarios.datasets.pictures import SIZES, Size
 from suite.errors import BenchError, RequestError
-from suite.store import StoreError, write_atomic
+from suite.results.store import StoreError, write_atomic
 
 PLAN, MANIFEST = "plan.json", "manifest.json"
 SHA256 = r"^[0-9a-f]{64}$"
@@ -47,7 +47,7 @@ class Manifest(SetPlan):
 
     size_bytes: Annotated[int, Field(gt=0)]
     sha256: Hash
-    """Of its listing; see ``scenarios.worker.listing``."""
+    """Of its listing; see ``worker.data.listing``."""
     files: dict[str, Hash]
     """SHA-256 of the content of every image, by path."""
 

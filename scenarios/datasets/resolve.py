@@ -6,9 +6,9 @@ from pathlib import Path
 
 from scenarios.datasets.found import finished, newest
 from scenarios.datasets.layouts import FIXED, ImageCount, check_fixed, imagenet_root
-from scenarios.worker.listing import files, summary
-from suite.datasets import GENERATED, SYNTHETIC, Dataset, Kind, parse_data
 from suite.errors import RequestError
+from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, Kind, parse_data
+from worker.data.listing import files, summary
 
 
 def resolve(text: str, home: Path) -> tuple[str, Dataset]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from scenarios.datasets.images import hash_of
 from scenarios.datasets.manifest import MANIFEST, PLAN, Manifest, read_manifest, read_plan
 from scenarios.datasets.parallel import Progress, spread, worker_count
-from scenarios.worker.listing import files
 from suite.errors import BenchError, RequestError
+from worker.data.listing import files
 
 _AT_ONCE = 256
 

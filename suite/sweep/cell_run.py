@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from suite.records import TrialRecord
-from suite.store import ATTEMPTS, TRIALS, Run, read_record, write_atomic
+from suite.records.record import TrialRecord
+from suite.results.store import ATTEMPTS, TRIALS, Run, read_record, write_atomic
 
 
 class CellRun(Run):

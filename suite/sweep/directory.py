@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.errors import RequestError
-from suite.records import TrialRecord
-from suite.store import PLAN, RESULTS, TRIALS, StoreError, write_atomic
+from suite.records.record import TrialRecord
+from suite.results.store import PLAN, RESULTS, TRIALS, StoreError, write_atomic
 from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.plan import VMS, Plan, Trial
-from suite.store import TRIALS
+from suite.results.store import TRIALS
 
 MOST_RECORDS = 5000
 """Of the newest directories: what was measured long ago says no more, and an estimate is to be there at once."""

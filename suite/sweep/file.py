@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from suite.errors import RequestError
-from suite.nearest import nearest
+from suite.suggest import nearest
 from suite.sweep.model import Budget, EnvelopeRequest, Output, Settings, Sweep
 
 _TABLES: dict[str, type[BaseModel]] = {

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from suite.envelope import parse_bytes
 from suite.errors import RequestError
-from suite.nearest import nearest
+from suite.job.envelope import parse_bytes
+from suite.suggest import nearest
 from suite.units import parse_duration_s, parse_share
 
 Count = Annotated[int, Field(gt=0, strict=True)]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from suite.interfaces import Observer, Scenario
 from suite.loop import Loop, OpenAccount, OpenTarget
 from suite.plan import Plan, Trial
-from suite.records import Environment, TrialRecord
+from suite.records.record import Environment, TrialRecord
 from suite.sweep.cell_run import CellRun, Enough
 from suite.sweep.cells import Cell
-from suite.sweep.claims import Claim, block_name, claimed, forget_dead
 from suite.sweep.directory import SweepDirectory
+from suite.sweep.locks import Claim, block_name, claimed, forget_dead
 from suite.sweep.model import Sweep
 
 

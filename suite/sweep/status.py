@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from suite.errors import RequestError
 from suite.plan import Trial, arm_name
-from suite.store import RESULTS
+from suite.results.store import RESULTS
 from suite.sweep.cell_run import CellRun, Enough
-from suite.sweep.claims import Holder, holders
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.estimate import Durations, raw_records, total
+from suite.sweep.locks import Holder, holders
 from suite.sweep.model import Sweep
 
 State = Literal["done", "failed", "running", "missing"]

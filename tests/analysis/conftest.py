@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import pytest
 
-from suite.envelope import GIB, Envelope
-from suite.profiles import Workload
-from suite.records import Environment, Environments, Metric, Outcome, Steps, TrialRecord
-from suite.store import Run
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import Workload
+from suite.records.record import Environment, Environments, Metric, Outcome, Steps, TrialRecord
+from suite.results.store import Run
 
 Save = Callable[..., TrialRecord]
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from analysis.attribution import explain
-from analysis.explanation import Explanation
-from analysis.load import load
-from analysis.warnings import SkippedRecord
-from analysis.waterfall import Waterfall, as_rows
-from suite.records import Steps, Timeline
+from analysis.explain.attribution import explain
+from analysis.explain.explanation import Explanation
+from analysis.explain.waterfall import Waterfall, as_rows
+from analysis.load.records import load
+from analysis.warnings.types import SkippedRecord
+from suite.records.record import Steps, Timeline
 
 PHASES = (
     "opening",

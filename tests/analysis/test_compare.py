@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.compare import compare
-from analysis.fields import COLUMNS
-from analysis.load import FLOATS, Records, load
-from analysis.results import Comparison, TargetSummary
-from analysis.warnings import BaselineDiffers, FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
-from suite.cluster import Cluster, MachineSpec
-from suite.envelope import GIB, Envelope
-from suite.lab import LabSpec
-from suite.profiles import Workload
-from suite.sharing import Sharing
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison, TargetSummary
+from analysis.load.fields import COLUMNS
+from analysis.load.records import FLOATS, Records, load
+from analysis.warnings.types import BaselineDiffers, FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
+from suite.job.distributed import Cluster, MachineSpec
+from suite.job.envelope import GIB, Envelope
+from suite.job.lab import LabSpec
+from suite.job.profiles import Workload
+from suite.job.sharing import Sharing
 
 
 def compared(*directories: Path) -> Comparison:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from analysis import conditions
-from analysis.compare import compare
-from analysis.load import load
-from analysis.warnings import AnalysisWarning, SkippedRecord
-from suite.records import Environment, Environments
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from analysis.warnings import conditions
+from analysis.warnings.types import AnalysisWarning, SkippedRecord
+from suite.records.record import Environment, Environments
 
 
 def found(path: Path, save: Any, conditions_of_vm: dict[str, object] | None, **changes: Any) -> list[AnalysisWarning]:

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from analysis import tables
-from analysis.compare import compare
-from analysis.conditions import DamagedImages, NotRead
-from analysis.load import load
-from analysis.results import Comparison
-from analysis.warnings import Incomparable
-from suite.profiles import Workload
-from suite.records import DataUse, Resources, Usage
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison
+from analysis.load.records import load
+from analysis.report import tables
+from analysis.warnings.conditions import DamagedImages, NotRead
+from analysis.warnings.types import Incomparable
+from suite.job.profiles import Workload
+from suite.records.record import DataUse, Resources, Usage
 
 MIB = 1 << 20
 WORK = Workload(batch=10, image_px=32, warmup_steps=1, steps=4)

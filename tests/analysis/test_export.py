@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.export import FORMATS, STEP_COLUMNS, steps_tables, text, trials_table, write
-from analysis.load import load
-from analysis.warnings import SkippedRecord
+from analysis.load.records import load
+from analysis.report.export import FORMATS, STEP_COLUMNS, steps_tables, text, trials_table, write
+from analysis.warnings.types import SkippedRecord
 from suite.errors import RequestError
-from suite.records import Steps
+from suite.records.record import Steps
 from tests.analysis.conftest import probe
 
 

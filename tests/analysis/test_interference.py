@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.beside import jobs, lines, matrix
-from analysis.compare import compare
-from analysis.load import load
-from analysis.plots import draw
-from analysis.reference import expected_loss
-from analysis.report import write_report
-from analysis.results import Comparison, Interference
-from analysis.tables import as_json, as_markdown
-from analysis.warnings import FailedTrials
-from suite.records import Aggression, Aggressor, CacheUse, Conditions, Environment, Resources, Steps, Usage
-from suite.sharing import Sharing
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison, Interference
+from analysis.figures.plots import draw
+from analysis.figures.reference import expected_loss
+from analysis.load.records import load
+from analysis.report.interference_table import jobs, lines, matrix
+from analysis.report.page import write_report
+from analysis.report.tables import as_json, as_markdown
+from analysis.warnings.types import FailedTrials
+from suite.job.sharing import Sharing
+from suite.records.record import Aggression, Aggressor, CacheUse, Conditions, Environment, Resources, Steps, Usage
 from tests.analysis.conftest import Save
 
 SHARING = Sharing(aggressors=("alexnet", "disk"))

@@ -5,11 +5,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.compare import compare
-from analysis.load import load
-from analysis.warnings import CopiedRecords, EmptyRun, SkippedRecord
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from analysis.warnings.types import CopiedRecords, EmptyRun, SkippedRecord
 from suite.errors import RequestError
-from suite.store import Run
+from suite.results.store import Run
 from tests.analysis.conftest import record
 
 

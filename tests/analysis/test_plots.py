@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from matplotlib.text import Annotation
 
-from analysis.metrics import METRICS, Metric
-from analysis.plots import draw, figure, figures, probe_figure
-from analysis.reference import normalised
-from analysis.results import Comparison, Estimate, Group, Job, TargetSummary
-from analysis.statistics import NoiseFloor
+from analysis.compare.results import Comparison, Estimate, Group, Job, TargetSummary
+from analysis.figures.plots import draw, figure, figures, probe_figure
+from analysis.figures.reference import normalised
+from analysis.load.metrics import METRICS, Metric
+from analysis.statistics.ratios import NoiseFloor
 from suite.errors import RequestError
 from suite.plan import TARGETS
 

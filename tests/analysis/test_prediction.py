@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from analysis.attribution import explain
-from analysis.explanation import Explanation, Predicted, Prediction
-from analysis.load import load
-from analysis.report import write_report
-from analysis.waterfall import Waterfall, as_rows, prediction_lines
-from suite.envelope import GIB, Envelope
-from suite.records import Steps, Timeline
+from analysis.explain.attribution import explain
+from analysis.explain.explanation import Explanation, Predicted, Prediction
+from analysis.explain.waterfall import Waterfall, as_rows, prediction_lines
+from analysis.load.records import load
+from analysis.report.page import write_report
+from suite.job.envelope import GIB, Envelope
+from suite.records.record import Steps, Timeline
 from tests.analysis.conftest import probe
 
 OPTIONS = {"engine": "runc", "isa": "shared"}

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from analysis import tables
-from analysis.compare import compare
-from analysis.load import load
-from analysis.regression import regress
-from analysis.results import Comparison
-from analysis.sequential import EXTRA_BLOCKS, should_stop_run
-from analysis.warnings import Incomparable, MetricRedefined, NotNormalised
+from analysis.compare.comparison import compare
+from analysis.compare.regression import regress
+from analysis.compare.results import Comparison
+from analysis.load.records import load
+from analysis.report import tables
+from analysis.statistics.sequential import EXTRA_BLOCKS, should_stop_run
+from analysis.warnings.types import Incomparable, MetricRedefined, NotNormalised
 from tests.analysis.conftest import probe
 
 

@@ -7,16 +7,16 @@ from typing import Any
 import click
 import pytest
 
-from analysis.load import load
-from analysis.provenance import provenance, run_command
-from commands.planning import _scenario_options
-from commands.run import run
-from suite.cluster import Cluster, MachineSpec
-from suite.envelope import GIB, Envelope
-from suite.lab import LabSpec, parse_lab
+from analysis.load.records import load
+from analysis.report.provenance import provenance, run_command
+from commands.run.command import run
+from commands.run.plan import _scenario_options
+from suite.job.distributed import Cluster, MachineSpec
+from suite.job.envelope import GIB, Envelope
+from suite.job.lab import LabSpec, parse_lab
+from suite.job.profiles import PROFILES
 from suite.plan import Plan
-from suite.profiles import PROFILES
-from suite.store import Run
+from suite.results.store import Run
 from tests.analysis.conftest import Save
 
 LAB = LabSpec(nodes=4, rate="100mbit", delay="5ms")

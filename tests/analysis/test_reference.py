@@ -1,7 +1,7 @@
 import pytest
 
-from analysis.compare import compare
-from analysis.reference import load_reference, normalised
+from analysis.compare.comparison import compare
+from analysis.figures.reference import load_reference, normalised
 
 
 def test_the_papers_numbers_loaded_as_a_run_give_its_normalised_figures() -> None:

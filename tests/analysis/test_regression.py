@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from analysis.load import load
-from analysis.regression import Change, Regression, Report, as_rows, regress
-from suite.cluster import Cluster
-from suite.lab import LabSpec
+from analysis.compare.regression import Change, Regression, Report, as_rows, regress
+from analysis.load.records import load
+from suite.job.distributed import Cluster
+from suite.job.lab import LabSpec
 
 
 def runs(path: Path, fail_above: float | None = 0.05) -> Regression:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.load import load
-from analysis.report import write_report
+from analysis.load.records import load
+from analysis.report.page import write_report
 from suite.errors import BenchError
 
 

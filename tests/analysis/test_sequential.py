@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.load import load
-from analysis.sequential import EXTRA_BLOCKS, should_stop, should_stop_run
+from analysis.load.records import load
+from analysis.statistics.sequential import EXTRA_BLOCKS, should_stop, should_stop_run
 from suite.errors import RequestError
 
 

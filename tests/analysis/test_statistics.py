@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.statistics import Location, Verdict, holm, judge, locate, noise_floor, step_times
+from analysis.statistics.ratios import Location, Verdict, holm, judge, locate, noise_floor, step_times
 
 
 def placed(centre: float, standard_error: float, n: int = 10) -> Location:

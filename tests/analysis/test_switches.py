@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.attribution import explain
-from analysis.compare import compare
-from analysis.load import load
-from analysis.regression import regress
-from analysis.report import write_report
-from analysis.sequential import should_stop_run
-from analysis.tables import as_json, as_markdown
-from analysis.warnings import BaselineDiffers, FailedTrials, Incomparable
+from analysis.compare.comparison import compare
+from analysis.compare.regression import regress
+from analysis.explain.attribution import explain
+from analysis.load.records import load
+from analysis.report.page import write_report
+from analysis.report.tables import as_json, as_markdown
+from analysis.statistics.sequential import should_stop_run
+from analysis.warnings.types import BaselineDiffers, FailedTrials, Incomparable
 from suite.errors import RequestError
 
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analysis import tables
-from analysis.results import Comparison, Effect, Estimate, Group, Job, Overall, TargetSummary
-from analysis.statistics import NoiseFloor, Verdict
-from analysis.warnings import NotNormalised
-from analysis.words import number
+from analysis.compare.results import Comparison, Effect, Estimate, Group, Job, Overall, TargetSummary
+from analysis.report import tables
+from analysis.report.formatting import number
+from analysis.statistics.ratios import NoiseFloor, Verdict
+from analysis.warnings.types import NotNormalised
 
 JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
 

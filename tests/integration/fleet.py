@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.lab.lab import Lab, LabNode, open_lab
-from suite.lab import LabSpec
+from suite.job.lab import LabSpec
 from tests.integration.machine import require_root
 
 SSHD = Path("/usr/sbin/sshd")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from provisioning.doctor import Check, examine
+from provisioning.engines.docker import daemon_argv
 from provisioning.images.image import Image, current
-from provisioning.layers.engines.docker import daemon_argv
-from suite.envelope import GIB, Envelope
+from suite.job.envelope import GIB, Envelope
 
 ENVELOPE = Envelope(cpus=tuple(sorted(os.sched_getaffinity(0)))[:2], memory_bytes=GIB, threads=1)
 

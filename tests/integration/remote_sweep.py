@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from suite.plan import Plan
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 from tests.integration.slurm_cluster import wait_for
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,23 +12,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from provisioning.accounting import open_account
+from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode
 from provisioning.targets import Choices, open_target
 from scenarios.distributed import Distributed
-from scenarios.worker.environment import collect
-from suite.cluster import Cluster, ContainerNetwork
-from suite.envelope import GIB, Envelope
 from suite.interfaces import Instance, Node
-from suite.lab import LabSpec
+from suite.job.distributed import Cluster, ContainerNetwork
+from suite.job.envelope import GIB, Envelope
+from suite.job.lab import LabSpec
+from suite.job.profiles import Workload
 from suite.loop import Loop
 from suite.plan import Plan, Trial
-from suite.profiles import Workload
-from suite.records import Environment, TrialRecord
-from suite.store import Run
+from suite.records.record import Environment, TrialRecord
+from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
+from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -101,7 +101,7 @@ def lab_node(instance: Instance) -> Node:
 
 def workers() -> list[psutil.Process]:
     """The innermost processes of the job: engines carry its words on their own command lines."""
-    found = [p for p in psutil.process_iter(["cmdline"]) if "scenarios.worker" in (p.info["cmdline"] or [])]
+    found = [p for p in psutil.process_iter(["cmdline"]) if "worker" in (p.info["cmdline"] or [])]
     return [
         p for p in found if (p.info["cmdline"] or [""])[0].endswith("python3") and "--attest" not in p.info["cmdline"]
     ]

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from analysis.attribution import explain
-from analysis.compare import compare
-from analysis.explanation import Explanation
-from analysis.load import load
-from analysis.warnings import FailedTrials
-from provisioning import cgroups
-from provisioning.accounting import open_account
+from analysis.compare.comparison import compare
+from analysis.explain.attribution import explain
+from analysis.explain.explanation import Explanation
+from analysis.load.records import load
+from analysis.warnings.types import FailedTrials
+from provisioning.cgroup import limits as cgroups
+from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode, write_file
 from provisioning.targets import Choices, open_target
 from scenarios.synthetic import Synthetic
-from scenarios.worker.environment import collect
-from suite.envelope import Envelope
 from suite.interfaces import Instance
+from suite.job.envelope import Envelope
+from suite.job.profiles import Workload
 from suite.loop import Loop
 from suite.plan import Plan, Trial
-from suite.profiles import Workload
-from suite.records import Environment, TrialRecord
-from suite.store import Run
+from suite.records.record import Environment, TrialRecord
+from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -111,10 +111,10 @@ SLOW_STEPS = """
 import sys, time
 class Hook:
     def find_spec(self, name, path=None, target=None):
-        if name == "scenarios.worker.samples":
+        if name == "worker.training.samples":
             sys.meta_path.remove(self)
-            import scenarios.worker.samples
-            import scenarios.worker.training as training
+            import worker.training.samples
+            import worker.training.trainer as training
             plain = training.Single.step
             def slow(self, samples, index):
                 next_batch = self._batches.next

@@ -57,7 +57,7 @@ def installed(environment: Path, tmp_path: Path) -> Installed:
 
 
 def test_an_installed_bench_is_the_wheels_and_not_the_checkouts(installed: Installed, environment: Path) -> None:
-    program = "import cli, suite, provisioning.home as home; print(suite.__file__, cli.__file__, home.RECIPE)"
+    program = "import cli, suite, provisioning.paths as home; print(suite.__file__, cli.__file__, home.RECIPE)"
     found = installed("python", "-c", program).stdout.split()
     assert len(found) == 3
     assert all(Path(path).is_relative_to(environment) and Path(path).exists() for path in found)

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.clusters import open_machines
+from provisioning.distributed import open_machines
+from provisioning.engines import ENGINES
 from provisioning.images.image import Image, stamp
 from provisioning.images.pack import oci_archive
-from provisioning.layers.engines import ENGINES
 from provisioning.layers.vm import VmLayer
-from provisioning.machines.data import prepare_disk
-from provisioning.machines.machine import machine
-from provisioning.machines.push import push, push_packed
+from provisioning.remote.data import prepare_disk
+from provisioning.remote.image_sync import push, push_packed
+from provisioning.remote.machine import machine
 from provisioning.volumes import DISKS, MOUNT, disk_name
 from scenarios.datasets.resolve import resolve
 from suite import userland
-from suite.cluster import Cluster, MachineSpec
 from suite.errors import MeasurementError, RequestError
 from suite.inventory import DIRECTORY, read_inventory
+from suite.job.distributed import Cluster, MachineSpec
 from tests.integration.fleet import Fleet, fleet
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 from tests.integration.test_run import SMALL, Running, bench, ours, records

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from provisioning import ledger
-from provisioning.lab import knock, netns
+from provisioning.lab import netns
+from provisioning.lab import reachability as knock
 from provisioning.lab.connectivity import End, connectivity
 from provisioning.lab.containers import attached
 from provisioning.lab.iperf3 import Where, rate_bits_per_s
@@ -30,7 +31,7 @@ from provisioning.nodes import LocalNode, WrappedNode
 from provisioning.processes import LocalProcess
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
-from suite.lab import LabSpec, parse_lab
+from suite.job.lab import LabSpec, parse_lab
 from tests.integration.machine import require_root
 
 pytestmark = pytest.mark.integration
@@ -354,7 +355,7 @@ def test_a_guest_without_the_interface_is_an_error(lab: Lab) -> None:
 def test_what_a_killed_owner_left_is_removed() -> None:
     program = (
         "from provisioning.lab.lab import open_lab\n"
-        "from suite.lab import parse_lab\n"
+        "from suite.job.lab import parse_lab\n"
         "with open_lab(parse_lab('nodes=2,rate=100mbit')) as lab:\n"
         "    lab.nodes[0].node(lab.machine).start(['sleep', '600'])\n"
         "    print('up', flush=True)\n"

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from provisioning import ledger
-from provisioning.accelerator import choose
+from provisioning.engines import ENGINES
 from provisioning.images.docker_store import docker_store
-from provisioning.layers import virtiofs
 from provisioning.layers.container import ContainerLayer
-from provisioning.layers.engines import ENGINES
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
+from provisioning.machines import virtiofs
+from provisioning.machines.accelerator import choose
 from provisioning.nodes import LocalNode, local_node
 from provisioning.volumes import MOUNT, Volume
-from suite.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.errors import CommandError
 from suite.interfaces import Layer, Node, open_stack
+from suite.job.ablations import DISK_LIMIT_BYTES_PER_S
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 
 pytestmark = pytest.mark.integration
@@ -188,7 +188,7 @@ def test_qemu_throttles_the_disks_of_a_guest(guest: Node) -> None:
 
 def _memory_bytes(node: Node) -> int:
     """As the worker's attestation sees it."""
-    asked = "from pathlib import Path; from scenarios.worker.memory import memory; print(memory(Path('/proc'))[0])"
+    asked = "from pathlib import Path; from worker.memory import memory; print(memory(Path('/proc'))[0])"
     python, path = node.python
     return int(node.run(["env", f"PYTHONPATH={path}", python, "-c", asked]).stdout)
 

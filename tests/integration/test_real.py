@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 from PIL import Image as Picture
 
-from provisioning import cgroups
-from provisioning.accounting import open_account
-from provisioning.home import home, state
+from provisioning.cgroup import limits as cgroups
+from provisioning.metrics.accounting import open_account
 from provisioning.nodes import LocalNode, WrappedNode, local_node
+from provisioning.paths import home, state
 from provisioning.targets import Choices, open_target, prepare
 from scenarios.datasets.resolve import resolve
 from scenarios.real import Real
-from scenarios.worker.environment import collect
-from suite.datasets import Dataset
 from suite.interfaces import Instance, Node
+from suite.job.datasets import Dataset
+from suite.job.profiles import Workload
 from suite.loop import Loop
 from suite.plan import Plan, Trial
-from suite.profiles import Workload
-from suite.records import Environment, TrialRecord
-from suite.store import Run
+from suite.records.record import Environment, TrialRecord
+from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
+from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 

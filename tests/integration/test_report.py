@@ -10,11 +10,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from analysis.load import load
-from analysis.report import write_report
-from suite.profiles import Workload
-from suite.records import DataUse, Resources, Timeline, Usage
-from suite.store import Run
+from analysis.load.records import load
+from analysis.report.page import write_report
+from suite.job.profiles import Workload
+from suite.records.record import DataUse, Resources, Timeline, Usage
+from suite.results.store import Run
 from tests.analysis.conftest import probe, record
 
 pytestmark = [pytest.mark.integration, pytest.mark.beside]

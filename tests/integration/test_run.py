@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from provisioning.home import home, runtime
 from provisioning.images.image import Image
+from provisioning.paths import home, runtime
 from provisioning.processes import TOKEN
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 from tests.integration.machine import docker_daemon, require, require_image, require_root
 
 pytestmark = pytest.mark.integration
@@ -58,7 +58,7 @@ def ours() -> dict[str, list[str]]:
     files = [f"{place}/{name}" for place, _, names in os.walk(runtime()) for name in names]
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if "virtbench" in line]
     entries = [path.name for path in (home() / "ledger").glob("*")]
-    workers = [p.pid for p in psutil.process_iter(["cmdline"]) if "scenarios.worker" in (p.info["cmdline"] or [])]
+    workers = [p.pid for p in psutil.process_iter(["cmdline"]) if "worker" in (p.info["cmdline"] or [])]
     return {
         "processes": carrying, "groups": groups, "files": files, "mounts": mounts, "ledger": entries,
         "workers": [str(pid) for pid in workers],
@@ -236,7 +236,7 @@ def test_clean_leaves_a_running_bench_alone(tmp_path: Path) -> None:
 def test_a_worker_that_is_killed_is_a_failed_record_and_exit_1(target: str, tmp_path: Path) -> None:
     running = Running(tmp_path / "log", "--target", target, *ENDLESS, "--out", str(tmp_path / "run"))
     running.wait_until_it_says(f"on {target}: importing")
-    workers = [p for p in psutil.process_iter(["cmdline"]) if "scenarios.worker" in (p.info["cmdline"] or [])]
+    workers = [p for p in psutil.process_iter(["cmdline"]) if "worker" in (p.info["cmdline"] or [])]
     # The innermost one: engines and bubblewrap carry its words on their own command lines.
     max(workers, key=lambda process: (process.create_time(), process.pid)).kill()
     assert running.process.wait(180) == 1

@@ -11,26 +11,26 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.compare import compare
-from analysis.load import load
-from provisioning.accounting import open_account
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from provisioning.metrics.accounting import open_account
 from provisioning.nodes import IMAGE_PYTHON
 from provisioning.targets import Choices, open_target
 from scenarios.probe import scratch_bytes
 from scenarios.shared import Shared
-from scenarios.worker.environment import collect
-from suite.envelope import GIB, Envelope
 from suite.errors import MeasurementError
 from suite.interfaces import Instance
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import Workload
+from suite.job.sharing import Sharing
 from suite.loop import Loop
 from suite.plan import Plan, Trial
-from suite.profiles import Workload
-from suite.records import Environment, TrialRecord
-from suite.sharing import Sharing
-from suite.store import Run
+from suite.records.record import Environment, TrialRecord
+from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import ours
+from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -90,7 +90,7 @@ def working(*, aggressor: bool) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or [""]
-        if words[0] == IMAGE_PYTHON[0] and "scenarios.worker" in words and "--attest" not in words:
+        if words[0] == IMAGE_PYTHON[0] and "worker" in words and "--attest" not in words:
             found += [process] if ("--aggressor" in words) == aggressor else []
     return found
 

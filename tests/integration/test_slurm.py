@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 from tests.integration.machine import require, require_image, require_root
 from tests.integration.remote_sweep import FAST, REPOSITORY, RemoteSweep, fake_bench
 from tests.integration.slurm_cluster import Slurm, slurm_cluster, wait_for

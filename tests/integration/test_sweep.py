@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 from tests.integration.machine import require, require_image, require_root
 
 pytestmark = pytest.mark.integration

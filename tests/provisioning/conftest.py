@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning import home as home_module
 from provisioning import ledger, nodes
+from provisioning import paths as home_module
 from provisioning.images.image import PACKED, Image, stamp
 from provisioning.nodes import LocalNode, local_node
 from suite import userland

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioning import accelerator
-from provisioning.accelerator import Probe, choose, probe_kvm
 from provisioning.images.image import Image
+from provisioning.machines import accelerator
+from provisioning.machines.accelerator import Probe, choose, probe_kvm
 from suite.errors import RequestError
 
 MakeImage = Callable[..., Image]

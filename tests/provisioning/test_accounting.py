@@ -13,13 +13,14 @@ from typing import Any
 import psutil
 import pytest
 
-from provisioning import processes, serving
-from provisioning.accounting import HostAccount, own_cpus, rest
-from provisioning.control_groups import ControlGroup
+from provisioning import processes
+from provisioning.cgroup.counters import ControlGroup
+from provisioning.metrics import footprint as serving
+from provisioning.metrics.accounting import HostAccount, own_cpus, rest
+from provisioning.metrics.footprint import NOTHING, Reading, Serving, network_bytes, peak_memory_bytes, process_used
 from provisioning.nodes import LocalNode, Served, WrappedNode
-from provisioning.serving import NOTHING, Reading, Serving, network_bytes, peak_memory_bytes, process_used
 from suite.interfaces import Node
-from suite.records import Usage
+from suite.records.record import Usage
 
 BURN_S = 0.4
 BURN = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"]

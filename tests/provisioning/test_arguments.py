@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioning.accelerator import QEMU
 from provisioning.disks import BlockDevice
-from provisioning.gpus import Device, Edits
-from provisioning.layers import virtiofs
-from provisioning.layers.engines import ENGINES, docker, podman
-from provisioning.layers.engines.base import SLEEPER, ContainerSpec, image_reference
-from provisioning.layers.engines.runc import bundle_config
-from provisioning.layers.qemu import Disk, VmSpec, qemu_argv
-from provisioning.layers.ssh import SshAccess, free_port
+from provisioning.engines import ENGINES, docker, podman
+from provisioning.engines.base import SLEEPER, ContainerSpec, image_reference
+from provisioning.engines.runc import bundle_config
+from provisioning.gpu.access import Device, Edits
 from provisioning.layers.userland import chroot_argv, taskset
-from suite.envelope import GIB, Envelope
+from provisioning.machines import virtiofs
+from provisioning.machines.accelerator import QEMU
+from provisioning.machines.qemu import Disk, VmSpec, qemu_argv
+from provisioning.machines.ssh import SshAccess, free_port
+from suite.job.envelope import GIB, Envelope
 
 VM = VmSpec(
     name="vm-1",

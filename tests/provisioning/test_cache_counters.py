@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning import cache_counters
-from provisioning.cache_counters import Counting, cache_use, counts, events_of, perf_argv
+from provisioning.metrics import cache_counters
+from provisioning.metrics.cache_counters import Counting, cache_use, counts, events_of, perf_argv
 
 # As perf 6.1 prints them with -x, -A: CPU, value, unit, event, time that it ran, share of the time, and two more.
 COUNTED = """\

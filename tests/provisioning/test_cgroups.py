@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from provisioning import cgroups
+from provisioning.cgroup import limits as cgroups
 from provisioning.disks import BlockDevice
-from suite.envelope import GIB, Envelope
 from suite.interfaces import Completed
+from suite.job.envelope import GIB, Envelope
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
 DISK = BlockDevice("/dev/sda", "8:0")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.conditions import Host
-from provisioning.control_groups import ControlGroup
+from provisioning.cgroup.counters import ControlGroup
+from provisioning.metrics.conditions import Host
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.control_groups import ControlGroup
+from provisioning.cgroup.counters import ControlGroup
 
 
 def make(root: Path, files: dict[str, str]) -> Path:

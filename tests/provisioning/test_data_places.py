@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from provisioning import data_device
-from provisioning.layers import virtiofs
-from suite.datasets import Dataset
+from provisioning.machines import virtiofs
 from suite.errors import RequestError
+from suite.job.datasets import Dataset
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=20, size_bytes=4000)
 WHOLE = ("ext4", "abababab-abab-abab-abab-abababababab", "virtbench-data")

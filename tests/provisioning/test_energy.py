@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provisioning import gpu_usage
-from provisioning.energy import joules, read_energy
-from provisioning.gpu_usage import GpuSampler
+from provisioning.metrics import gpu_usage
+from provisioning.metrics.energy import joules, read_energy
+from provisioning.metrics.gpu_usage import GpuSampler
 
 
 def zone(powercap: Path, directory: str, name: str, uj: int, range_uj: int = 262_143_000_000) -> None:

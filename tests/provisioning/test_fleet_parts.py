@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from provisioning.engines.archive import layers
+from provisioning.engines.docker import Docker
 from provisioning.images.pack import oci_archive
-from provisioning.layers.engines.archive import layers
-from provisioning.layers.engines.docker import Docker
-from provisioning.machines.data import check_data, directory_of, prepare_disk, volume_on
-from provisioning.machines.passing import passing
 from provisioning.nodes import LocalNode
-from scenarios.worker import listing
-from suite.datasets import Dataset
+from provisioning.remote.data import check_data, directory_of, prepare_disk, volume_on
+from provisioning.remote.firewall import passing
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed
 from suite.inventory import InventoryNode
+from suite.job.datasets import Dataset
+from worker.data import listing
 
 LISTER = Path(listing.__file__).read_text()
 FAKE = Callable[..., Any]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.gpus import NO_EDITS, Device, Edits, cdi_edits, edits_for
-from provisioning.pci import passthrough
+from provisioning.gpu.access import NO_EDITS, Device, Edits, cdi_edits, edits_for
+from provisioning.gpu.pci import passthrough
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from tests.provisioning.conftest import FakeNode

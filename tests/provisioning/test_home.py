@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.home import home, runtime, state
+from provisioning.paths import home, runtime, state
 from suite.errors import RequestError
 
 SOMEBODY = 4242

@@ -7,7 +7,7 @@ import pytest
 
 from provisioning import isa
 from provisioning.images.image import Image
-from suite.envelope import GIB, Envelope
+from suite.job.envelope import GIB, Envelope
 
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
 AVX2 = "flags\t\t: fpu sse2 avx avx2 fma"

@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from provisioning import ledger
-from provisioning.lab import connectivity, iperf3, knock, nat, netns, overlay, tap
+from provisioning.lab import connectivity, iperf3, nat, netns, overlay, tap
+from provisioning.lab import reachability as knock
 from provisioning.lab.containers import (
     ContainerBridge,
     attach_argvs,
@@ -30,7 +31,7 @@ from provisioning.lab.subnet import free_subnet, routes_of
 from provisioning.nodes import LocalNode
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Process
-from suite.lab import LabSpec, bits_per_s, parse_lab, seconds
+from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
 
 GBIT = 10**9
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")

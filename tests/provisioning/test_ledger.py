@@ -12,7 +12,7 @@ import pytest
 from provisioning import ledger
 from provisioning.ledger import Entry, LedgerError, clean, holding, living
 from provisioning.processes import LocalProcess, carrying
-from suite.owner import boot_id
+from suite.process_identity import boot_id
 
 
 def entries(home: Path) -> list[Path]:

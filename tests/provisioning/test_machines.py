@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from provisioning.machines import keeper
-from provisioning.machines.connection import Access, marked
-from provisioning.machines.places import Place, addresses, chosen, host_name
-from provisioning.machines.push import checksums
 from provisioning.processes import TOKEN
+from provisioning.remote import agent as keeper
+from provisioning.remote.connection import Access, marked
+from provisioning.remote.image_sync import checksums
+from provisioning.remote.places import Place, addresses, chosen, host_name
 from suite import userland
 from suite.errors import RequestError
 from suite.inventory import InventoryNode

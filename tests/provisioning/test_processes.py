@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from provisioning import ledger
-from provisioning.home import state
 from provisioning.nodes import LocalNode, WrappedNode, local_node, write_file
+from provisioning.paths import state
 from provisioning.processes import TAIL_BYTES, TOKEN, LocalProcess, carrying, end_all
 from suite.errors import CommandError, RequestError
 

@@ -11,7 +11,7 @@ import pytest
 from provisioning.batch.reach import srun_wrap, ssh_wrap
 from provisioning.batch.remote import RemotePlace
 from suite.errors import MeasurementError, RequestError
-from suite.parcels import ENDED, GIVEN, ParcelError, parcel, unpack
+from suite.sweep.file_transfer import ENDED, GIVEN, ParcelError, parcel, unpack
 
 FAR = """
 import sys

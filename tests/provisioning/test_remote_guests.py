@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from provisioning.accelerator import QEMU
 from provisioning.images.image import Image
-from provisioning.layers import qemu, qmp
-from provisioning.machines.machine import Machine
-from provisioning.machines.routed import DEVICE, routed
-from provisioning.machines.virtual import accelerator_of, emulated_capability, guest_capability
+from provisioning.machines import qemu, qmp
+from provisioning.machines.accelerator import QEMU
 from provisioning.nodes import LocalNode
+from provisioning.remote.machine import Machine
+from provisioning.remote.routed import DEVICE, routed
+from provisioning.remote.virtual import accelerator_of, emulated_capability, guest_capability
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 

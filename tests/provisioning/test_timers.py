@@ -15,7 +15,7 @@ from provisioning.timers.cron import Cron
 from provisioning.timers.scrontab import Scrontab
 from provisioning.timers.systemd import Systemd, quoted
 from suite.errors import CommandError, RequestError
-from suite.every import parse_every
+from suite.schedule_specification import parse_every
 
 FOREIGN = "MAILTO=me\n# 0 2 * * * old\n\n5 5 * * * /usr/bin/true # virtbench-schedule\n@daily backup --all\n"
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from suite.envelope import GIB, Envelope
 from suite.errors import CommandError
 from suite.interfaces import Completed, Process
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import Workload
 from suite.plan import Trial
-from suite.profiles import Workload
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 
 REPOSITORY = Path(__file__).parents[2]
 

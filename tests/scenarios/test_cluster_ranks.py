@@ -9,11 +9,11 @@ import pytest
 
 from scenarios import distributed
 from scenarios.distributed import Distributed
-from suite.cluster import Cluster, check_memory, divided, instances_of
-from suite.envelope import GIB, Envelope
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
-from suite.lab import LabSpec
+from suite.job.distributed import Cluster, check_memory, divided, instances_of
+from suite.job.envelope import GIB, Envelope
+from suite.job.lab import LabSpec
 from suite.plan import Trial
 from tests.scenarios.test_job import STEPS, event
 

@@ -19,8 +19,8 @@ from scenarios.datasets.manifest import MANIFEST, PLAN, read_manifest, write_rea
 from scenarios.datasets.parallel import spread
 from scenarios.datasets.pictures import picture
 from scenarios.datasets.verify import verify
-from scenarios.worker.listing import listing
 from suite.errors import BenchError, RequestError
+from worker.data.listing import listing
 
 
 def small(directory: Path, number: int = 20, **options: Any) -> Any:

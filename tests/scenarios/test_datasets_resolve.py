@@ -10,9 +10,9 @@ from scenarios.datasets.generate import make
 from scenarios.datasets.layouts import MOST_CLASSES
 from scenarios.datasets.manifest import MANIFEST
 from scenarios.datasets.resolve import resolve
-from scenarios.worker.listing import listing
-from scenarios.worker.models import CLASSES
 from suite.errors import RequestError
+from worker.data.listing import listing
+from worker.training.models import CLASSES
 
 CIFAR10 = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"]
 MNIST = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]

@@ -11,11 +11,11 @@ import pytest
 
 from scenarios.events import Transcript
 from scenarios.job import Devices, merged_environment, run_job, worker_argv
-from suite.envelope import GIB, Envelope
 from suite.errors import MeasurementError
 from suite.interfaces import Node, Observer
+from suite.job.envelope import GIB, Envelope
 from suite.plan import Trial
-from suite.records import Usage
+from suite.records.record import Usage
 
 Scripted = Callable[..., Any]
 
@@ -193,7 +193,7 @@ def test_a_garbage_line_is_quoted_in_the_failure(trial: Trial, observer: Any, sc
     assert "Segmentation fault xxx" in error.message
     assert len(error.message) < 300
     assert error.output_tail == "the last words"
-    assert error.command[-1] == "scenarios.worker"
+    assert error.command[-1] == "worker"
     assert node.process.killed
 
 
@@ -283,7 +283,7 @@ def test_nothing_of_the_launching_environment_reaches_the_worker(trial: Trial, s
     node = scripted(node={"python": ("/usr/bin/python3", "/opt/virtbench")})
     argv = worker_argv(node, trial.model_copy(update={"envelope": Envelope(cpus=(0,), memory_bytes=GIB, threads=3)}))
     assert argv[:2] == ["/usr/bin/env", "-i"]
-    assert argv[-3:] == ["/usr/bin/python3", "-m", "scenarios.worker"]
+    assert argv[-3:] == ["/usr/bin/python3", "-m", "worker"]
     assert {"OMP_NUM_THREADS=3", "MKL_NUM_THREADS=3", "PYTHONPATH=/opt/virtbench"} <= set(argv)
     assert not [word for word in argv if word.startswith("GLIBC_TUNABLES")]
 

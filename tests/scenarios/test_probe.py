@@ -11,11 +11,11 @@ import pytest
 from scenarios.probe import PROBES, Probe, scratch_bytes
 from scenarios.probe_startup import Stopwatch
 from scenarios.registry import get_scenario
-from scenarios.worker.probes.request import PROBES as OF_THE_WORKER
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
+from suite.job.profiles import PROFILES
 from suite.plan import Trial
-from suite.profiles import PROFILES
+from worker.probes.request import PROBES as OF_THE_WORKER
 
 Scripted = Callable[..., Any]
 MIB = 1 << 20
@@ -67,7 +67,7 @@ def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, s
         probe, [Instance(node)], observer, nullcontext()
     )
     argv, given = node.started[0]
-    assert argv[-2:] == ["scenarios.worker", "--probe"]
+    assert argv[-2:] == ["worker", "--probe"]
     assert json.loads(given) == {
         "probe": "memory",
         "threads": 1,

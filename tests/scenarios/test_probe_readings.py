@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.worker.probes import fio, iperf3
-from scenarios.worker.probes.reading import ProbeError, median, quantile
-from scenarios.worker.probes.syscalls import parse_perf
-from suite.records import Metric
+from suite.records.record import Metric
+from worker.probes import fio, iperf3
+from worker.probes.reading import ProbeError, median, quantile
+from worker.probes.syscalls import parse_perf
 
 JOBS = """
 [global]

@@ -14,15 +14,15 @@ from scenarios.reading import Loading, data_of
 from scenarios.real import Real
 from scenarios.registry import get_scenario
 from scenarios.synthetic import Synthetic
-from scenarios.worker.listing import listing
-from suite.datasets import Dataset
-from suite.envelope import GIB, Envelope
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed, Instance
+from suite.job.datasets import Dataset
+from suite.job.envelope import GIB, Envelope
 from suite.plan import Trial
 from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
 from tests.scenarios.pictures import damage, folder
 from tests.scenarios.test_job import STORY, event
+from worker.data.listing import listing
 
 SHA256 = "ab" * 32
 USE = {
@@ -100,7 +100,7 @@ def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, observ
         "device": "/dev/vdb",
     }
     argv, timeout_s = node.asked[0]
-    assert argv[-5:] == ["-m", "scenarios.worker", "--page-cache", "cold", "/mnt/data"]
+    assert argv[-5:] == ["-m", "worker", "--page-cache", "cold", "/mnt/data"]
     assert timeout_s == planned.trial_timeout_s
 
 

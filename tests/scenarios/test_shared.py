@@ -15,9 +15,9 @@ import pytest
 from scenarios.shared import Shared
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Process
+from suite.job.profiles import Workload
+from suite.job.sharing import Sharing
 from suite.plan import Trial
-from suite.profiles import Workload
-from suite.sharing import Sharing
 from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess
 
 TINY = Workload(batch=1, image_px=64, warmup_steps=1, steps=2)
@@ -168,7 +168,7 @@ def test_a_victim_that_starves_is_given_up_with_its_phase(
 
 
 def worker(request: dict[str, Any]) -> "subprocess.Popen[str]":
-    argv = [sys.executable, "-m", "scenarios.worker", "--aggressor"]
+    argv = [sys.executable, "-m", "worker", "--aggressor"]
     pipe = subprocess.PIPE
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
@@ -211,8 +211,8 @@ def test_a_probe_works_until_it_is_told_to_stop(probe: str, tmp_path: Any) -> No
 
 
 def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
-    from scenarios.worker.aggressor import programs
-    from scenarios.worker.probes.reading import ProbeError
+    from worker.aggressors import programs
+    from worker.probes.reading import ProbeError
 
     with programs._running(["sh", "-c", "echo no more >&2; exit 3"], ("wchar",)) as load:
         steps = (load.step() for _ in range(240))  # a step takes no note of what ends after it
@@ -231,16 +231,16 @@ def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
     ],
 )
 def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str) -> None:
-    from scenarios.worker.aggressor.request import parse
-    from scenarios.worker.spec import SpecError
+    from worker.aggressors.request import parse
+    from worker.spec import SpecError
 
     with pytest.raises(SpecError, match=said):
         parse(json.dumps(asked))
 
 
 def test_an_aggressor_that_trains_has_neither_data_nor_ranks(spec: dict[str, Any]) -> None:
-    from scenarios.worker.aggressor.request import parse
-    from scenarios.worker.spec import SpecError
+    from worker.aggressors.request import parse
+    from worker.spec import SpecError
 
     with pytest.raises(SpecError, match="no ddp"):
         parse(json.dumps({"training": {**spec, "threads": 2, "devices": 2, "parallel": "ddp"}}))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from suite.envelope import GIB, Envelope
 from suite.errors import BenchError
 from suite.interfaces import Completed, Instance, Measurement, Observer, Process
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import Workload
 from suite.plan import Plan, Trial
-from suite.profiles import Workload
-from suite.records import (
+from suite.records.record import (
     Conditions,
     Environment,
     Environments,

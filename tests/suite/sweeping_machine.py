@@ -65,11 +65,11 @@ def furnish(patch: pytest.MonkeyPatch, home: Path) -> None:
     patch.setattr(Image, "check", lambda _: None)
     patch.setattr("provisioning.doctor.examine", checks)
     patch.setattr("provisioning.images.image.current", lambda _variant: image)
-    patch.setattr("provisioning.accelerator.choose", lambda _requested: ("tcg", "asked for"))
+    patch.setattr("provisioning.machines.accelerator.choose", lambda _requested: ("tcg", "asked for"))
     patch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
     patch.setattr("provisioning.targets.prepare", lambda *_: None)
     patch.setattr("provisioning.targets.open_target", lambda trial, _choices: targets.opened(trial))
-    patch.setattr("provisioning.accounting.open_account", lambda *_: FakeAccount())
+    patch.setattr("provisioning.metrics.accounting.open_account", lambda *_: FakeAccount())
     patch.setattr("scenarios.registry.get_scenario", lambda _name: lambda **_: scenario)
 
 

@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from suite.cluster import Cluster, MachineSpec, instances_of
-from suite.envelope import Envelope
-from suite.lab import LabSpec
+from suite.job.distributed import Cluster, MachineSpec, instances_of
+from suite.job.envelope import Envelope
+from suite.job.lab import LabSpec
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=4 << 30, threads=2)
 

@@ -1,7 +1,7 @@
 import pytest
 
-from suite.datasets import KINDS, parse_data
 from suite.errors import RequestError
+from suite.job.datasets import KINDS, parse_data
 
 
 def test_what_is_drawn_or_made_here_needs_no_directory() -> None:

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from suite.envelope import GIB, Envelope, format_cpu_list, parse_bytes, parse_cpu_list, plan_envelope
 from suite.errors import RequestError
+from suite.job.envelope import GIB, Envelope, format_cpu_list, parse_bytes, parse_cpu_list, plan_envelope
 
 
 def planned(cpus: str | None = None, memory_bytes: int = GIB, threads: int | None = None) -> Envelope:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from suite.envelope import GIB
-from suite.equality import Machine, differences, join_pool
 from suite.errors import RequestError
-from suite.records import Environment
+from suite.job.envelope import GIB
+from suite.records.record import Environment
+from suite.sweep.pool import Machine, differences, join_pool
 
 
 def machine(name: str = "n1", **changed: Any) -> Machine:

@@ -4,7 +4,7 @@ import subprocess
 import pytest
 
 from suite.errors import RequestError
-from suite.every import parse_every
+from suite.schedule_specification import parse_every
 
 FORMS = [
     ("02:00 daily", "0 2 * * *", "*-*-* 02:00:00"),

@@ -6,8 +6,8 @@ import pytest
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.loop import Loop, envelope_differences
 from suite.plan import Plan
-from suite.records import Conditions, Environment, Resources, TrialRecord, Usage
-from suite.store import Run, StoreError
+from suite.records.record import Conditions, Environment, Resources, TrialRecord, Usage
+from suite.results.store import Run, StoreError
 from tests.suite.conftest import ENVELOPE, FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 
 Go = Callable[..., list[TrialRecord]]

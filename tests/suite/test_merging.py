@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from suite.errors import RequestError
-from suite.hosts import Host, differences
-from suite.merging import merge
+from suite.host_compatibility import Host, differences
 from suite.plan import Plan
-from suite.records import Environment, Environments, Outcome, TrialRecord
-from suite.store import Run
+from suite.records.record import Environment, Environments, Outcome, TrialRecord
+from suite.results.merging import merge
+from suite.results.store import Run
 
 MakePlan = Callable[..., Plan]
 MakeRecord = Callable[..., TrialRecord]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.attribution import Parts
-from analysis.load import load
+from analysis.explain.attribution import Parts
+from analysis.load.records import load
 from suite.errors import RequestError
-from suite.migrations import MIGRATIONS, NewerRecordError, current, migrate
 from suite.plan import Plan
-from suite.records import SCHEMA_VERSION, TrialRecord
-from suite.store import Run
+from suite.records.migrations import MIGRATIONS, NewerRecordError, current, migrate
+from suite.records.record import SCHEMA_VERSION, TrialRecord
+from suite.results.store import Run
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 RECORDS = sorted(SAMPLES.glob("*.record.json"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.parcels import Outbox, ParcelError, pack, unpack
+from suite.sweep.file_transfer import Outbox, ParcelError, pack, unpack
 
 
 def test_a_file_arrives_as_it_was(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from suite import ablations
 from suite.errors import RequestError
+from suite.job import ablations
 from suite.plan import BASELINE, TARGETS, Plan
 from tests.suite.conftest import make_plan
 

@@ -1,7 +1,7 @@
 import pytest
 
 from suite.errors import RequestError
-from suite.profiles import MODELS, PROFILES, Profile, Workload, get_profile
+from suite.job.profiles import MODELS, PROFILES, Profile, Workload, get_profile
 
 
 def test_the_paper_profile_is_table_1_of_the_paper() -> None:

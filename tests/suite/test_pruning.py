@@ -7,10 +7,10 @@ import pytest
 
 from suite.errors import RequestError
 from suite.plan import Plan
-from suite.pruning import Rule, entries, remove
-from suite.records import TrialRecord
-from suite.store import Run
-from suite.sweep.claims import claimed
+from suite.records.record import TrialRecord
+from suite.results.pruning import Rule, entries, remove
+from suite.results.store import Run
+from suite.sweep.locks import claimed
 
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 

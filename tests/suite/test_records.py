@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from suite import schema
-from suite.records import (
+from suite.records.record import (
     Conditions,
     Environment,
     Environments,

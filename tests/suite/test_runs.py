@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from suite.errors import RequestError
-from suite.glances import Glance, glances
 from suite.plan import Plan
-from suite.records import Outcome, TrialRecord
-from suite.runs import find_run, find_runs, summarise
-from suite.store import Run
+from suite.records.headers import Glance, glances
+from suite.records.record import Outcome, TrialRecord
+from suite.results.runs import find_run, find_runs, summarise
+from suite.results.store import Run
 
 MakePlan = Callable[..., Plan]
 MakeRecord = Callable[..., TrialRecord]

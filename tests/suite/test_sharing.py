@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from suite.envelope import GIB, Envelope
 from suite.errors import BenchError
 from suite.interfaces import Measurement
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import PROFILES, Workload
+from suite.job.sharing import AGGRESSORS, PROBES, VICTIMS, Sharing, architecture, victim_workload
 from suite.loop import _differences
 from suite.plan import Plan, Trial
-from suite.profiles import PROFILES, Workload
-from suite.records import Aggression, Aggressor, Environment, Environments, Outcome, TrialRecord
-from suite.sharing import AGGRESSORS, PROBES, VICTIMS, Sharing, architecture, victim_workload
+from suite.records.record import Aggression, Aggressor, Environment, Environments, Outcome, TrialRecord
 from tests.suite.conftest import make_plan, record_fields
 
 WORKLOAD = Workload(batch=2, image_px=64, warmup_steps=1, steps=2)
@@ -78,7 +78,7 @@ def test_the_small_batch_of_alexnet_is_to_the_large_one_as_in_the_paper() -> Non
 
 
 def test_what_can_be_an_aggressor_trains_or_is_a_probe_that_the_worker_knows() -> None:
-    from scenarios.worker.aggressor import request
+    from worker.aggressors import request
 
     assert set(PROBES) == set(request.PROBES)
     assert set(AGGRESSORS) - set(PROBES) <= set(PROFILES["smoke"].workloads)

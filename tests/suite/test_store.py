@@ -10,8 +10,8 @@ import pytest
 
 from suite.errors import RequestError
 from suite.plan import Plan
-from suite.records import Outcome, TrialRecord
-from suite.store import Run, StoreError, latest_run, new_run_directory, sweep_temporaries, write_atomic
+from suite.records.record import Outcome, TrialRecord
+from suite.results.store import Run, StoreError, latest_run, new_run_directory, sweep_temporaries, write_atomic
 
 MakePlan = Callable[..., Plan]
 MakeRecord = Callable[..., TrialRecord]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from commands.elements import elements_left, estimate_s, files_of, next_round
-from commands.sweep_engines import SweepRequest
+from commands.sweep.backends.registry import SweepRequest
+from commands.sweep.blocks import elements_left, estimate_s, files_of, next_round
 from provisioning.batch.options import SlurmOptions, SshOptions
-from suite.parcels import ENDED, GIVEN, opened, pack
 from suite.progress import Lines
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import load_sweep
+from suite.sweep.file_transfer import ENDED, GIVEN, opened, pack
 from tests.suite.sweep.conftest import REPOSITORY, Machine
 
 Request = Callable[[], SweepRequest]

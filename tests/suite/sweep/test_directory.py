@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from suite.errors import RequestError
-from suite.owner import Owner
-from suite.records import Outcome
-from suite.sharing import Sharing
-from suite.store import Run, sweep_temporaries
+from suite.job.sharing import Sharing
+from suite.process_identity import Owner
+from suite.records.record import Outcome
+from suite.results.store import Run, sweep_temporaries
 from suite.sweep.cells import cells_of
-from suite.sweep.claims import WHOLE, claimed, forget_dead, holders
 from suite.sweep.directory import SweepDirectory, runs_below
 from suite.sweep.estimate import Durations, durations_below
+from suite.sweep.locks import WHOLE, claimed, forget_dead, holders
 from suite.sweep.model import Sweep
 from suite.sweep.status import latest_sweep, status_of
 from tests.suite.conftest import make_plan, make_record

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 from tests.suite.sweep.conftest import Machine
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from suite.records import TrialRecord
+from suite.records.record import TrialRecord
 from tests.suite.sweep.conftest import Machine
 
 CELLS, TARGETS, BLOCKS, WARM_UPS = 2, 2, 40, 1

@@ -1,0 +1,1 @@
+"""Forms ratios to bare metal, with intervals and verdicts."""

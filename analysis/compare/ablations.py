@@ -1,0 +1,66 @@
+"""Ablations: what one property of a target costs, from the trials in which it was switched.
+
+The switched trial is held against the same target of the same block as it is, by the rules by which a target is held
+against bare metal; only what was switched may differ. Its verdicts are a family of their own per job and metric: the
+question is another one than what the targets cost, and asking it must not change the answer to that.
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.compare.effects import judged, ratios_of
+from analysis.compare.pairing import ROW, pair, plain
+from analysis.compare.results import AblationEffect, Effect, Job, known_first
+from analysis.compare.validity import usable
+from analysis.load.metrics import Metric
+from analysis.warnings.findings import refusals
+from analysis.warnings.types import Incomparable
+from suite.job.ablations import ABLATIONS
+from suite.plan import TARGETS
+
+_Key = tuple[Job, str, str, str]
+
+
+def switches(
+    ok: pd.DataFrame, metrics: Sequence[Metric], margin: float, *, force: bool = False
+) -> tuple[list[AblationEffect], list[Incomparable]]:
+    """From trials that are ok and have ``variant``: the effects in the order of the paper, and what is refused."""
+    ratios: dict[str, dict[_Key, pd.Series[float]]] = {metric.column: {} for metric in metrics}
+    notes: dict[_Key, tuple[str, ...]] = {}
+    warnings: list[Incomparable] = []
+    undisturbed = ok[ok["aggressor"].isna()]
+    for name in undisturbed["ablation"].dropna().unique():
+        own = undisturbed[undisturbed["ablation"] == name]
+        pairs = pair(own, plain(ok), list(ratios), same=["target"])
+        found = usable(pairs, force=force, switched=ABLATIONS[name].differs if name in ABLATIONS else ())
+        warnings += refusals(found.refused, "the same target as it is", str(name))
+        for metric in metrics:
+            for (job, model, target), values in ratios_of(found.pairs, metric).items():
+                ratios[metric.column][job, model, target, str(name)] = values
+        notes |= _notes(own, found.pairs, str(name))
+    return _effects(ratios, notes, metrics, margin), warnings
+
+
+def _notes(own: pd.DataFrame, pairs: pd.DataFrame, name: str) -> dict[_Key, tuple[str, ...]]:
+    texts: dict[_Key, dict[str, None]] = {}
+    for table, column in ((own, "substitutes"), (pairs, "marks")):
+        for key, rows in table.groupby(ROW):
+            *job, model, target = (str(part) for part in key)
+            lines = (line for text in rows[column].unique() for line in str(text).splitlines())
+            texts.setdefault((Job(*job), model, target, name), {}).update(dict.fromkeys(lines))
+    return {key: tuple(found) for key, found in texts.items()}
+
+
+def _effects(
+    ratios: "dict[str, dict[_Key, pd.Series[float]]]",
+    notes: dict[_Key, tuple[str, ...]],
+    metrics: Sequence[Metric],
+    margin: float,
+) -> list[AblationEffect]:
+    effects: dict[_Key, dict[str, Effect]] = {}
+    for metric in metrics:
+        for key, effect in judged(ratios[metric.column], metric, margin).items():
+            effects.setdefault(key, {})[metric.name] = effect
+    order = sorted(effects, key=lambda key: (*key[:2], known_first(TARGETS, key[2]), key[3]))
+    return [AblationEffect(*key, effects=effects[key], notes=notes.get(key, ())) for key in order]

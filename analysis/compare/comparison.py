@@ -1,0 +1,115 @@
+"""Targets beside each other: values of each, and their ratio to bare metal with interval and verdict.
+
+The trial is the sample, the block its frame: a ratio is formed inside a block (same run, close in time), on the log
+scale, and the ratios of the blocks are averaged there. A value is the geometric mean of the trials, which belongs to
+that scale.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+import pandas as pd
+
+from analysis.compare.ablations import switches
+from analysis.compare.effects import Ratios, interactions, judged, overall, ratios_of
+from analysis.compare.groups import Effects, groups
+from analysis.compare.hosts import hosts_differ
+from analysis.compare.interference import interference, isolation
+from analysis.compare.noise import against_itself, differing, noise_floors, replicas
+from analysis.compare.pairing import plain, to_baseline, with_variants
+from analysis.compare.results import Comparison, Effect, Group, Job, Overall
+from analysis.compare.validity import usable
+from analysis.explain.costs import ALL_IN, costs, with_costs
+from analysis.load.metrics import SHARED, Metric
+from analysis.load.records import Records
+from analysis.statistics.ratios import MARGIN
+from analysis.warnings.conditions import disturbances
+from analysis.warnings.findings import failures, mixtures, refusals, unnormalised
+from suite.plan import BASELINE
+
+
+def compare(records: Records, *, margin: float = MARGIN, force: bool = False) -> Comparison:
+    """Every target of every group, in the order of the paper. Never raises for what the records hold.
+
+    ``margin``: the share (0.02 is 2 %) by which a ratio may differ from 1 and still be called equivalent. ``force``
+    forms the ratios that validity refuses, and marks them.
+    """
+    trials, metrics = with_costs(with_variants(records.trials)), records.metrics
+    every_ok = trials[trials["ok"]]
+    ok = plain(every_ok)
+    formed = usable(to_baseline(ok, [*(metric.column for metric in metrics), ALL_IN]), force=force)
+    targets = formed.pairs[formed.pairs["target"] != BASELINE]
+    ratios = {metric.column: ratios_of(targets, metric) for metric in metrics}
+    effects = {metric.column: judged(ratios[metric.column], metric, margin) for metric in metrics}
+    layers = _layers(ratios, metrics, margin)
+    again = replicas(ok, metrics)
+    floors, itself = noise_floors(ok, again, metrics), against_itself(again, metrics, margin)
+    switched, refused = switches(every_ok, metrics, margin, force=force)
+    taken = costs(ok, formed.pairs)
+    beside = interference(every_ok, margin, force=force)
+    found = [
+        replace(
+            group,
+            noise_floors=floors.get((group.job, group.model), {}),
+            interactions=_own(group, layers),
+            aa=itself.get((group.job, group.model), {}),
+            ablations=_of(group, switched),
+            costs=_of(group, taken),
+        )
+        for group in groups(plain(trials), formed.pairs, metrics, effects)
+    ]
+    of_records = (*records.warnings, *hosts_differ(trials), *failures(trials), *mixtures(plain(trials)))
+    of_ratios = (*refusals(_to_warn(formed.refused)), *refused, *beside.warnings)
+    normalised = [one for one in found if one.job.scenario != SHARED]
+    of_trust = (*unnormalised(normalised), *differing(again, metrics), *disturbances(every_ok))
+    return Comparison(
+        runs=tuple(sorted(trials["run_id"].unique())),
+        groups=tuple(found),
+        warnings=(*of_records, *of_ratios, *of_trust),
+        overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin)),
+        interference=beside.found,
+        isolation=isolation(beside, margin),
+        margin=margin,
+        warmup_trials=records.warmup_trials,
+    )
+
+
+def _layers(ratios: Mapping[str, Ratios], metrics: Sequence[Metric], margin: float) -> Effects:
+    """Whether layers add up. Not asked of opening: one layer comes after the other, and their times add."""
+    return {
+        metric.column: judged(interactions(ratios[metric.column]), metric, margin)
+        for metric in metrics
+        if metric.name != "opening"
+    }
+
+
+def _own(group: Group, layers: Effects) -> dict[str, Effect]:
+    key = (group.job, group.model, "")
+    return {metric.name: layers[metric.column][key] for metric in group.metrics if key in layers.get(metric.column, {})}
+
+
+def _to_warn(refused: pd.DataFrame) -> pd.DataFrame:
+    """Jobs that share the machine are held against themselves alone, and on bare metal they may have all of it."""
+    return refused[refused["scenario"] != SHARED]
+
+
+class _Placed(Protocol):
+    """What belongs to a group."""
+
+    @property
+    def job(self) -> Job: ...
+    @property
+    def model(self) -> str: ...
+
+
+_Found = TypeVar("_Found", bound=_Placed)
+
+
+def _of(group: Group, found: Sequence[_Found]) -> tuple[_Found, ...]:
+    return tuple(one for one in found if (one.job, one.model) == (group.job, group.model))
+
+
+def _notes(one: Overall, groups: Iterable[Group]) -> tuple[str, ...]:
+    summaries = [summary for group in groups if group.job == one.job for summary in group.targets]
+    return tuple(dict.fromkeys(note for found in summaries if found.target == one.target for note in found.notes))

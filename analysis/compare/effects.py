@@ -1,0 +1,94 @@
+"""Effects from log ratios by block: of targets, of layers on each other, and over all models."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from analysis.compare.pairing import ROW
+from analysis.compare.results import Effect, Job, Overall, known_first
+from analysis.load.metrics import METRICS, Metric
+from analysis.statistics.ratios import Location, Verdict, judge, locate
+from suite.plan import TARGETS
+
+_Key = TypeVar("_Key", bound=tuple[Any, ...])
+Key = tuple[Job, str, str]
+"""A job, a model (or nothing), and a target (or nothing)."""
+Ratios = Mapping[Key, "pd.Series[float]"]
+"""Log ratios, each with the run and the block as its index."""
+
+
+def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, "pd.Series[float]"]:
+    """Log ratios of every target of the pairs, in the blocks in which the metric was measured."""
+    measured = pairs[metric.rows(pairs) & pairs[metric.column].notna()].set_index(["run_id", "block"])
+    found = {}
+    for key, rows in measured.groupby(ROW):
+        *job, model, target = (str(part) for part in key)
+        found[Job(*job), model, target] = rows[metric.column]
+    return found
+
+
+def judged(ratios: "Mapping[_Key, pd.Series[float]]", metric: Metric, margin: float) -> dict[_Key, Effect]:
+    """An effect of each; the family that verdicts are corrected for is all that are given of the same job."""
+    families: dict[Job, list[_Key]] = defaultdict(list)
+    for key in ratios:
+        families[key[0]].append(key)
+    found: dict[_Key, Effect] = {}
+    for keys in families.values():
+        places = [locate(list(ratios[key])) for key in keys]
+        verdicts = judge(places, margin, more_is_faster=metric.more_is_faster)
+        for key, place, verdict in zip(keys, places, verdicts, strict=True):
+            if place is not None:
+                found[key] = effect(place, verdict)
+    return found
+
+
+def effect(place: Location, verdict: Verdict | None = None) -> Effect:
+    """Of a mean of log ratios."""
+    ends = place.interval
+    interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
+    return Effect(math.exp(place.centre), place.n, interval, verdict)
+
+
+def interactions(ratios: Ratios) -> dict[Key, "pd.Series[float]"]:
+    """log(container-vm / (container x vm)), all to bare metal, in the blocks that hold all four; per job and model."""
+    found = {}
+    for job, model, target in ratios:
+        parts = [ratios.get((job, model, part)) for part in ("container-vm", "container", "vm")]
+        if target != "container-vm" or any(part is None for part in parts):
+            continue
+        both, container, vm = parts
+        if both is not None and container is not None and vm is not None:
+            found[job, model, ""] = (both - container - vm).dropna()
+    return {key: values for key, values in found.items() if len(values)}
+
+
+def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
+    """Over all models of each job and target, per metric of a training; nothing where there is one model.
+
+    ``ratios`` by the metric's column.
+    """
+    models: dict[tuple[Job, str], list[str]] = defaultdict(list)
+    for job, model, target in dict.fromkeys(key for metric in METRICS for key in ratios[metric.column]):
+        models[job, target].append(model)
+    effects: dict[tuple[Job, str], dict[str, Effect]] = defaultdict(dict)
+    for metric in METRICS:
+        means = {
+            (job, "", target): _mean(ratios[metric.column], job, names, target)
+            for (job, target), names in models.items()
+            if len(names) > 1
+        }
+        for (job, _, target), found in judged(means, metric, margin).items():
+            effects[job, target][metric.name] = found
+    order = sorted(effects, key=lambda key: (key[0], known_first(TARGETS, key[1])))
+    return tuple(Overall(job, target, tuple(models[job, target]), effects[job, target]) for job, target in order)
+
+
+def _mean(ratios: Ratios, job: Job, models: list[str], target: str) -> "pd.Series[float]":
+    """Per block, over the models; blocks that lack one are left out, so that all weigh the same."""
+    columns = [ratios[job, model, target] for model in models if (job, model, target) in ratios]
+    if len(columns) < len(models):
+        return pd.Series(dtype=float)
+    return pd.concat(columns, axis=1, ignore_index=True).dropna().mean(axis=1)

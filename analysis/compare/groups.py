@@ -1,0 +1,91 @@
+"""From trials and effects to the summaries of the targets, group by group."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.effects import Key
+from analysis.compare.pairing import JOB, ROW
+from analysis.compare.results import Effect, Estimate, Group, Job, TargetSummary, known_first
+from analysis.load.metrics import PROBE, Metric, metrics_of
+from suite.job.profiles import MODELS
+from suite.plan import BASELINE, TARGETS
+
+Effects = Mapping[str, Mapping[Key, Effect]]
+"""By the metric's column."""
+
+
+def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric], effects: Effects) -> list[Group]:
+    """The targets of each job and model, in the order of the paper; with interactions where ``effects`` has them.
+
+    ``trials`` are those of the targets as they are, failed ones too; ``pairs`` those with bare metal that are usable.
+    """
+    targets: dict[tuple[Job, str], list[TargetSummary]] = {}
+    for row in _table(trials, pairs, metrics).to_dict("records"):
+        job, model = Job(*(row[key] for key in JOB)), row["model"]
+        own = metrics_of(metrics, job.scenario, model)
+        found = {metric.name: effects[metric.column].get((job, model, row["target"])) for metric in own}
+        targets.setdefault((job, model), []).append(_summary(row, own, found))
+    made = [
+        Group(
+            job,
+            model,
+            tuple(sorted(found, key=lambda summary: known_first(TARGETS, summary.target))),
+            metrics=metrics_of(metrics, job.scenario, model),
+        )
+        for (job, model), found in targets.items()
+    ]
+    # Trainings are what is asked for; the probes after them explain.
+    return sorted(made, key=lambda group: (group.job.scenario == PROBE, group.job, known_first(MODELS, group.model)))
+
+
+def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
+    """One row per group and target with what is counted; a metric that no trial has is missing."""
+    rows = trials.groupby(ROW)
+    marked = pairs[pairs["marks"] != ""]
+    columns = {
+        "ok": rows["ok"].sum(),
+        "of": rows.size(),
+        "substitutes": rows["substitutes"].unique(),
+        "marks": marked["marks"].groupby([marked[key] for key in ROW]).unique(),
+    }
+    ok, base = trials[trials["ok"]], pairs[pairs["target"] == BASELINE]
+    for metric in metrics:
+        values, own = ok.loc[metric.rows(ok), [*ROW, metric.column]], base.loc[metric.rows(base), [*ROW, metric.column]]
+        logs = np.log(values[metric.column].where(values[metric.column] > 0)).groupby([values[key] for key in ROW])
+        columns[f"{metric.column} value"], columns[f"{metric.column} trials"] = np.exp(logs.mean()), logs.count()
+        columns[f"{metric.column} own"] = own.groupby(ROW)[metric.column].count()
+    return pd.DataFrame(columns).rename_axis(ROW).reset_index()
+
+
+def _summary(
+    row: Mapping[Hashable, Any], metrics: Sequence[Metric], effects: Mapping[str, Effect | None]
+) -> TargetSummary:
+    estimates = {}
+    for metric in metrics:
+        value, trials, own = (row[f"{metric.column} {part}"] for part in ("value", "trials", "own"))
+        if value != value:  # NaN: it was not measured
+            continue
+        effect = effects[metric.name]
+        if row["target"] == BASELINE and own > 0:
+            effect = Effect(1.0, int(own), None, None)
+        if effect:
+            estimate = Estimate(value, int(trials), effect.ratio, effect.blocks, effect.interval, effect.verdict)
+        else:
+            estimate = Estimate(value, int(trials), None, 0)
+        estimates[metric.name] = estimate
+    return TargetSummary(
+        target=row["target"],
+        ok=int(row["ok"]),
+        failed=int(row["of"] - row["ok"]),
+        substitutes=_items(row["substitutes"]),
+        marks=() if isinstance(row["marks"], float) else tuple(row["marks"]),
+        estimates=estimates,
+    )
+
+
+def _items(texts: Iterable[str]) -> tuple[str, ...]:
+    """The distinct lines of all texts."""
+    return tuple(dict.fromkeys(line for text in texts for line in text.splitlines()))

@@ -1,0 +1,189 @@
+"""Interference: what a victim loses when an aggressor runs beside it, and which target shields it best.
+
+The trial beside an aggressor is held against the same target alone in the same block, by the rules by which a target is
+held against bare metal. The verdicts are a family of their own per job and metric.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.effects import effect, judged, ratios_of
+from analysis.compare.pairing import ROW, pair
+from analysis.compare.results import Effect, Interference, Isolation, Job, known_first
+from analysis.compare.validity import usable
+from analysis.load.metrics import METRICS, SHARED, Metric
+from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
+from analysis.warnings.findings import refusals
+from analysis.warnings.types import Incomparable
+from suite.job.profiles import MODELS
+from suite.job.sharing import AGGRESSORS
+from suite.plan import TARGETS
+
+STEP_P99 = Metric("step-p99", "step_p99_s", "s")
+CPU_TIME = Metric("cpu-time", "serving_cpu_s", "s")
+CACHE_MISSES = Metric("llc-misses", "llc_load_misses", "")
+SHARED_METRICS = (METRICS[0], METRICS[1], STEP_P99, CPU_TIME, CACHE_MISSES)
+
+Key = tuple[Job, str, str, str, str]
+"""Job, victim, target, ablation (or nothing), aggressor."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What was found, and the log ratios of the throughput by block that it was made of."""
+
+    found: tuple[Interference, ...]
+    warnings: tuple[Incomparable, ...]
+    throughput: Mapping[Key, "pd.Series[float]"]
+
+
+def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Beside:
+    """From trials that are ok and have ``variant``; nothing where no victim has had an aggressor."""
+    shared = ok[ok["scenario"] == SHARED]
+    if shared["aggressor"].isna().all():
+        return Beside((), (), {})
+    trials = _with_tails(shared.assign(ablation=shared["ablation"].fillna("")))
+    ratios: dict[str, dict[Key, pd.Series[float]]] = {metric.column: {} for metric in SHARED_METRICS}
+    warnings: list[Incomparable] = []
+    notes: dict[Key, tuple[str, ...]] = {}
+    for (ablation, aggressor), own in trials.groupby(["ablation", "aggressor"]):
+        alone = trials[trials["aggressor"].isna() & (trials["ablation"] == ablation)]
+        formed = usable(pair(own, alone, list(ratios), same=["target"]), force=force)
+        warnings += refusals(formed.refused, "the same target alone", str(ablation))
+        for metric in SHARED_METRICS:
+            for (job, model, target), values in ratios_of(formed.pairs, metric).items():
+                ratios[metric.column][job, model, target, str(ablation), str(aggressor)] = values
+        notes |= _notes(own, formed.pairs, str(ablation), str(aggressor))
+    found = _effects(trials, ratios, notes, margin)
+    return Beside(found, tuple(warnings), ratios[METRICS[0].column])
+
+
+def isolation(beside: Beside, margin: float) -> tuple[Isolation, ...]:
+    """Per job and target as they are, best first; the blocks that hold all cells that every target of the job has."""
+    cells: dict[tuple[Job, str], dict[tuple[str, str], pd.Series[float]]] = defaultdict(dict)
+    for (job, model, target, ablation, aggressor), values in beside.throughput.items():
+        if not ablation:
+            cells[job, target][model, aggressor] = values
+    common = {
+        job: reduce(set.intersection, (set(found) for (other, _), found in cells.items() if other == job))
+        for job, _ in cells
+    }
+    means = {
+        (job, target): pd.concat([found[cell] for cell in sorted(common[job])], axis=1, ignore_index=True)
+        .dropna()
+        .mean(axis=1)
+        for (job, target), found in cells.items()
+        if common[job]
+    }
+    made = [
+        Isolation(job, target, len(common[job]), one, _notes_of(beside, job, target))
+        for (job, target), one in judged(means, METRICS[0], margin).items()
+    ]
+    return tuple(sorted(made, key=lambda one: (one.job, -one.effect.ratio)))
+
+
+def _notes_of(beside: Beside, job: Job, target: str) -> tuple[str, ...]:
+    mine = [one for one in beside.found if (one.job, one.target) == (job, target)]
+    return tuple(dict.fromkeys(note for one in mine for note in one.notes))
+
+
+def _effects(
+    trials: pd.DataFrame,
+    ratios: Mapping[str, "dict[Key, pd.Series[float]]"],
+    notes: Mapping[Key, tuple[str, ...]],
+    margin: float,
+) -> tuple[Interference, ...]:
+    effects: dict[Key, dict[str, Effect]] = defaultdict(dict)
+    for metric in SHARED_METRICS:
+        for key, one in judged(ratios[metric.column], metric, margin).items():
+            effects[key][metric.name] = one
+    kept, steal, floors = _kept(trials), _steal(trials), _floors(trials)
+    return tuple(
+        Interference(
+            *key,
+            effects=effects[key],
+            noise_floors=floors.get(key[:4], {}),
+            kept=kept.get(key),
+            steal_shares=(steal.get((*key[:4], "")), steal.get(key)),
+            notes=notes.get(key, ()),
+        )
+        for key in sorted(effects, key=_order)
+    )
+
+
+def _order(key: Key) -> tuple[object, ...]:
+    job, model, target, ablation, aggressor = key
+    return (job, known_first(MODELS, model), known_first(TARGETS, target), ablation, known_first(AGGRESSORS, aggressor))
+
+
+def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":
+    """The trials by what runs in them; the aggressor of a victim alone is nothing."""
+    arms = trials.assign(aggressor=trials["aggressor"].fillna(""))
+    return [(_key(key), rows) for key, rows in arms.groupby([*ROW, "ablation", "aggressor"])]
+
+
+def _key(parts: tuple[object, ...]) -> Key:
+    *job, model, target, ablation, aggressor = (str(part) for part in parts)
+    return Job(*job), model, target, ablation, aggressor
+
+
+def _kept(trials: pd.DataFrame) -> dict[Key, Effect]:
+    found = {}
+    for key, rows in _rows(trials[trials["aggressor"].notna()]):
+        before, beside = rows["aggressor_before_per_s"], rows["aggressor_beside_per_s"]
+        known = (before > 0) & (beside > 0)
+        if place := locate(np.log(beside[known] / before[known])):
+            found[key] = effect(place)
+    return found
+
+
+def _steal(trials: pd.DataFrame) -> dict[Key, float]:
+    shares = trials.assign(share=trials["steal_s"] / (trials["interval_s"] * trials["cpus"]))
+    means = {key: float(rows["share"].mean()) for key, rows in _rows(shares)}
+    return {key: mean for key, mean in means.items() if mean == mean}  # not NaN
+
+
+def _floors(trials: pd.DataFrame) -> dict[tuple[Job, str, str, str], dict[str, NoiseFloor]]:
+    """Of each victim alone: by its second trials in the blocks (A/A), or else from block to block."""
+    floors: dict[tuple[Job, str, str, str], dict[str, NoiseFloor]] = {}
+    for key, rows in _rows(trials[trials["aggressor"].isna()]):
+        for metric in SHARED_METRICS:
+            logs = np.log(rows[metric.column].where(rows[metric.column] > 0))
+            table = logs.groupby([rows["run_id"].astype(str), rows["block"], rows["replica"]]).mean().unstack()
+            first = table[0] if 0 in table else pd.Series(dtype=float)
+            twice = (table[1] - first).dropna() if 1 in table else pd.Series(dtype=float)
+            runs = [run.dropna().to_numpy() for _, run in first.groupby(level=0)] if len(first) else []
+            if floor := noise_floor(list(twice), runs):
+                floors.setdefault(key[:4], {})[metric.name] = floor
+    return floors
+
+
+def _notes(own: pd.DataFrame, pairs: pd.DataFrame, ablation: str, aggressor: str) -> dict[Key, tuple[str, ...]]:
+    texts: dict[Key, dict[str, None]] = {}
+    for table, column in ((own, "substitutes"), (pairs, "marks")):
+        for key, rows in table.groupby(ROW):
+            *job, model, target = (str(part) for part in key)
+            lines = (line for text in rows[column].unique() for line in str(text).splitlines())
+            texts.setdefault((Job(*job), model, target, ablation, aggressor), {}).update(dict.fromkeys(lines))
+    return {key: tuple(found) for key, found in texts.items()}
+
+
+def _with_tails(trials: pd.DataFrame) -> pd.DataFrame:
+    """With the 99th percentile of each trial's steps: the steps are in the records' files alone."""
+    return trials.assign(**{STEP_P99.column: [_p99_s(Path(str(path))) for path in trials["path"]]})
+
+
+def _p99_s(path: Path) -> float:
+    """Not a number where the file is gone, or holds no steps."""
+    try:
+        steps = json.loads(path.read_bytes())["steps"]["elapsed_s"]
+        return float(np.quantile(steps, 0.99, method="inverted_cdf"))
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return float("nan")

@@ -1,0 +1,77 @@
+"""The noise floor of each group: what bare metal shows against itself."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.effects import Key, judged, ratios_of
+from analysis.compare.pairing import GROUP, baseline, pair
+from analysis.compare.results import Effect, Job
+from analysis.compare.validity import usable
+from analysis.load.metrics import Metric
+from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
+from analysis.warnings.types import BaselineDiffers
+from suite.plan import BASELINE
+
+Group = tuple[Job, str]
+Floors = dict[Group, dict[str, NoiseFloor]]
+"""By job and model, then by the metric's name."""
+
+
+def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key, "pd.Series[float]"]]:
+    """By the metric's column: log(second / first bare-metal trial) of the blocks that hold both."""
+    base = baseline(ok)
+    again = base[base["replica"] == 1]
+    if again.empty:
+        return {metric.column: {} for metric in metrics}
+    pairs = pair(again, base[base["replica"] == 0], [metric.column for metric in metrics])
+    return {metric.column: ratios_of(usable(pairs).pairs, metric) for metric in metrics}
+
+
+def against_itself(
+    ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric], margin: float
+) -> dict[Group, dict[str, Effect]]:
+    """What the two bare-metal trials say against each other; a family of its own per job and metric."""
+    found: dict[Group, dict[str, Effect]] = {}
+    for metric in metrics:
+        for (job, model, _), effect in judged(ratios[metric.column], metric, margin).items():
+            found.setdefault((job, model), {})[metric.name] = effect
+    return found
+
+
+def noise_floors(
+    ok: pd.DataFrame, ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
+) -> Floors:
+    """From trials that are ok and have ``variant``, and their ``replicas``."""
+    floors: Floors = {}
+    for key, rows in baseline(ok).groupby(GROUP):
+        *parts, model = (str(part) for part in key)
+        job = Job(*parts)
+        found = floors.setdefault((job, model), {})
+        for metric in metrics:
+            if metric.of(job.scenario, model):
+                both = list(ratios[metric.column].get((job, model, BASELINE), ()))
+                if floor := noise_floor(both, _runs(rows[rows["replica"] == 0], metric.column)):
+                    found[metric.name] = floor
+    return floors
+
+
+def _runs(rows: pd.DataFrame, column: str) -> list[np.ndarray]:
+    """Of each run, the logarithms in the order of its blocks."""
+    logs = np.log(rows[column].where(rows[column] > 0))
+    means: pd.Series[float] = logs.groupby([rows["run_id"].astype(str), rows["block"]]).mean()
+    return [run.dropna().to_numpy() for _, run in means.groupby("run_id")]
+
+
+def differing(
+    ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
+) -> Iterator[BaselineDiffers]:
+    """The groups whose two bare-metal trials differ: their interval leaves 1 out, whatever the margin."""
+    for metric in metrics:
+        for (job, model, _), values in ratios[metric.column].items():
+            place = locate(list(values))
+            if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
+                low, high = np.exp(place.interval)
+                ends = (float(low), float(high))
+                yield BaselineDiffers(f"{job}, {model}", metric.name, float(np.exp(place.centre)), ends)

@@ -1,0 +1,163 @@
+"""From trials to pairs: which trials belong to one group, and each beside the one that it is held against."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.results import Job
+from analysis.compare.validity import COLUMNS as CHECKED
+from suite.job.envelope import GIB
+from suite.plan import BASELINE
+
+JOB = [field.name for field in fields(Job)]
+GROUP = [*JOB, "model"]
+ROW = [*GROUP, "target"]
+_BLOCK = ["scenario", "model", "run_id", "block"]
+_SETTINGS = (
+    "batch",
+    "image_px",
+    "warmup_steps",
+    "steps",
+    "cpus",
+    "memory_bytes",
+    "threads",
+    "page_cache",
+    "data_sha256",
+    "options",
+    "arrangement",
+    "host_cpu_model",
+)
+_LINES = ("options", "arrangement")
+"""Columns that hold settings of their own, ``name=value``, one per line."""
+
+
+def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
+    """Add ``variant``: the settings that differ among trials of a scenario and model, ``name=value, …``."""
+    (found,) = with_common_variants([trials])
+    return found
+
+
+def with_common_variants(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Add ``variant`` to tables that are held against each other, such as the trials of two runs.
+
+    A setting is told where it differs inside a table. What differs between tables alone is what their comparison is
+    about, and does not keep their trials apart.
+    """
+    keys = [_comparison_keys(trials) for trials in tables]
+    scenarios = {name for trials in tables for name in trials["scenario"].unique()}
+    labels: dict[tuple[str, str], str] = {}
+    for scenario in scenarios:
+        own = [(key[trials["scenario"] == scenario], trials) for key, trials in zip(keys, tables, strict=True)]
+        told = {name: None for key, trials in own for name in _differing(key, trials["model"])}
+        labels |= {(scenario, text): _label(text, told) for key, _ in own for text in key.unique()}
+    return [
+        trials.assign(variant=[labels[place] for place in zip(trials["scenario"], key, strict=True)])
+        for trials, key in zip(tables, keys, strict=True)
+    ]
+
+
+def settings_in(key: str) -> dict[str, str]:
+    """The settings of a comparison key, or of a column such as ``options``, by their names."""
+    pairs = (line.partition("=") for line in key.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
+    """All settings of each trial as one text, ``name=value``, one per line.
+
+    The settings are those of bare metal in the trial's block where it is there, so that a trial that departs from its
+    block stays in the group in which its ratio is refused and named.
+    """
+    known = trials.assign(data_sha256=_data_of_run(trials))
+    base = baseline(known)[[*_BLOCK, *_SETTINGS]].drop_duplicates(_BLOCK)
+    own = known[[*_BLOCK, *_SETTINGS]]
+    found = own[_BLOCK].merge(base, on=_BLOCK, how="left", indicator=True).set_index(own.index)
+    alone = found["_merge"] == "left_only"
+    settings = pd.DataFrame(
+        {name: found[name].astype(object).mask(alone, own[name].astype(object)) for name in _SETTINGS}
+    )
+    numbers = settings.groupby(list(_SETTINGS), dropna=False, sort=False).ngroup()
+    distinct = settings[~numbers.duplicated()].to_dict("records")
+    texts = ["\n".join(filter(None, (_setting(str(name), row[name]) for name in row))) for row in distinct]
+    return numbers.map(dict(enumerate(texts)))
+
+
+def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
+    """The names of the settings that differ among the trials of a model, in the order of the keys."""
+    for _, texts in keys.groupby(models, observed=True):
+        found = [settings_in(text) for text in sorted(texts.unique())]
+        for name in dict.fromkeys(name for settings in found for name in settings):
+            values = {settings.get(name) for settings in found}
+            # Which aggressors a run has is varied on purpose: only a workload that differs tells runs apart.
+            if len(values - {None} if name.startswith("workloads.") else values) > 1:
+                yield name
+
+
+def _label(key: str, told: Iterable[str]) -> str:
+    settings = settings_in(key)
+    text = ", ".join(f"{name}={settings[name]}" for name in told if name in settings)
+    # Of a digest, the beginning tells as much as a reader can use.
+    short = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
+    return short or ("default options" if any(True for _ in told) else "")
+
+
+def _setting(name: str, value: Any) -> str:  # noqa: ANN401 (as the table has it)
+    if name in _LINES:
+        return str(value)
+    if pd.isna(value):
+        return f"{name}=unknown"
+    if name == "memory_bytes":
+        return f"memory={value / GIB:.4g} GiB"
+    if name == "data_sha256":
+        return f"{name}={str(value)[:12]}"
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+
+
+def _data_of_run(trials: pd.DataFrame) -> pd.Series:
+    """The data set of each trial's run, which has one: a failed trial does not know it, and stays with the others."""
+    if trials["data_sha256"].isna().all():
+        return trials["data_sha256"]
+    run = ["scenario", "model", "run_id"]
+    bare_metal_first = trials.sort_values("target", key=lambda target: target != BASELINE, kind="stable")
+    return bare_metal_first.groupby(run)["data_sha256"].transform("first").reindex(trials.index)
+
+
+def plain(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials of the targets as they are: without those that have a property switched, or an aggressor beside."""
+    return trials[trials["ablation"].isna() & trials["aggressor"].isna()]
+
+
+def baseline(trials: pd.DataFrame) -> pd.DataFrame:
+    """Bare metal as it is."""
+    return plain(trials[trials["target"] == BASELINE])
+
+
+def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same: Sequence[str] = ()) -> pd.DataFrame:
+    """One row per target and block of ``own`` of which ``base`` has the same block, and the same in columns ``same``.
+
+    Of trials that are ok and have ``variant``. ``columns`` come to hold log(own / base); of two trials of a target in a
+    block the mean counts. What ``validity.assess`` needs is there too, that of ``base`` under names with ``_base``. In
+    the order of the blocks.
+    """
+    shared = [*_BLOCK, *same]
+    extra = [name for name in (*CHECKED, "options") if name not in ROW]
+    left, right = (_means(trials, columns, extra) for trials in (own, base))
+    right = right.drop_duplicates(shared).drop(columns=[name for name in ("target", "variant") if name not in same])
+    pairs = left.merge(right, on=shared, suffixes=("", "_base")).sort_values(["run_id", "block"], ignore_index=True)
+    return pairs.assign(**{column: pairs[column] - pairs[f"{column}_base"] for column in columns})
+
+
+def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -> pd.DataFrame:
+    # A zero has no logarithm and is left out, as an absent value is.
+    logs = trials.assign(**{column: np.log(trials[column].where(trials[column] > 0)) for column in columns})
+    how = dict.fromkeys(columns, "mean") | dict.fromkeys(extra, "first")
+    return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(how)
+
+
+def to_baseline(ok: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Each target beside bare metal in its block, bare metal itself too."""
+    return pair(plain(ok), baseline(ok), columns)

@@ -1,0 +1,211 @@
+"""Two runs of the same targets at different times: what has become slower.
+
+The runs share no block, so their trials are two independent samples: the interval is Yuen's t of the trimmed means of
+the logarithms (Biometrika 61 (1974) 165; Welch's where nothing is trimmed). What the host did between the runs is part
+of the difference. Where both runs have bare metal, the change of the ratio to bare metal says whether the target has
+changed or the whole host.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pandas as pd
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from analysis.compare import validity
+from analysis.compare.pairing import ROW, plain, settings_in, to_baseline, with_common_variants
+from analysis.compare.results import known_first
+from analysis.load.metrics import Metric, metrics_of
+from analysis.load.records import Records
+from analysis.report.formatting import ends, number, times
+from analysis.statistics.ratios import CONFIDENCE, Location, locate, t_quantile
+from suite.job.profiles import MODELS
+from suite.plan import BASELINE, TARGETS
+
+
+@dataclass(frozen=True)
+class Change:
+    """New over old of one metric on one target. ``slower`` is by how much, as a share; negative is faster.
+
+    ``interval`` is the 95 % interval of ``ratio``; None where a run has a single trial. ``normalised`` says that ratios
+    to bare metal are compared, which a host that changed as a whole does not move.
+    """
+
+    scenario: str
+    data: str
+    profile: str
+    recipe: str
+    variant: str
+    """The settings that differ among the trials of a run; empty where they are all alike."""
+    model: str
+    target: str
+    metric: str
+    normalised: bool
+    old: float
+    new: float
+    trials: tuple[int, int]
+    ratio: float
+    interval: tuple[float, float] | None
+    slower: float
+    exceeded: bool
+    differences: tuple[str, ...] = ()
+    """In what the two runs differ besides the time: userland, envelope and the like."""
+
+
+@dataclass(frozen=True)
+class Regression:
+    """``exceeded`` when any change is beyond ``fail_above``; ``unmatched`` are targets that one run lacks."""
+
+    changes: tuple[Change, ...]
+    fail_above: float | None
+    unmatched: tuple[str, ...]
+
+    @property
+    def exceeded(self) -> bool:
+        return any(change.exceeded for change in self.changes)
+
+
+def regress(old: Records, new: Records, fail_above: float | None = None) -> Regression:
+    """Every metric of every target that both runs finished, and its ratio to bare metal where both have it.
+
+    A change exceeds ``fail_above`` (0.05 is 5 %) when it is slower by more than that and its interval does not hold 1;
+    from single trials, which have no interval, the value alone decides. Opening times are shown and never fail a run,
+    and neither do ratios to bare metal: the same trials would count twice.
+    """
+    trials = [plain(found) for found in with_common_variants([old.trials, new.trials])]
+    metrics = [metric for metric in old.metrics if metric in new.metrics]
+    finished = [frame[frame["ok"]] for frame in trials]
+    keys = [set(map(tuple, frame[ROW].astype(str).drop_duplicates().to_numpy())) for frame in finished]
+    unmatched = tuple(sorted(f"{key[-2]} on {_place(key[-1], key[-3])}" for key in keys[0] ^ keys[1]))
+    columns = [metric.column for metric in metrics]
+    comparable = [validity.usable(to_baseline(frame, columns)).pairs for frame in finished]
+    changes: list[Change] = []
+    for key in sorted(keys[0] & keys[1], key=_order):
+        mine = [_of(frame, key) for frame in finished]
+        differences = _differences(mine[0].iloc[0], mine[1].iloc[0])
+        ratios = [_of(frame, key) for frame in comparable] if key[-1] != BASELINE else []
+        for metric in metrics_of(metrics, key[0], key[-2]):
+            logs = [np.log(frame[metric.column].where(frame[metric.column] > 0)) for frame in mine]
+            changes += _change(key, metric, logs, differences, fail_above)
+            if ratios and not any(frame.empty for frame in ratios):
+                changes += _change(key, metric, [frame[metric.column] for frame in ratios], differences, None, True)
+    return Regression(tuple(changes), fail_above, unmatched)
+
+
+def _order(key: tuple[str, ...]) -> tuple[object, ...]:
+    return (*key[:-2], known_first(MODELS, key[-2]), known_first(TARGETS, key[-1]))
+
+
+def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
+    for column, value in zip(ROW, key, strict=True):
+        frame = frame[frame[column].astype(str) == value]
+    return frame
+
+
+def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
+    names = [*validity.COLUMNS, "options"]
+    both = pd.DataFrame([{**new[names], **{f"{name}_base": old[name] for name in names}}])
+    found = validity.assess(both)
+    checked = (*found.refused.iloc[0].split("; "), found.declared.iloc[0])
+    return tuple(part for part in (*checked, *_other_settings(old, new)) if part)
+
+
+def _other_settings(old: "pd.Series", new: "pd.Series") -> Iterator[str]:
+    """What the runs differ in and no check looks at: choices of the layers, and how several jobs are arranged.
+
+    An image is left out: its userland is checked, and it is built anew while the suite stays the same.
+    """
+    ours, theirs = ({**settings_in(run["options"]), **settings_in(run["arrangement"])} for run in (new, old))
+    for name in dict.fromkeys((*ours, *theirs)):
+        if name != "image" and ours.get(name) != theirs.get(name):
+            yield f"{name} {ours.get(name, 'unknown')} against {theirs.get(name, 'unknown')}"
+
+
+def _change(
+    key: tuple[str, ...],
+    metric: Metric,
+    logs: "list[pd.Series[float]]",
+    differences: tuple[str, ...],
+    fail_above: float | None,
+    normalised: bool = False,
+) -> Iterator[Change]:
+    old, new = (locate(list(values)) for values in logs)
+    if old is None or new is None:
+        return
+    difference = new.centre - old.centre
+    half = _half_width(old, new)
+    slower = math.expm1(-difference if metric.more_is_faster else difference)
+    sure = half is None or abs(difference) > half
+    scenario, data, profile, recipe, variant, model, target = key
+    yield Change(
+        scenario=scenario,
+        data=data,
+        profile=profile,
+        recipe=recipe,
+        variant=variant,
+        model=model,
+        target=target,
+        metric=metric.name,
+        normalised=normalised,
+        old=math.exp(old.centre),
+        new=math.exp(new.centre),
+        trials=(old.n, new.n),
+        ratio=math.exp(difference),
+        interval=None if half is None else (math.exp(difference - half), math.exp(difference + half)),
+        slower=slower,
+        exceeded=fail_above is not None and metric.name != "opening" and slower > fail_above and sure,
+        differences=differences,
+    )
+
+
+def _half_width(old: Location, new: Location) -> float | None:
+    """With the degrees of freedom of Welch and Satterthwaite."""
+    if old.standard_error is None or new.standard_error is None:
+        return None
+    variances = (old.standard_error**2, new.standard_error**2)
+    total = sum(variances)
+    if total == 0:
+        return 0.0
+    parts = zip(variances, (old.degrees_of_freedom, new.degrees_of_freedom), strict=True)
+    freedom = total**2 / sum(variance**2 / degrees for variance, degrees in parts)
+    return math.sqrt(total) * t_quantile((1 + CONFIDENCE) / 2, freedom)
+
+
+def as_rows(found: Regression) -> list[Mapping[str, object]]:
+    """For JSON: one object per change, with the fields of ``Change``."""
+    return [asdict(change) for change in found.changes]
+
+
+class Report:
+    """A regression to print on a rich console: a line per change, and what exceeds the bound."""
+
+    def __init__(self, found: Regression) -> None:
+        self.found = found
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
+        for change in self.found.changes:
+            yield Text(line(change), style="red" if change.exceeded else "")
+        for difference in dict.fromkeys(text for change in self.found.changes for text in change.differences):
+            yield Text("warning: ", style="yellow").append(f"new against old differs in {difference}", style="default")
+        for name in self.found.unmatched:
+            yield Text("warning: ", style="yellow").append(f"{name} was finished in one run only", style="default")
+        if self.found.fail_above is not None:
+            verdict = "slower by more than" if self.found.exceeded else "nothing is slower by more than"
+            yield Text(f"{verdict} {self.found.fail_above:.3g} (as a share)", style="bold")
+
+
+def _place(target: str, variant: str) -> str:
+    return f"{target} ({variant})" if variant else target
+
+
+def line(change: Change) -> str:
+    """``resnet50 on vm, throughput: 39.0 to 35.0, 0.898x (0.890 to 0.907)``."""
+    what = f"{change.metric}, relative to {BASELINE}" if change.normalised else change.metric
+    interval = f" ({ends(change.interval)})" if change.interval else f" (no interval: {min(change.trials)} trial)"
+    return (
+        f"{change.model} on {_place(change.target, change.variant)}, {what}: "
+        f"{number(change.old)} to {number(change.new)}, {times(change.ratio)}x{interval}"
+    )

@@ -1,0 +1,1 @@
+"""Says where an overhead comes from."""

@@ -1,0 +1,80 @@
+"""What a target takes of the host beside what the job inside it uses: all-in against inside."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.effects import Key, effect, ratios_of
+from analysis.compare.pairing import ROW
+from analysis.compare.results import Cost, Job, known_first
+from analysis.load.metrics import PROBE, Metric
+from analysis.statistics.ratios import locate
+from suite.plan import BASELINE, TARGETS
+
+PER_IMAGES, PER_TRIAL = "1,000 images", "trial"
+ALL_IN = "cost_all_in"
+"""A column of the trials with ``with_costs``: CPU seconds of everything that serves the target, per unit."""
+_MEANS = {"cpu_inside_s": "cost_inside", "cpu_all_in_s": ALL_IN, "all_in_to_inside": "cost_ratio", "energy_j": "cost_j"}
+_PEAKS = {"memory_inside_bytes": "worker_peak_memory_bytes", "memory_all_in_bytes": "serving_peak_memory_bytes"}
+_BYTES = {
+    f"disk_{what}_{side}_bytes": f"{column}_disk_{what}_bytes"
+    for what in ("read", "written")
+    for side, column in (("inside", "worker"), ("all_in", "serving"))
+}
+
+
+def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials with what each cost per 1,000 images, warm-up steps included; a probe's per trial."""
+    # A record that names no devices is of a job on one.
+    images = trials["batch"] * trials["devices"].fillna(1) * (trials["warmup_steps"] + trials["steps"])
+    units = (images / 1000).mask((trials["scenario"] == PROBE).astype(bool), 1.0)
+    inside, all_in = trials["worker_cpu_s"], trials["serving_cpu_s"]
+    return trials.assign(
+        cost_inside=inside / units,
+        cost_all_in=all_in / units,
+        cost_ratio=all_in / inside.where(inside > 0),
+        cost_j=trials["energy_j"] / units,
+    )
+
+
+def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
+    """Of trials as they are, and their usable pairs with bare metal, both with ``with_costs``'s columns."""
+    columns = [*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]
+    if ok[columns].isna().all(axis=None):
+        return []
+    normalised = _normalised(pairs)
+    rows = ok.groupby(ROW)
+    positive = ok[list(_MEANS.values())].where(lambda values: values > 0)
+    logs = pd.DataFrame(np.log(positive)).groupby([ok[key] for key in ROW])
+    parts = (np.exp(logs.mean()), rows[list(_PEAKS.values())].max(), rows[list(_BYTES.values())].mean())
+    table = pd.concat([pd.DataFrame(part) for part in parts], axis=1)
+    table["substitutes"] = rows["substitutes"].unique()
+    found = [_cost(row, normalised) for row in table.dropna(how="all", subset=columns).reset_index().to_dict("records")]
+    return sorted(found, key=lambda cost: (cost.job, cost.model, known_first(TARGETS, cost.target)))
+
+
+def _normalised(pairs: pd.DataFrame) -> "dict[Key, pd.Series[float]]":
+    targets = pairs[pairs["target"] != BASELINE]
+    training = ratios_of(targets, Metric("all-in", ALL_IN, "s"))
+    probes = targets.loc[(targets["scenario"] == PROBE).astype(bool), "model"].unique()
+    for probe in probes:
+        training |= ratios_of(targets, Metric("all-in", ALL_IN, "s", probe=str(probe)))
+    return training
+
+
+def _cost(row: Mapping[Any, Any], normalised: "Mapping[Key, pd.Series[float]]") -> Cost:
+    *job, model, target = (str(row[key]) for key in ROW)
+    key = (Job(*job), model, target)
+    place = locate(list(normalised[key])) if key in normalised else None
+    known: dict[str, Any] = {name: _known(row[column]) for name, column in (_MEANS | _PEAKS | _BYTES).items()}
+    lines = (line for text in row["substitutes"] for line in text.splitlines())
+    unit = PER_TRIAL if key[0].scenario == PROBE else PER_IMAGES
+    return Cost(
+        *key, unit=unit, normalised=effect(place) if place else None, notes=tuple(dict.fromkeys(lines)), **known
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else float(value)  # NaN

@@ -1,0 +1,75 @@
+"""What an explanation says, as typed data. ``attribution`` and ``prediction`` make it; ``waterfall`` prints it."""
+
+from dataclasses import dataclass
+
+from analysis.compare.results import AblationEffect, Effect, Job
+from analysis.statistics.ratios import StepTimes
+from analysis.warnings.types import AnalysisWarning
+
+UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean seconds of one part on bare metal and on the target, their difference, and its 95 % interval (of two blocks
+    or more)."""
+
+    name: str
+    baseline_s: float
+    target_s: float
+    difference_s: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a probe says one part should cost: its seconds on bare metal, times what the probe lost on the target."""
+
+    part: str
+    by: str | None
+    """The probe and its metric, ``cpu/matrix-product-all-threads``; None for a part that is a probe of itself."""
+    ratio: Effect | None
+    difference_s: float
+    interval: tuple[float, float] | None
+    parts: bool
+    """Whether measurement and prediction part: their intervals have nothing in common."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of one target: part by part, and their sum beside the measured whole."""
+
+    predicted: tuple[Predicted, ...]
+    difference_s: float
+    interval: tuple[float, float] | None
+    parts: bool
+    silent: tuple[str, ...]
+    """Parts that no probe says anything of: they are predicted to cost what they cost on bare metal."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The waterfall of one target: ``parts``, in the order of a trial and ``unexplained`` last, sum to ``whole``."""
+
+    job: Job
+    model: str
+    target: str
+    blocks: int
+    whole: Difference
+    parts: tuple[Difference, ...]
+    baseline_steps: StepTimes | None
+    target_steps: StepTimes | None
+    notes: tuple[str, ...]
+    """Substitutes and marks, as in a comparison."""
+    ablations: tuple[AblationEffect, ...] = ()
+    """What was switched on this target, and on bare metal, in the same blocks."""
+    prediction: Prediction | None = None
+    """Where probes of the same host, envelope and layers are among the records."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The result of ``explain``; the warnings name records whose parts could not be read."""
+
+    explanations: tuple[Explanation, ...]
+    warnings: tuple[AnalysisWarning, ...]

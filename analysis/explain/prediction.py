@@ -1,0 +1,131 @@
+"""What the probes predict for a training's overhead, to stand beside what was measured.
+
+Each part of a trial has a probe for the one resource that it leans on: the part's seconds on bare metal, times what the
+probe lost on the target, are what it should cost there. Where measurement and prediction part, the part leans on
+something else as well, and that is where to look.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from analysis.compare.effects import effect, ratios_of
+from analysis.compare.pairing import ROW, to_baseline
+from analysis.compare.results import Effect
+from analysis.compare.validity import usable
+from analysis.explain.explanation import UNEXPLAINED, Difference, Explanation, Predicted, Prediction
+from analysis.load.metrics import PROBE, Metric
+from analysis.load.records import Records
+from analysis.statistics.ratios import locate
+from suite.plan import BASELINE
+
+_CPU = ("cpu/matrix-product-all-threads", "cpu/matrix-product-one-thread")
+_DISK = ("disk/sequential-read-throughput", "disk/random-read-depth1-iops")
+PREDICTORS: Mapping[str, tuple[str, ...]] = {
+    "launch": ("startup/first-instruction",),
+    "imports": ("startup/import-torch",),
+    "warm-up": _CPU,
+    "data": _DISK,
+    "copy": ("memory/host-to-device-pinned", "memory/host-to-device-pageable"),
+    "compute": _CPU,
+}
+"""By part, the columns of the metrics that predict it; the first that was measured counts. Warm-up steps are taken for
+computing. Data are read from the disk in a cold trial alone: in a warm one no probe stands for them."""
+ITSELF = "opening"
+_HOST = ["host_cpu_model", "cpus", "memory_bytes", "threads"]
+_LAYERS = ("engine", "accelerator", "image", "isa")
+Found = Mapping[str, tuple[Metric, Effect]]
+
+
+def predictions(
+    explanations: Sequence[Explanation], trials: pd.DataFrame, records: Records, *, force: bool = False
+) -> list[Prediction | None]:
+    """One for each explanation, of ``trials`` as they are and with ``variant``; None where no probe says anything."""
+    ok = trials[trials["ok"]]
+    probes = ok[(ok["scenario"] == PROBE).astype(bool)]
+    if probes.empty:
+        return [None] * len(explanations)
+    metrics = [metric for metric in records.metrics if any(metric.column in names for names in PREDICTORS.values())]
+    training = ok[(ok["scenario"] != PROBE).astype(bool)].assign(key=_places(ok)).groupby(ROW).first()
+    probes = probes.assign(key=_places(probes))
+    found = []
+    for one in explanations:
+        first = training.loc[(*vars(one.job).values(), one.model, one.target)]
+        same = probes[probes["key"] == first["key"]]
+        ratios = _ratios(same, metrics, one.target, force) if len(same) else {}
+        found.append(predict(one, ratios, cold=first["page_cache"] == "cold"))
+    return found
+
+
+def _places(trials: pd.DataFrame) -> "pd.Series[str]":
+    """Host, envelope and layers of each trial as one text: a probe speaks only for trials of the same."""
+    layers = {
+        text: "\n".join(line for line in str(text).splitlines() if line.partition("=")[0] in _LAYERS)
+        for text in trials["options"].unique()
+    }
+    host = trials[_HOST].astype(str).agg("\n".join, axis=1)
+    return host + "\n" + trials["options"].map(layers)
+
+
+def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force: bool) -> Found:
+    """Of this target, by the metric's column; of several jobs that measured it the one with most blocks."""
+    pairs = usable(to_baseline(probes, [metric.column for metric in metrics]), force=force).pairs
+    pairs = pairs[(pairs["target"] == target) & (target != BASELINE)]
+    found = {}
+    for metric in metrics:
+        series = max(ratios_of(pairs, metric).values(), key=len, default=None)
+        place = None if series is None else locate(list(series))
+        if place:
+            found[metric.column] = (metric, effect(place))
+    return found
+
+
+def predict(one: Explanation, ratios: Found, *, cold: bool) -> Prediction | None:
+    """None where no probe says anything of any part."""
+    predicted: list[Predicted] = []
+    silent: list[str] = []
+    for part in one.parts:
+        if part.name == ITSELF:
+            predicted.append(Predicted(part.name, None, None, part.difference_s, part.interval, False))
+        elif part.name != UNEXPLAINED:
+            names = () if part.name == "data" and not cold else PREDICTORS.get(part.name, ())
+            name = next((name for name in names if name in ratios), None)
+            if name:
+                predicted.append(_predicted(part, *ratios[name]))
+            elif part.baseline_s > 0:
+                silent.append(part.name)
+    if all(found.by is None for found in predicted):
+        return None
+    difference_s = math.fsum(found.difference_s for found in predicted)
+    half = _half_width(predicted)
+    interval = None if half is None else (difference_s - half, difference_s + half)
+    return Prediction(tuple(predicted), difference_s, interval, _apart(interval, one.whole.interval), tuple(silent))
+
+
+def _predicted(part: Difference, metric: Metric, ratio: Effect) -> Predicted:
+    def cost_s(value: float) -> float:
+        return part.baseline_s * ((1 / value if metric.more_is_faster else value) - 1)
+
+    ends = None if ratio.interval is None else sorted(cost_s(end) for end in ratio.interval)
+    interval = None if ends is None else (ends[0], ends[1])
+    apart = _apart(interval, part.interval)
+    return Predicted(part.name, metric.column, ratio, cost_s(ratio.ratio), interval, apart)
+
+
+def _half_width(predicted: Sequence[Predicted]) -> float | None:
+    """Of the sum: parts that lean on the same probe err together, those of different probes on their own."""
+    widths: dict[str | None, float] = {}
+    for one in predicted:
+        if one.interval is None:
+            return None
+        widths[one.by] = widths.get(one.by, 0.0) + (one.interval[1] - one.interval[0]) / 2
+    return math.hypot(*widths.values())
+
+
+def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] | None) -> bool:
+    return bool(predicted and measured) and not _meet(predicted or (0, 0), measured or (0, 0))
+
+
+def _meet(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return a[0] <= b[1] and b[0] <= a[1]

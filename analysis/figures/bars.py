@@ -1,0 +1,163 @@
+"""Grouped bars: targets beside each other, normalised to bare metal, the measured value above each; with 95 %
+intervals, the noise floor as a band around 1, and published values as markers."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import Container
+from matplotlib.figure import Figure
+
+from analysis.compare.results import Group, Job, TargetSummary
+from analysis.figures.axes import WIDTH, grouped, label, middles, scale
+from analysis.figures.reference import SOURCE, Key, kind_of
+from analysis.figures.style import hatch, legend, legend_below, style, targets_of
+from analysis.load.metrics import Metric
+from analysis.report.formatting import number
+from analysis.statistics.ratios import NoiseFloor
+from suite.plan import BASELINE
+
+_TITLES = {"throughput": "Throughput", "elapsed": "Elapsed time", "opening": "Opening time of the target"}
+_NO_REFERENCE: Mapping[Key, float] = {}
+_NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class _Words:
+    title: str
+    job: Job
+    unit: str
+
+
+def figure(
+    groups: Sequence[Group], metric: Metric, reference: Mapping[Key, float] = _NO_REFERENCE, title: str | None = None
+) -> Figure:
+    """One metric of a job: models along the axis."""
+    bars = pd.DataFrame(_bar(group.model, summary, metric) for group in groups for summary in group.targets)
+    job = groups[0].job
+    keys = [
+        (job.scenario, kind_of(job.data), str(model), str(target), metric.name)
+        for model, target in zip(bars["place"], bars["target"], strict=True)
+    ]
+    bars["published"] = [reference.get(key, _NAN) if key[3] != BASELINE else _NAN for key in keys]
+    floors = {group.model: floor for group in groups if (floor := group.noise_floors.get(metric.name))}
+    words = _Words(title or _TITLES.get(metric.name, metric.name), job, metric.unit)
+    with style():
+        return _figure(bars, groups, floors, words)
+
+
+def probe_figure(group: Group) -> Figure:
+    """All metrics of a probe along the axis."""
+    names = {metric.name: _place(metric) for metric in group.metrics}
+    bars = pd.DataFrame(
+        _bar(names[metric.name], summary, metric) for metric in group.metrics for summary in group.targets
+    ).assign(published=_NAN)
+    floors = {names[name]: floor for name, floor in group.noise_floors.items() if name in names}
+    with style():
+        return _figure(bars, [group], floors, _Words(f"Probe: {group.model}", group.job, "the measured value"))
+
+
+def _place(metric: Metric) -> str:
+    """A name breaks at its hyphens, so that neighbours do not run into each other."""
+    name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
+    return f"{name}\n{metric.unit}, {metric.better} is better"
+
+
+def _bar(place: str, summary: TargetSummary, metric: Metric) -> dict[str, object]:
+    estimate = summary.estimates.get(metric.name)
+    low, high = estimate.interval if estimate and estimate.interval else (_NAN, _NAN)
+    ratio = _NAN if estimate is None or estimate.ratio is None else estimate.ratio
+    value = estimate.value if estimate else _NAN
+    return {"place": place, "target": summary.target, "value": value, "ratio": ratio, "low": low, "high": high}
+
+
+def _figure(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, NoiseFloor], words: _Words) -> Figure:
+    normalised = bool(bars["ratio"].notna().any())
+    bars["height"] = bars["ratio"] if normalised else bars["value"]
+    places = list(bars["place"].unique())
+    targets = [name for name in targets_of(groups) if name in set(bars["target"])]
+    chart = Figure(figsize=(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8), layout="constrained")
+    FigureCanvasAgg(chart)
+    axes = chart.subplots()
+    grouped(axes, bars, "place", "height", places, targets)
+    bars["x"] = middles(bars, "place", places, targets)
+    published = bars[bars["published"].notna()] if normalised else bars.iloc[:0]
+    bars["top"] = bars[["height", "high"]].max(axis=1)
+    scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
+    _annotate(axes, bars, targets)
+    what = f"relative to {BASELINE}" if normalised else f"{words.unit}, not normalised"
+    label(axes, words.title, f"{words.job}\nabove the bars: {words.unit}", what, normalised=normalised)
+    entries: list[Artist | Container] = [*legend(groups, targets), *_uncertainty(axes, bars, floors, places)]
+    if len(published):
+        entries.append(_markers(axes, published, len(targets)))
+    legend_below(chart, entries, len(targets))
+    return chart
+
+
+def _annotate(axes: Axes, bars: pd.DataFrame, targets: Sequence[str]) -> None:
+    """Hatches, and above each bar the measured value; where there is no bar, why."""
+    floor = axes.get_ylim()[0]
+    for place, target in enumerate(targets):
+        for patch in axes.containers[place]:
+            patch.set_hatch(hatch(target))
+    for bar in bars.to_dict("records"):
+        measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]  # not NaN
+        text = number(bar["value"]) if measured else "failed"
+        axes.annotate(
+            text if drawn or not measured else f"{text}\nnot normalised",
+            (bar["x"], bar["top"] if drawn else floor),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            rotation=0 if drawn else 90,
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
+
+
+def _uncertainty(
+    axes: Axes, bars: pd.DataFrame, floors: Mapping[str, NoiseFloor], places: Sequence[str]
+) -> Iterator[Artist | Container]:
+    """Draws the intervals and the noise floors; yields the entries of the legend."""
+    known = bars[bars["low"].notna() & bars["ratio"].notna()]
+    if len(known):
+        errors = [known["height"] - known["low"], known["high"] - known["height"]]
+        line = axes.errorbar(known["x"], known["height"], errors, fmt="none", ecolor="0.1", elinewidth=1.2, capsize=3)
+        line.set_label("95 % interval")
+        yield line
+    if bars["ratio"].isna().all():
+        return
+    band = None
+    for name, floor in floors.items():
+        place, top = places.index(name), 1 + floor.share
+        band = axes.fill_between(
+            [place - 0.46, place + 0.46],
+            1 / top,
+            top,
+            label="noise floor",
+            color="0.45",
+            alpha=0.35,
+            linewidth=0,
+            zorder=3,
+        )
+    if band:
+        yield band
+
+
+def _markers(axes: Axes, published: pd.DataFrame, targets: int) -> Artist:
+    return axes.scatter(
+        published["x"] + 0.25 * WIDTH / targets,  # beside the interval and the value
+        published["published"],
+        label=SOURCE,
+        marker="D",
+        s=42,
+        facecolor="white",
+        edgecolor="black",
+        linewidth=1.3,
+        zorder=4,
+    )

@@ -1,0 +1,148 @@
+"""Victims beside aggressors: the paper's figure 10, and the heat map of all of them."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from analysis.compare.results import Interference, known_first
+from analysis.figures.axes import WIDTH, grouped, label, middles
+from analysis.figures.reference import SOURCE, expected_loss
+from analysis.figures.style import entry, hatch, legend_below, style
+from analysis.load.metrics import Metric
+from suite.job.sharing import AGGRESSORS, VICTIMS
+from suite.plan import TARGETS
+
+_MOST_SAID = 0.6
+"""Where the paper says only that a loss exceeds a share, its mark ends here at least."""
+
+
+def losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure:
+    """Per cent that each victim loses beside one aggressor: bars by target, the paper's words as outlines."""
+    victims, targets = _order(found)
+    bars = pd.DataFrame(_bar(one, metric) for one in found if metric.name in one.effects)
+    bars["x"] = middles(bars, "victim", victims, targets)
+    with style():
+        chart = Figure(figsize=(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8), layout="constrained")
+        FigureCanvasAgg(chart)
+        axes = chart.subplots()
+        _draw(axes, bars, victims, targets)
+        if metric.more_is_faster:  # the paper's figure is of what a job achieves
+            _paper(axes, bars, WIDTH / len(targets))
+        axes.margins(y=0.12)  # room for what is written above the bars
+        job = found[0].job
+        label(axes, title, str(job), f"{metric.name} lost, %", normalised=False)
+        axes.axhline(0, color="0.2", linewidth=1)
+        entries = _legend(found, targets)
+        entries.append(
+            Rectangle((0, 0), 1, 1, fill=False, linestyle=":", edgecolor="black", label=f"{SOURCE},\nby its text")
+        )
+        legend_below(chart, entries, len(entries))
+    return chart
+
+
+def heat_map(found: Sequence[Interference], title: str) -> Figure:
+    """Per cent of throughput lost: victims down, aggressors across, a panel for each target on one scale."""
+    victims, targets = _order(found)
+    aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(AGGRESSORS, name))
+    cells = {
+        (one.target, one.model, one.aggressor): 100 * _lost(one.effects["throughput"].ratio, more=True)
+        for one in found
+        if "throughput" in one.effects
+    }
+    top = max(10.0, *cells.values())
+    with style():
+        size = (2.0 + (1.2 + 0.9 * len(aggressors)) * len(targets), 2.4 + 0.6 * len(victims))
+        chart = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(chart)
+        for place, target in enumerate(targets):
+            axes = chart.add_subplot(1, len(targets), place + 1)
+            table = pd.DataFrame(
+                [[cells.get((target, victim, name)) for name in aggressors] for victim in victims],
+                index=pd.Index(victims),
+                columns=pd.Index(aggressors),
+                dtype=float,
+            )
+            last = place == len(targets) - 1
+            sns.heatmap(
+                table,
+                ax=axes,
+                vmin=0.0,  # who gains beside another has lost nothing: the number says by how much
+                vmax=top,
+                cmap="rocket_r",
+                annot=True,
+                fmt=".0f",
+                cbar=last,
+                cbar_kws={"label": "throughput lost, %"},
+                yticklabels=place == 0,
+                linewidths=1,
+            )
+            axes.set_title("\n".join((target, *_notes(found, target))), fontsize=10)
+        chart.suptitle(f"{title}\n{found[0].job}", fontsize=10, x=0.01, ha="left")
+    return chart
+
+
+def _order(found: Sequence[Interference]) -> tuple[list[str], list[str]]:
+    victims = sorted({one.model for one in found}, key=lambda name: known_first(VICTIMS, name))
+    return victims, sorted({one.target for one in found}, key=lambda name: known_first(TARGETS, name))
+
+
+def _lost(ratio: float, *, more: bool) -> float:
+    """The share of the performance that is gone: of the images per second, or of the speed that a time stands for."""
+    return 1 - (ratio if more else 1 / ratio)
+
+
+def _bar(one: Interference, metric: Metric) -> dict[str, object]:
+    effect = one.effects[metric.name]
+    ends = effect.interval or (float("nan"), float("nan"))
+    lost = sorted(100 * _lost(end, more=metric.more_is_faster) for end in ends)
+    height = 100 * _lost(effect.ratio, more=metric.more_is_faster)
+    return {"victim": one.model, "target": one.target, "lost": height, "low": lost[0], "high": lost[1]}
+
+
+def _draw(axes: Axes, bars: pd.DataFrame, victims: Sequence[str], targets: Sequence[str]) -> None:
+    grouped(axes, bars, "victim", "lost", victims, targets)
+    for place, target in enumerate(targets):
+        for patch in axes.containers[place]:
+            patch.set_hatch(hatch(target))
+    known = bars[bars["low"].notna()]
+    if len(known):
+        errors = [known["lost"] - known["low"], known["high"] - known["lost"]]
+        axes.errorbar(known["x"], known["lost"], errors, fmt="none", ecolor="0.1", elinewidth=1.2, capsize=3)
+    for bar in bars.to_dict("records"):
+        top = max(bar["lost"], bar["high"]) if bar["high"] == bar["high"] else bar["lost"]  # not NaN
+        axes.annotate(
+            f"{bar['lost']:.0f} %",
+            (bar["x"], max(top, 0)),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=9,
+        )
+
+
+def _paper(axes: Axes, bars: pd.DataFrame, width: float) -> None:
+    for bar in bars.to_dict("records"):
+        low, high = expected_loss(str(bar["victim"]), str(bar["target"]))
+        shown = min(high, max(_MOST_SAID, bar["lost"] / 100))
+        box = (bar["x"] - width / 2, 100 * low)
+        axes.add_patch(
+            Rectangle(
+                box, width, 100 * (shown - low), fill=False, linestyle=":", edgecolor="black", linewidth=1.6, zorder=4
+            )
+        )
+    axes.autoscale_view()
+
+
+def _legend(found: Sequence[Interference], targets: Sequence[str]) -> list[Artist]:
+    return [entry(target, _notes(found, target)) for target in targets]
+
+
+def _notes(found: Sequence[Interference], target: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(note for one in found if one.target == target for note in one.notes))

@@ -1,0 +1,1 @@
+"""Reads records into one table."""

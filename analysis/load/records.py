@@ -1,0 +1,133 @@
+"""Records to one table: a row per trial, failed ones too.
+
+Made for 100,000 records: of each file only the fields that the tables need are validated and kept. What else a record
+holds, above all the steps, is read again from ``path`` by who needs it.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.load.fields import COLUMNS, USED
+from analysis.load.metrics import METRICS, Metric, spread
+from analysis.load.reader import Reader
+from analysis.warnings.types import AnalysisWarning, CopiedRecords, EmptyRun, SkippedRecord
+from suite.errors import RequestError
+from suite.sweep.directory import runs_below
+
+FLOATS = (
+    *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
+    *("host_cpus", "host_memory_bytes"),
+    *("seen_cpus", "seen_memory_bytes", "seen_threads"),
+    *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "numa_nodes"),
+    *("batch", "image_px", "warmup_steps", "steps"),
+    *USED,
+    *("devices", "data_bytes", "images_read", "damaged"),
+    *("aggressor_before_per_s", "aggressor_beside_per_s"),
+)
+_CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target")
+
+
+@dataclass(frozen=True)
+class Records:
+    """The trials of one or more runs that count: those of warm-up blocks are left out by that rule.
+
+    ``trials`` has one row per trial; its columns are ``fields.COLUMNS``, ``path``, the record's file, and in place of
+    ``metrics`` a column of each of the ``metrics``. Absent values are missing, never zero. ``options`` and
+    ``substitutes`` hold one item per line.
+    """
+
+    trials: pd.DataFrame
+    directories: tuple[Path, ...]
+    warnings: tuple[AnalysisWarning, ...]
+    metrics: tuple[Metric, ...] = METRICS
+    warmup_trials: int = 0
+    """How many were left out."""
+
+
+def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
+    """Read DIR/trials/*.json of every directory; of a sweep's directory, of each of its cells.
+
+    ``warm_ups`` leaves the trials of warm-up blocks in. A file that is no usable record is left out with a
+    SkippedRecord. Raises RequestError when a directory does not exist or when there is no usable record at all.
+    """
+    rows: list[tuple[Any, ...]] = []
+    warnings: list[AnalysisWarning] = []
+    read = Reader()
+    given = (Path(os.path.normpath(directory)) for directory in directories)
+    unique = list(dict.fromkeys(run for directory in given for run in runs_below(directory)))
+    for directory in unique:
+        before = len(rows)
+        for path in _files(directory):
+            row = read(path)
+            if isinstance(row, SkippedRecord):
+                warnings.append(row)
+            else:
+                rows.append((*row, path))
+        if len(rows) == before:
+            warnings.append(EmptyRun(directory))
+    if not rows:
+        raise _nothing(unique, warnings)
+    return _table(rows, tuple(unique), warnings, warm_ups)
+
+
+def _table(
+    rows: list[tuple[Any, ...]], directories: tuple[Path, ...], warnings: list[AnalysisWarning], warm_ups: bool
+) -> Records:
+    trials = pd.DataFrame.from_records(rows, columns=[*COLUMNS, "path"])
+    # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
+    trials = trials.astype(dict.fromkeys(FLOATS, "float64") | dict.fromkeys(_CATEGORIES, "category"))
+    copies = trials.duplicated(["run_id", "trial_id", "started_at"])
+    if copies.any():
+        warnings.append(CopiedRecords(int(copies.sum()), Path(str(trials.loc[copies, "path"].iloc[0]))))
+        trials = trials[~copies].reset_index(drop=True)
+    trials = trials.assign(run_id=_run_ids(trials))
+    warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
+    if warm_up.all():
+        raise RequestError(
+            f"there are {len(trials)} warm-up trials and no other in {', '.join(map(str, directories))}",
+            remedy="let the run go on: the same bench run continues it",
+        )
+    if warm_up.any():
+        trials = trials[~warm_up].reset_index(drop=True)
+    counted = spread(trials)
+    found = (*warnings, *counted.warnings)
+    return Records(counted.trials, directories, found, counted.metrics, int(warm_up.sum()))
+
+
+def _run_ids(trials: pd.DataFrame) -> pd.Series:
+    """The runs' ids; of runs that have the same one, such as the cells of two sweeps, their directories.
+
+    An id is the name of a directory. Two trials of one name that are no copies are of two runs, and a ratio of one to
+    the other would be none inside a block.
+    """
+    ids = trials["run_id"]
+    twice = ids.isin(ids[trials.duplicated(["run_id", "trial_id"])])
+    if not twice.any():
+        return ids
+    directories = trials["path"].map(lambda path: str(Path(path).parents[1]))
+    return ids.astype(object).mask(twice, directories).astype("category")
+
+
+def _files(directory: Path) -> Iterator[str]:
+    """The record files of a run, in the order of their names."""
+    if not directory.is_dir():
+        raise RequestError(f"no directory {directory}", remedy="name the directory of a run: the one given to --out")
+    try:
+        with os.scandir(directory / "trials") as entries:
+            yield from sorted(entry.path for entry in entries if entry.name.endswith(".json"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RequestError(f"cannot read {directory / 'trials'}: {error.strerror}") from error
+
+
+def _nothing(directories: Sequence[Path], warnings: Sequence[AnalysisWarning]) -> RequestError:
+    where = ", ".join(str(directory) for directory in directories)
+    skipped = [warning.message for warning in warnings if isinstance(warning, SkippedRecord)]
+    why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
+    return RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")

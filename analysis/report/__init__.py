@@ -1,0 +1,1 @@
+"""Shows results: tables, the HTML page, and exports."""

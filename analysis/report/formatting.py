@@ -1,0 +1,103 @@
+"""Numbers and findings in words, the same in every table, figure and page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from analysis.compare.results import AblationEffect, Comparison, Effect, Estimate, Group, Job, switched
+from analysis.load.metrics import METRICS, SHARED, Metric
+from analysis.statistics.ratios import Verdict
+from suite.plan import BASELINE
+
+_SOURCES = {"a/a": "A/A in {} blocks", "across-blocks": "bare metal across {} blocks"}
+
+
+def number(value: float) -> str:
+    """Three significant digits without an exponent where that is readable: ``0.0123``, ``4.56``, ``789``, ``12345``."""
+    if value != 0 and not 1e-3 <= abs(value) < 1e7:
+        return f"{value:.2e}"
+    magnitude = int(f"{value:.2e}".split("e")[1])
+    return f"{value:.{max(2 - magnitude, 0)}f}"
+
+
+def times(value: float) -> str:
+    """A ratio: three decimals near 1, where the small differences are read."""
+    return f"{value:.3f}" if 0.1 <= value < 10 else number(value)
+
+
+def ends(interval: tuple[float, float]) -> str:
+    """``0.951 to 0.989``."""
+    return f"{times(interval[0])} to {times(interval[1])}"
+
+
+def verdict(found: Verdict) -> str:
+    """``slower``, or ``undecided, +12`` with the blocks that would probably decide."""
+    return found.name if found.more_blocks is None else f"{found.name}, +{found.more_blocks}"
+
+
+def ratio(found: Effect | Estimate) -> str:
+    """``0.972x (0.951 to 0.989), slower`` as far as it is known; empty without a ratio."""
+    if found.ratio is None:
+        return ""
+    interval = "" if found.interval is None else f" ({ends(found.interval)})"
+    # One block has nothing to be decided by: that it says so in every cell helps nobody.
+    judged = f", {verdict(found.verdict)}" if found.verdict and found.interval else ""
+    return f"{times(found.ratio)}x{interval}{judged}"
+
+
+def group_lines(group: Group) -> Iterator[str]:
+    """What is known of a group besides its targets: bare metal's own noise, whether the layers add up, and what was
+    switched."""
+    if group.job.scenario == SHARED:
+        yield "the victim alone, the instances beside it idle: what is beside aggressors is held against this"
+    floors: dict[str, list[str]] = {}
+    for metric in group.metrics:
+        if floor := group.noise_floors.get(metric.name):
+            source = _SOURCES[floor.method].format(floor.blocks)
+            floors.setdefault(source, []).append(f"{metric.name} {number(floor.share * 100)} %")
+    for source, parts in floors.items():
+        yield f"noise floor ({source}): {', '.join(parts)}"
+    if group.aa:
+        yield f"{BASELINE.replace('-', ' ')} against itself (A/A): {effects(group.aa, group.metrics)}"
+    if group.interactions:
+        yield f"container-vm against container times vm: {effects(group.interactions, group.metrics)}"
+    yield from (ablation_line(one, group.metrics) for one in group.ablations)
+
+
+def ablation_line(found: AblationEffect, metrics: Sequence[Metric] = METRICS) -> str:
+    """``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
+    notes = f" ({', '.join(found.notes)})" if found.notes else ""
+    what = f"{found.target}, {switched(found.ablation)}{notes}"
+    return f"switched in the same blocks: {what}: {effects(found.effects, metrics)}"
+
+
+def effects(found: Mapping[str, Effect], metrics: Sequence[Metric] = METRICS) -> str:
+    """``throughput 0.961x (0.950 to 0.970), slower; elapsed …``."""
+    return "; ".join(f"{metric.name} {ratio(found[metric.name])}" for metric in metrics if metric.name in found)
+
+
+def warmup_line(comparison: Comparison) -> str:
+    """That warm-up trials were left out; empty when none was."""
+    n = comparison.warmup_trials
+    return f"{n} warm-up trial{'s' if n > 1 else ''} left out of everything" if n else ""
+
+
+def overall_lines(comparison: Comparison, job: Job) -> Iterator[str]:
+    """Per target of a job, its ratios over all models."""
+    for found in comparison.overall:
+        if found.job == job:
+            notes = f" ({', '.join(found.notes)})" if found.notes else ""
+            yield f"{found.target}{notes}: {effects(found.effects)}"
+
+
+def explanation(comparison: Comparison) -> str:
+    """What the ratios, intervals and verdicts of a comparison mean; empty when it has no ratio."""
+    estimates = [e for group in comparison.groups for summary in group.targets for e in summary.estimates.values()]
+    if all(estimate.ratio is None for estimate in estimates):
+        return ""
+    text = "x: times bare metal, geometric mean of the ratios inside blocks"
+    if any(estimate.interval for estimate in estimates):
+        text += (
+            ", trimmed; a to b: its 95 % t interval; "
+            f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
+            "+n: more blocks that would probably decide"
+        )
+    return text

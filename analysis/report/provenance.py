@@ -1,0 +1,177 @@
+"""Where numbers come from: the plans and environments of the runs, and the commands that repeat them."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from analysis.load.metrics import PROBE
+from analysis.load.records import Records
+from suite.errors import RequestError
+from suite.job.envelope import format_cpu_list
+from suite.job.profiles import PROFILES
+from suite.plan import Plan
+from suite.records.migrations import NewerRecordError, current
+from suite.records.record import TrialRecord
+from suite.results.store import stored_plan
+
+
+@dataclass(frozen=True)
+class Place:
+    """An environment as a table: the host of a run, or the inside of one of its targets."""
+
+    name: str
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Of one run."""
+
+    run_id: str
+    suite_versions: tuple[str, ...]
+    started_at: str
+    plan: str | None
+    """``plan.json`` as it is, where it is."""
+    commands: tuple[str, ...]
+    places: tuple[Place, ...]
+
+
+def provenance(records: Records) -> tuple[Provenance, ...]:
+    """One per run. Environments are those of the run's first readable trial of each target."""
+    found = []
+    for run_id, trials in records.trials.groupby("run_id", observed=True):
+        places: list[Place] = []
+        versions: dict[str, None] = {}
+        for target, of_target in trials.groupby("target", observed=True):
+            if record := _first(of_target["path"]):
+                versions[record.suite_version] = None
+                if not places:
+                    places.append(Place("host", _facts(record.environment.host.model_dump())))
+                if record.environment.target:
+                    places.append(Place(str(target), _facts(record.environment.target.model_dump())))
+        directory = Path(str(trials["path"].iloc[0])).parents[1]
+        plan = _plan(directory)
+        found.append(
+            Provenance(
+                run_id=str(run_id),
+                suite_versions=tuple(versions),
+                started_at=str(trials["started_at"].min()),
+                plan=plan.model_dump_json(indent=2) if plan else None,
+                commands=tuple(_commands(plan, directory)),
+                places=tuple(places),
+            )
+        )
+    return tuple(found)
+
+
+def _first(paths: "Iterator[str]") -> TrialRecord | None:
+    for path in paths:
+        try:
+            return TrialRecord.model_validate_json(current(Path(path).read_bytes()))
+        except (OSError, NewerRecordError, ValidationError):
+            continue  # what is wrong with a record is said where it is loaded
+    return None
+
+
+def _facts(values: dict[str, object]) -> dict[str, str]:
+    """What is known, as text."""
+    return {name: _text(value) for name, value in values.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_text(one)}" for key, one in value.items() if one is not None)
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_text, value)) or "none"
+    return str(value)
+
+
+def _plan(directory: Path) -> Plan | None:
+    try:
+        return stored_plan(directory)
+    except RequestError:
+        return None
+
+
+def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
+    if plan:
+        yield shlex.join(run_command(plan))
+    yield shlex.join(["bench", "compare", str(directory)])
+    yield shlex.join(["bench", "report", str(directory), "--html", "report.html"])
+
+
+def run_command(plan: Plan) -> list[str]:
+    """``bench run`` with what makes this plan again on the same machine."""
+    argv = ["bench", "run", "--scenario", plan.scenario]
+    argv += [word for target in plan.targets for word in ("--target", target)]
+    named = "--probe" if plan.scenario == PROBE else "--model"
+    argv += [word for model in plan.models for word in (named, model)]
+    argv += ["--profile", plan.profile, "--recipe", plan.recipe, "--blocks", str(plan.blocks), "--seed", str(plan.seed)]
+    envelope = plan.envelope
+    # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
+    on_machines = plan.cluster is not None and plan.cluster.lab is None
+    cpus = str(len(envelope.cpus)) if on_machines else format_cpu_list(envelope.cpus)
+    argv += ["--cpus", cpus, "--memory", str(envelope.memory_bytes)]
+    argv += ["--threads", str(envelope.threads)]
+    flags = {
+        "data_disk": "--data-disk",
+        "decoder": "--decoder",
+        "engine": "--engine",
+        "accelerator": "--accel",
+        "isa": "--isa",
+        "gpus": "--gpus",
+        "vfio": "--vfio",
+        "device": "--device",
+        "devices": "--devices",
+        "parallel": "--parallel",
+    }
+    argv += [word for name, flag in flags.items() if name in plan.options for word in (flag, plan.options[name])]
+    usual = PROFILES[plan.profile].workloads if plan.profile in PROFILES else {}
+    first = plan.workloads.get(plan.models[0])
+    for name in ("batch", "image_px", "steps", "warmup_steps"):
+        # One override on the command line holds for all models.
+        values = {getattr(workload, name) for workload in plan.workloads.values()}
+        if first and len(values) == 1 and any(getattr(usual.get(m), name, None) not in values for m in plan.models):
+            argv += [f"--{name.replace('_', '-')}", str(getattr(first, name))]
+    profile = PROFILES.get(plan.profile)
+    if profile is None or plan.trial_timeout_s != profile.trial_timeout_s:
+        argv += ["--trial-timeout", str(plan.trial_timeout_s)]
+    return [*argv, *_cluster(plan), *_blocks_and_data(plan)]
+
+
+def _cluster(plan: Plan) -> Iterator[str]:
+    cluster = plan.cluster
+    if cluster is None:
+        return
+    yield from ("--strategy", cluster.strategy, "--workers", str(cluster.workers))
+    if cluster.servers:
+        yield from ("--ps", str(cluster.servers))
+    # A plan knows the machines and not the file that listed them.
+    yield from ("--lab", str(cluster.lab)) if cluster.lab else ("--inventory", "hosts.toml")
+    yield from ("--network", cluster.network, "--comm-timeout", str(cluster.comm_timeout_s))
+
+
+def _blocks_and_data(plan: Plan) -> Iterator[str]:
+    if plan.dataset:
+        yield from ("--data", f"{plan.data}:{plan.dataset.directory}")
+    if plan.options.get("loader_workers", "auto") != "auto":
+        yield from ("--loader-workers", plan.options["loader_workers"])
+    if job := plan.options.get("fio_job"):
+        # A plan knows the text of the job file by its digest alone.
+        yield from ("--fio-job", f"sha256-{job[:12]}.fio")
+    if plan.page_cache:
+        yield from ("--cache", plan.page_cache)
+    for name in plan.ablations:
+        yield from ("--ablate", name)
+    if plan.sharing:
+        yield from (word for name in plan.sharing.aggressors for word in ("--aggressor", name))
+        yield from ("--aggressors", str(plan.sharing.copies), "--bare-metal-cpus", plan.sharing.bare_metal_cpus)
+        if "aggressor_batch" in plan.options:
+            yield from ("--aggressor-batch", plan.options["aggressor_batch"])
+    if plan.warmup_blocks or plan.blocks > 1:
+        yield from ("--warmup-blocks", str(plan.warmup_blocks))
+    if plan.aa:
+        yield "--aa"

@@ -1,0 +1,1 @@
+"""Pure statistics of ratios; nothing here knows of records."""

@@ -1,0 +1,218 @@
+"""What disturbed the trials: from the conditions that a record holds to typed warnings with advice.
+
+A record without conditions says nothing and gives no warning: what was not measured is absent, never fine.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+
+from analysis.compare.pairing import JOB
+from analysis.compare.results import Job
+from analysis.warnings.types import AnalysisWarning
+from suite.plan import BASELINE
+
+
+class OfTarget(AnalysisWarning):
+    """A warning of one target. ``notices`` tells those of several targets that find the same as one."""
+
+    what: str
+
+    @property
+    def finding(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def where(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def message(self) -> str:
+        return f"{self.what}: {self.finding}: {self.where}"
+
+
+def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[tuple[str, str]]:
+    """Message and advice as a reader is to see them: what several targets share is said once.
+
+    A message does not name its job where ``jobs`` has only one.
+    """
+    told: dict[object, tuple[str, str]] = {}
+    for found in warnings:
+        key = (found.what, found.finding) if isinstance(found, OfTarget) else id(found)
+        message = f"{told[key][0]}; {found.where}" if isinstance(found, OfTarget) and key in told else found.message
+        told[key] = message, found.advice
+    prefix = f"{next(iter(jobs))}: " if len(jobs) == 1 else ""
+    return [(message.removeprefix(prefix), advice) for message, advice in told.values()]
+
+
+@dataclass(frozen=True)
+class Disturbance(OfTarget):
+    """Trials of one target that something disturbed. The subclass says what, and what to do about it."""
+
+    what: str
+    target: str
+    trials: int
+    of: int
+    worst: str
+    disturbance: ClassVar[str]
+    remedy: ClassVar[str]
+
+    @property
+    def finding(self) -> str:
+        return self.disturbance
+
+    @property
+    def where(self) -> str:
+        return f"{self.target} in {self.trials} of {self.of} trials ({self.worst})"
+
+    @property
+    def advice(self) -> str:
+        return self.remedy
+
+
+class StealTime(Disturbance):
+    kind = "steal-time"
+    disturbance = "the hypervisor below this host took CPU time away"
+    remedy = "this host is a virtual machine with neighbours: take a dedicated one, or more blocks"
+
+
+class OtherLoad(Disturbance):
+    kind = "other-load"
+    disturbance = "other processes used the CPUs of the trial"
+    remedy = "stop what else runs on this host, or give the trials CPUs of their own with --cpus"
+
+
+class Throttled(Disturbance):
+    kind = "throttled"
+    disturbance = "a CPU quota held the target back"
+    remedy = "lift the quota (cpu.max or CPUQuota) of the control group in which bench runs"
+
+
+class ThermalThrottling(Disturbance):
+    kind = "thermal-throttling"
+    disturbance = "the CPU lowered its frequency because of heat"
+    remedy = "cool the machine, or limit its frequency so that every trial has the same"
+
+
+class Swapping(Disturbance):
+    kind = "swapping"
+    disturbance = "memory was swapped"
+    remedy = "lower --memory or the batch, or switch swap off"
+
+
+class ClockDrift(Disturbance):
+    kind = "clock-drift"
+    disturbance = "the target's clock and the host's went at different rates"
+    remedy = "trust elapsed times, which the host's clock takes; step times of this target are off by this"
+
+
+class SlowGovernor(Disturbance):
+    kind = "governor"
+    disturbance = "the frequency governor did not hold the CPU at its highest frequency"
+    remedy = "cpupower frequency-set -g performance"
+
+
+class SharedSiblings(Disturbance):
+    kind = "smt-siblings"
+    disturbance = "hardware threads of the same core were inside and outside of the CPUs of the trial"
+    remedy = "choose whole cores with --cpus (see lscpu -e), or switch SMT off"
+
+
+class NumaCrossing(Disturbance):
+    kind = "numa-crossing"
+    disturbance = "the CPUs of the trial lay on several NUMA nodes"
+    remedy = "choose CPUs of one node with --cpus (see lscpu)"
+
+
+@dataclass(frozen=True)
+class MitigationsDiffer(OfTarget):
+    """The kernel inside a target protects against other CPU flaws than the host's: part of the difference is that."""
+
+    kind = "mitigations-differ"
+    what: str
+    target: str
+    names: tuple[str, ...]
+
+    @property
+    def finding(self) -> str:
+        return f"the kernel inside has other CPU mitigations than the host ({', '.join(self.names)})"
+
+    @property
+    def where(self) -> str:
+        return self.target
+
+    @property
+    def advice(self) -> str:
+        return "part of the difference may come from this; the records hold both sides (environment.*.mitigations)"
+
+
+class NotRead(Disturbance):
+    kind = "cold-not-read"
+    disturbance = "the page cache was to be cold, and less was read from the disk than the images hold"
+    remedy = (
+        "something kept the files in memory: a host's cache below this machine, or another reader; do not call it cold"
+    )
+
+
+class DamagedImages(Disturbance):
+    kind = "damaged-images"
+    disturbance = "images could not be decoded, and others took their places"
+    remedy = "see damaged_files in the records, and bench data verify"
+
+
+def _share(text: str) -> Callable[[float], str]:
+    return lambda amount: f"up to {amount * 100:.2g} % {text}"
+
+
+def unread(trials: pd.DataFrame) -> "pd.Series[float]":
+    """The share of a cold trial's data that no counter saw coming from the disk; missing where nothing was counted."""
+    read = trials[["worker_disk_read_bytes", "serving_disk_read_bytes"]].max(axis=1)
+    share: pd.Series[float] = 1 - read / trials["data_bytes"].where(trials["data_bytes"] > 0)
+    return share.where(trials["page_cache"] == "cold")
+
+
+_GIVEN = "performance"
+RULES: tuple[tuple[type[Disturbance], Callable[[pd.DataFrame], "pd.Series[float]"], float, Callable[[float], str]], ...]
+RULES = (
+    (StealTime, lambda t: t["steal_s"] / (t["interval_s"] * t["cpus"]), 0.005, _share("of the CPU time")),
+    (OtherLoad, lambda t: t["other_cpu_s"] / (t["interval_s"] * t["cpus"]), 0.02, _share("of the CPU time")),
+    (Throttled, lambda t: t["throttled_s"] / t["interval_s"], 0.001, _share("of the time")),
+    (ThermalThrottling, lambda t: t["thermal_throttles"], 0, lambda n: f"up to {n:.0f} times"),
+    (Swapping, lambda t: t["swapped_bytes"], 0, lambda n: f"up to {n / (1 << 20):.3g} MiB"),
+    (ClockDrift, lambda t: (t["clock_ratio"] - 1).abs(), 0.001, _share("apart")),
+    (SlowGovernor, lambda t: (t["governor"].notna() & (t["governor"] != _GIVEN)).astype(float), 0, lambda _: "set so"),
+    (SharedSiblings, lambda t: t["siblings_shared"].eq(True).astype(float), 0, lambda _: "see lscpu -e"),
+    (NumaCrossing, lambda t: t["numa_nodes"] - 1, 0, lambda n: f"up to {n + 1:.0f} nodes"),
+    (NotRead, unread, 0, _share("of the bytes missing")),
+    (DamagedImages, lambda t: t["damaged"], 0, lambda n: f"up to {n:.0f} in a trial"),
+)
+"""A kind of disturbance, its amount in each trial, the amount from which it is worth a warning, and its wording."""
+
+
+def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
+    """Of trials that are ok and have ``variant``: one warning per job, target and kind, models together."""
+    place = [*JOB, "target"]
+    for kind, amount_of, bound, words in RULES:
+        amounts = amount_of(ok).astype(float)
+        for _, disturbed in ok[amounts > bound].groupby(place):
+            first = disturbed.iloc[0]
+            of = int((ok[place] == first[place]).all(axis=1).sum())
+            worst = words(float(amounts[disturbed.index].max()))
+            yield kind(str(_job(first)), str(first["target"]), len(disturbed), of, worst)
+    yield from _mitigations(ok)
+
+
+def _job(row: "pd.Series") -> Job:
+    return Job(*(str(row[key]) for key in JOB))
+
+
+def _mitigations(ok: pd.DataFrame) -> Iterator[MitigationsDiffer]:
+    known = ok["mitigations"].notna() & ok["host_mitigations"].notna() & (ok["target"] != BASELINE)
+    differing = ok[known & (ok["mitigations"] != ok["host_mitigations"])]
+    for _, rows in differing.groupby([*JOB, "target"]):
+        first = rows.iloc[0]
+        sides = set(str(first["mitigations"]).splitlines()) ^ set(str(first["host_mitigations"]).splitlines())
+        names = sorted({line.split(":")[0] for line in sides})
+        yield MitigationsDiffer(str(_job(first)), str(first["target"]), tuple(names))

@@ -1,0 +1,85 @@
+"""What a comparison finds that its reader must know: from the trials and from the summaries to typed warnings."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.compare.pairing import JOB, ROW
+from analysis.compare.results import Group, Job, switched
+from analysis.load.metrics import PROBE
+from analysis.warnings.types import FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
+from suite.plan import BASELINE
+
+
+def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
+    """The job and the model of a row, for people."""
+    return f"{Job(*(str(row[key]) for key in JOB))}, {row['model']}"
+
+
+def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
+    """One per target and model that has failed trials, with the first of them."""
+    if trials["ok"].all():
+        return
+    arms = trials.assign(ablation=trials["ablation"].fillna(""), aggressor=trials["aggressor"].fillna(""))
+    arm = [*ROW, "ablation", "aggressor"]
+    of = arms.groupby(arm)["ok"].transform("size")
+    for _, failed in arms[~arms["ok"]].groupby(arm):
+        first = failed.iloc[0]
+        target = f"{first['target']}, {switched(first['ablation'])}" if first["ablation"] else first["target"]
+        target += f", beside {first['aggressor']}" if first["aggressor"] else ""
+        error = f"{first['error_kind']}: {first['error_message']}"
+        yield FailedTrials(_what(first), target, len(failed), int(of[failed.index[0]]), error, Path(first["path"]))
+
+
+def mixtures(trials: pd.DataFrame) -> Iterator[MixedSubstitutes]:
+    """One per target and model whose finished trials did not all use the same substitutes."""
+    used = trials[trials["ok"]].groupby(ROW)["substitutes"].unique()
+    for row in used[used.map(len) > 1].reset_index().to_dict("records"):
+        sets = [set(text.splitlines()) for text in row["substitutes"]]
+        differing = set.union(*sets) - set.intersection(*sets)
+        yield MixedSubstitutes(_what(row), row["target"], tuple(sorted(differing)))
+
+
+def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "") -> Iterator[Incomparable]:
+    """One per target, model and difference of pairs that ``validity.usable`` refused."""
+    for _, blocks in refused.groupby([*(refused[key] for key in ROW), refused["difference"]]):
+        first = blocks.iloc[0]
+        target = f"{first['target']}, {switched(ablation)}" if ablation else str(first["target"])
+        yield Incomparable(_what(first), target, len(blocks), str(first["difference"]), against)
+
+
+def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
+    """One per job and reason, with the targets and models whose values have no ratio."""
+    found: dict[tuple[Job, str], tuple[list[str], list[str]]] = {}
+    for group in groups:
+        reason = _no_ratio(group)
+        bare = [
+            summary.target
+            for summary in group.targets
+            if summary.target != BASELINE and any(estimate.ratio is None for estimate in summary.estimates.values())
+        ]
+        if bare:
+            models, targets = found.setdefault((group.job, reason), ([], []))
+            models.append(group.model)
+            targets += (target for target in bare if target not in targets)
+    for (job, reason), (models, targets) in found.items():
+        yield NotNormalised(str(job), tuple(models), tuple(targets), reason, _request(job))
+
+
+def _request(job: Job) -> dict[str, str]:
+    """Options of ``bench run`` that ask for this job."""
+    keys = ("scenario", "profile") if job.scenario == PROBE else ("scenario", "profile", "recipe")
+    request = {key: str(getattr(job, key)) for key in keys}
+    if job.data != "synthetic":
+        request["data"] = job.data if job.data == "generated" else f"{job.data}:DIR"
+    return request
+
+
+def _no_ratio(group: Group) -> str:
+    baseline = next((summary for summary in group.targets if summary.target == BASELINE), None)
+    if baseline is None:
+        return f"there is no {BASELINE} trial"
+    if not baseline.ok:
+        return f"every {BASELINE} trial failed"
+    return f"no block holds both and a comparable {BASELINE} trial"

@@ -1,0 +1,137 @@
+"""``bench results list|show|export``: what has been measured so far."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commands.results.merge_prune import merge, prune
+from suite.errors import RequestError
+from suite.results.store import RESULTS, latest_run
+
+if TYPE_CHECKING:
+    from suite.results.runs import RunSummary
+
+FORMATS = ("parquet", "csv", "jsonl")
+places = click.argument("places", nargs=-1, type=click.Path(path_type=Path))
+as_json = click.option("--json", "as_json", is_flag=True, help="For machines.")
+
+
+@click.group(commands=(merge, prune))
+def results() -> None:
+    """List, show, export, merge and prune what has been measured.
+
+    \b
+    Examples:
+      bench results list
+      bench results show 20180312T101500-4242
+      bench results export --format parquet --out trials.parquet
+      bench results merge from-a/night from-b/night --into results/night
+      bench results prune --keep-last 10
+    """
+
+
+@results.command("list")
+@places
+@as_json
+def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
+    """The runs in results/, or in and below the directories named; those of sweeps too.
+
+    \b
+    Examples:
+      bench results list
+      bench results list results /mnt/other/results --json
+    """
+    from suite.results.runs import find_runs, summarise
+
+    runs = sorted(map(summarise, find_runs(places or [RESULTS])), key=lambda run: (run.started_at, run.directory))
+    if as_json:
+        click.echo(json.dumps({"schema_version": 1, "runs": [asdict(run) for run in runs]}, indent=1))
+        return
+    if not runs:
+        raise RequestError("there is no run", remedy="make one with: bench run --target all")
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in _TITLES:
+        numeric = title in ("ok", "failed", "size", "blocks")
+        table.add_column(title, justify="right" if numeric else "left", overflow="fold", min_width=_WIDTHS.get(title))
+    for run in runs:
+        table.add_row(*_cells(run), style="red" if run.failed or run.unreadable or run.problem else "")
+    Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED).print(table)
+
+
+# The numbers before the long texts: a narrow terminal cuts off what stands last.
+_TITLES = ("run", "started (UTC)", "ok", "failed", "size", "blocks", "scenario", "models", "targets")
+_WIDTHS = {"run": 24, "started (UTC)": 16, "ok": 3, "failed": 6, "size": 8}
+_UNBOUNDED = 240
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def _cells(run: "RunSummary") -> Iterator[str]:
+    failed = f"{run.failed} +{run.unreadable} unreadable" if run.unreadable else str(run.failed)
+    yield from (run.directory, run.started_at[:16].replace("T", " "), str(run.ok), failed)
+    yield from (f"{run.size_bytes / (1 << 20):.1f} MiB", str(run.blocks))
+    yield from (run.scenario, ", ".join(run.models), ", ".join(run.targets))
+
+
+@results.command()
+@click.argument("name", required=False)
+@as_json
+def show(name: str | None, as_json: bool) -> None:
+    """One run, by its id or directory; or one record, by RUN/TRIAL or its file. Without a name: the latest run.
+
+    \b
+    Examples:
+      bench results show
+      bench results show 20180312T101500-4242
+      bench results show results/night/trials/synthetic-resnet50-vm-b000.json --json
+      bench results show night/synthetic-resnet50-vm-b000
+    """
+    from commands.results.show import find_record, record_json, record_lines, run_json, run_lines
+    from suite.results.runs import find_run
+
+    record = find_record(name) if name else None
+    if record:
+        click.echo(json.dumps(record_json(record), indent=1) if as_json else "\n".join(record_lines(record)))
+        return
+    run = find_run(name) if name else latest_run(RESULTS)
+    click.echo(json.dumps(run_json(run), indent=1) if as_json else "\n".join(run_lines(run)))
+
+
+@results.command()
+@places
+@click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="The file. Default: standard output, but for parquet.")
+@click.option("--steps", is_flag=True, help="One row per measured step in place of one per trial.")
+def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -> None:  # noqa: ANN401
+    """All trials as one flat table, failed and warm-up ones too; docs/results.md says what the columns are.
+
+    \b
+    Examples:
+      bench results export > trials.csv
+      bench results export results/night --format parquet --out night.parquet
+      bench results export --steps --format jsonl --out steps.jsonl
+    """
+    from analysis.load.records import load
+    from analysis.report.export import steps_tables, text, trials_table, write
+    from analysis.warnings.types import SkippedRecord
+    from suite.results.runs import find_runs
+
+    if form == "parquet" and out is None:
+        raise RequestError("--format parquet needs a file", remedy="name it with --out trials.parquet")
+    records = load(find_runs(places or [RESULTS]), warm_ups=True)
+    skipped: list[SkippedRecord] = []
+    tables = steps_tables(records, skipped) if steps else iter([trials_table(records)])
+    if out:
+        click.echo(f"{write(tables, form, out)} rows: {out}", err=True)
+    else:
+        for number, table in enumerate(tables):
+            click.echo(text(table, form, header=not number), nl=False)
+    for warning in (*records.warnings, *skipped):
+        click.echo(f"warning: {warning.message}", err=True)

@@ -1,0 +1,120 @@
+"""``bench sweep schedule-run``: one firing of a schedule: the sweep, its comparison, the word about it."""
+
+import datetime
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commands.run.options import PlanFile, shares
+from commands.schedule.job import bench_argv, notify_argv
+from suite.errors import BenchError, RequestError
+from suite.results.store import Run, StoreError, new_run_directory, write_atomic
+
+RESULT = "schedule.json"
+NOTIFY_TIMEOUT_S = 60.0
+
+
+@click.command("schedule-run")
+@click.argument("file", type=PlanFile())
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="A directory is made in it.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="The run or sweep to compare with.")
+@click.option("--fail-above", callback=shares, help="Regressed when it is slower by more: 5%.")
+@click.option("--notify", help="A program with its arguments; gets the result as JSON when it is not ok.")
+@click.option("--keep-last", type=int, help="How many directories stay.")
+def schedule_run(
+    file: Path, into: Path, baseline: Path | None, fail_above: float | None, notify: str | None, keep_last: int | None
+) -> None:
+    """What a schedule starts each time; by hand it is a way to try one. The result is JSON, here and in schedule.json.
+
+    Exit codes: 0 ok, 1 failed or regressed, 2 the request was wrong.
+
+    \b
+    Examples:
+      bench sweep schedule-run nightly --into results/nightly
+      bench sweep schedule-run nightly --into results/nightly --baseline results/good --fail-above 5%
+    """
+    words = notify_argv(notify) if notify else None
+    with Run(into).exclusive():  # a firing that still runs is not run beside
+        result = _fire(file, into, baseline, fail_above)
+        result["removed"] = _clear_up(into, [baseline, Path(result["directory"])], keep_last)
+        _store(result)
+    text = json.dumps(result, indent=1)
+    click.echo(text)
+    if result["outcome"] != "ok":
+        if words:
+            from provisioning.foreground import tell
+
+            tell(words, text, NOTIFY_TIMEOUT_S)
+        sys.exit(1)
+
+
+def _store(result: dict[str, Any]) -> None:
+    """Beside the sweep. A disk that is full is one more thing to be told, and no reason to tell nothing."""
+    directory = Path(result["directory"])
+    try:
+        if directory.is_dir():
+            write_atomic(directory / RESULT, json.dumps(result, indent=1) + "\n")
+    except StoreError as error:
+        result |= {"outcome": "failed", "reason": error.message}
+
+
+def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | None) -> dict[str, Any]:
+    """Run it and judge it. ``outcome``: ``ok``, ``failed`` (with ``reason``), or ``regressed`` (see ``changes``)."""
+    from provisioning.foreground import run
+
+    out = new_run_directory(into)
+    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    code = run([*bench_argv(), "sweep", "run", str(file), "--out", str(out)])
+    result: dict[str, Any] = {
+        "schema_version": 1,
+        "plan": str(file),
+        "directory": str(out),
+        "started_at": started_at,
+        "sweep_exit_code": code,
+        "outcome": "ok" if code == 0 else "failed",
+    }
+    if code:
+        result["reason"] = f"bench sweep run ended with exit code {code}"
+    if baseline is None or not out.is_dir():
+        return result
+    try:
+        return result | _compared(out, baseline, fail_above, ok=code == 0)
+    except BenchError as error:  # what cannot be compared is told with the rest, not instead of it
+        return result | {"outcome": "failed", "reason": error.message}
+
+
+def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) -> dict[str, Any]:
+    from analysis.compare.regression import regress
+    from analysis.load.records import load
+    from suite.results.runs import find_runs
+
+    runs = find_runs([out])
+    if not runs:
+        raise RequestError(f"{out} holds no run to compare")
+    found = regress(load(find_runs([baseline])), load(runs), fail_above)
+    told = {"baseline": str(baseline), "fail_above": fail_above, "changes": [asdict(one) for one in found.changes]}
+    if not found.changes:
+        raise RequestError(f"{out} and {baseline} have nothing in common that could be compared")
+    return told | ({"outcome": "regressed"} if ok and found.exceeded else {})
+
+
+def _clear_up(into: Path, kept: list[Path | None], keep_last: int | None) -> list[str]:
+    """Old firings go by the rule that was stated, and are named in the result; never what is ``kept``."""
+    from suite.results.pruning import Rule, entries, remove
+
+    if keep_last is None:
+        return []
+    rule = Rule(last=keep_last, kept=[path for path in kept if path and path.is_dir()])
+    going = [entry for entry in entries(into, rule, datetime.datetime.now(datetime.UTC)) if not entry.kept]
+    removed = []
+    for entry in going:
+        try:
+            remove(entry)
+            removed.append(str(entry.directory))
+        except BenchError as error:  # the next firing tries again; the result of this one must not be lost for it
+            click.echo(f"warning: {error.message}", err=True)
+    return removed

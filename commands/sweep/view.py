@@ -1,0 +1,113 @@
+"""How a sweep is shown: a matrix of cells and targets, what is run now, and how much is left."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from suite.plan import Trial
+from suite.progress import Display
+from suite.sweep.locks import Holder
+from suite.sweep.status import CellStatus, Counts, SweepStatus, status_of
+
+Widths = Mapping[str, float | None]
+"""Half widths of the intervals of one cell, as shares, by the name of the ratio."""
+
+
+def widths_of(run: Path) -> Widths:
+    """Of the records of a cell so far; empty where there is none that counts."""
+    from analysis.load.records import load
+    from analysis.statistics.sequential import half_widths
+    from suite.errors import RequestError
+
+    try:
+        return half_widths(load([run]))
+    except RequestError:
+        return {}
+
+
+def matrix(status: SweepStatus, widths: Mapping[str, Widths]) -> Table:
+    """Cells below each other, targets beside each other: trials done of all, failures, the width of the interval."""
+    targets = list(dict.fromkeys(name for cell in status.cells for name in cell.arms))
+    table = Table(
+        Column("cell", no_wrap=True), *targets, title=f"{status.name}: {status.state}", title_justify="left", box=None
+    )
+    for cell in status.cells:
+        own = widths.get(cell.cell_id, {})
+        table.add_row(cell.cell_id, *(_entry(cell, target, own) for target in targets))
+    return table
+
+
+def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
+    counts = cell.arms.get(target)
+    if counts is None:
+        return Text("")
+    known = [width for name, width in widths.items() if width is not None and f" on {target}," in f"{name},"]
+    width = f" ±{max(known):.1%}" if known else ""
+    return Text(f"{_done(counts)}{width}", _style(counts))
+
+
+def _done(counts: Counts) -> str:
+    of = counts.done + counts.failed + counts.running + counts.missing
+    failed = f", {counts.failed} failed" if counts.failed else ""
+    return f"{counts.done}/{of}{failed}{' running' if counts.running else ''}"
+
+
+def _style(counts: Counts) -> str:
+    if counts.failed:
+        return "red"
+    return "cyan" if counts.running else "dim" if counts.missing else "green"
+
+
+def lines(status: SweepStatus) -> list[str]:
+    """What is run now, and how much is left."""
+    told = [_now(holder) for holder in status.running if holder.trial]
+    if status.elements_left:
+        seconds = "unknown" if status.left_s is None else span(status.left_s)
+        blocks = f"{len(status.elements_left)} blocks"
+        told.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
+    if failed := status.count("failed"):
+        told.append(f"{failed} trials failed: their records say why")
+    return told
+
+
+def _now(holder: Holder) -> str:
+    return f"now: trial {holder.number} of {holder.of}, {holder.trial} of {holder.cell}, by {holder.owner}"
+
+
+def span(seconds: float) -> str:
+    """``"45 s"``, ``"12 min"``, ``"3.4 h"``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class SweepDisplay(Display):
+    """The matrix and one line below it, redrawn when something is said and never by itself."""
+
+    def __init__(self, console: Console, directory: Path) -> None:
+        super().__init__(console)
+        self._directory = directory
+        self._widths: dict[str, Widths] = {}
+        self._matrix: Table | None = None
+        self._block = -1
+        self._next_s = 0.0
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None:
+        super().trial_started(trial, number, of)
+        begin_s = time.monotonic()
+        if begin_s < self._next_s:
+            return
+        status = status_of(self._directory)
+        if trial.block != self._block:  # the intervals change with blocks, and take a moment to compute
+            self._block = trial.block
+            self._widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
+        self._matrix = matrix(status, self._widths)
+        # Of a sweep of many thousand records it takes a while: at most a twentieth of the time.
+        self._next_s = begin_s + 20 * (time.monotonic() - begin_s)
+
+    def _shown(self, line: Text) -> RenderableType:
+        return Group(self._matrix, line) if self._matrix else line

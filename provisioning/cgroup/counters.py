@@ -1,0 +1,119 @@
+"""What a control group of this machine has used, on version 1 and version 2. (``cgroups`` makes groups.)"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.cgroup.limits import ROOT
+
+VERSION_2 = ""
+CONTROLLERS = (VERSION_2, "cpu", "cpuacct", "memory", "blkio")
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """``paths`` holds the group of each controller; version 2's, which has one for all, under the empty name."""
+
+    paths: Mapping[str, str]
+    root: Path = ROOT
+
+    @classmethod
+    def named(cls, name: str) -> "ControlGroup":
+        """A group that has one name for all controllers."""
+        return cls(dict.fromkeys(CONTROLLERS, f"/{name}"))
+
+    @classmethod
+    def of_process(cls, pid: int | str, proc: Path = Path("/proc"), root: Path = ROOT) -> "ControlGroup":
+        """The group that a process is in. Of one that is gone: a group of which nothing can be told."""
+        paths: dict[str, str] = {}
+        for line in read(proc / str(pid) / "cgroup").splitlines():
+            _, controllers, group = line.split(":", 2)
+            paths.update(dict.fromkeys(controllers.split(","), group))
+        return cls(paths, root)
+
+    def cpu_s(self) -> float | None:
+        if (used_ns := read(self._file("cpuacct", "cpuacct.usage"))).isdigit():
+            return int(used_ns) / 1e9
+        used_us = _pairs(self._file("cpu", "cpu.stat")).get("usage_usec")
+        return None if used_us is None else used_us / 1e6
+
+    def peak_memory_bytes(self) -> int | None:
+        """Since the group was made; with the page cache that it brought in."""
+        for name in ("memory.max_usage_in_bytes", "memory.peak"):
+            if (peak := read(self._file("memory", name))).isdigit():
+                return int(peak)
+        return None
+
+    def faults(self) -> tuple[int | None, int | None]:
+        """Page faults, minor and major. The kernel counts the major ones among all."""
+        counted = _pairs(self._file("memory", "memory.stat"))
+        both, major = counted.get("pgfault"), counted.get("pgmajfault")
+        return (None, None) if both is None or major is None else (both - major, major)
+
+    def disk_bytes(self) -> tuple[int | None, int | None]:
+        """Read and written. Version 1 sees no writing that a cache takes, so that none of it is told.
+
+        And it counts on devices alone on which something is throttled: a total without a device is no zero.
+        """
+        if text := read(self._file("blkio", "blkio.throttle.io_service_bytes")):
+            reads = [int(line.split()[2]) for line in text.splitlines() if " Read " in line]
+            return sum(reads) if reads else None, None
+        file = self._file("io", "io.stat")
+        if file is None or not file.exists():
+            return None, None
+        counted = [pair.partition("=") for line in read(file).splitlines() for pair in line.split()[1:]]
+        read_bytes, written_bytes = (
+            sum(int(value) for key, _, value in counted if key == name) for name in ("rbytes", "wbytes")
+        )
+        return read_bytes, written_bytes
+
+    def disk_limit_bytes_per_s(self, devices: Sequence[str]) -> int | None:
+        """What reads and writes are limited to on each of the devices (``254:0``); None unless it is all the same."""
+        limits = {limit for device in devices for limit in self._disk_limits(device)}
+        return int(limits.pop()) if len(limits) == 1 and "".join(limits).isdigit() else None
+
+    def _disk_limits(self, device: str) -> list[str]:
+        """Of reads and of writes. Version 1 has a file for each, and version 2 a line for each device."""
+        if file := self._file("io", "io.max"):
+            lines = dict(line.split(" ", 1) for line in read(file).splitlines())
+            limits = dict(pair.split("=", 1) for pair in lines.get(device, "").split())
+            return [limits.get(way, "") for way in ("rbps", "wbps")]
+        files = [self._file("blkio", f"blkio.throttle.{way}_bps_device") for way in ("read", "write")]
+        return [dict(line.split() for line in read(file).splitlines()).get(device, "") for file in files]
+
+    def throttled_s(self) -> list[float]:
+        """How long quotas have held back this group and each group above it that can be seen."""
+        file = self._file("cpu", "cpu.stat")
+        if file is None:
+            return []
+        top = self.root / "cpu" if file.is_relative_to(self.root / "cpu") else self.root
+        directories = [directory for directory in file.parents if directory.is_relative_to(top)]
+        counted = [_pairs(directory / "cpu.stat") for directory in directories]
+        return [
+            pairs["throttled_usec"] / 1e6 if "throttled_usec" in pairs else pairs["throttled_time"] / 1e9
+            for pairs in counted
+            if pairs.keys() & {"throttled_usec", "throttled_time"}
+        ]
+
+    def _file(self, controller: str, name: str) -> Path | None:
+        """Where the file lies, if the group can be seen. A hybrid machine governs by version 1, as ``cgroups`` says."""
+        if (self.root / "cgroup.controllers").exists():
+            directory, group = self.root, self.paths.get(VERSION_2)
+        else:
+            directory, group = self.root / controller, self.paths.get(controller)
+        place = directory / group.lstrip("/") if group else None
+        return place / name if place and place.is_dir() else None
+
+
+def read(path: Path | None) -> str:
+    """The file's text without the white space around it; empty where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip() if path else ""
+    except OSError:
+        return ""
+
+
+def _pairs(path: Path | None) -> dict[str, int]:
+    """Lines of a name and a number."""
+    words = (line.split() for line in read(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}

@@ -1,0 +1,96 @@
+"""Control groups of bare metal: the envelope enforced by the kernel, on version 1 and version 2.
+
+Containers get theirs from their engine. The programs are libcgroup's, which know both versions and run on any node.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from provisioning.cgroup import removal as group_removal
+from provisioning.disks import BlockDevice
+from suite.interfaces import Node
+from suite.job.ablations import DISK_LIMIT_BYTES_PER_S
+from suite.job.envelope import Envelope, format_cpu_list
+
+CONTROLLERS = {1: "cpuset,cpu,memory,cpuacct", 2: "cpuset,cpu,memory"}
+"""By version. Version 2 accounts for CPU time in every group, and version 1 where it is asked to."""
+DISK_CONTROLLERS = {1: "blkio", 2: "io"}
+ROOT = group_removal.ROOT
+PERIOD_US = 100_000
+
+
+def version(node: Node) -> int:
+    """1 or 2: which version governs memory on the node (a hybrid host governs it by version 1)."""
+    kind = node.run(["stat", "--file-system", "--format=%T", "/sys/fs/cgroup"]).stdout.strip()
+    return 2 if kind == "cgroup2fs" else 1
+
+
+def create(
+    node: Node,
+    name: str,
+    envelope: Envelope,
+    *,
+    pinned: bool = True,
+    memory_limited: bool = True,
+    limited_disks: Sequence[BlockDevice] = (),
+) -> list[str]:
+    """Make the group; returns the words that start a command in it. Raises CommandError when the node refuses.
+
+    Without ``pinned`` it gets as many CPUs, by a quota, on any that are free.
+    """
+    governing = version(node)
+    controllers = [CONTROLLERS[governing], *([DISK_CONTROLLERS[governing]] if limited_disks else [])]
+    group = f"{','.join(controllers)}:/{name}"
+    cpus = format_cpu_list(envelope.cpus) if pinned else _online(node, "cpu")
+    settings = [("cpuset.cpus", cpus), ("cpuset.mems", _online(node, "node"))]
+    settings += [] if pinned else _quota(governing, len(envelope.cpus))
+    settings += _memory(governing, envelope.memory_bytes) if memory_limited else []
+    settings += [setting for disk in limited_disks for setting in _disk_limit(governing, disk)]
+    node.run(["cgcreate", "-g", group])
+    for key, value in settings:
+        # A kernel without swap accounting has no swap limit to set, and no swap to limit.
+        node.run(["cgset", "-r", f"{key}={value}", name], check=key != "memory.swap.max")
+    return ["cgexec", "-g", group]
+
+
+def remove_argv(name: str) -> list[str]:
+    """The command that does on any machine what ``remove`` does on this one."""
+    return ["python3", "-I", "-c", Path(group_removal.__file__).read_text(), name]
+
+
+def remove(name: str) -> None:
+    """Kill what is in the group on this machine and remove it; see ``group_removal``."""
+    group_removal.remove(name, ROOT)
+
+
+def _quota(governing: int, cpus: int) -> list[tuple[str, str]]:
+    quota = str(cpus * PERIOD_US)
+    if governing == 2:
+        return [("cpu.max", f"{quota} {PERIOD_US}")]
+    return [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
+
+
+def _memory(governing: int, memory_bytes: int) -> list[tuple[str, str]]:
+    if governing == 2:
+        return [("memory.max", str(memory_bytes)), ("memory.swap.max", "0")]
+    return [("memory.limit_in_bytes", str(memory_bytes))]
+
+
+def _disk_limit(governing: int, disk: BlockDevice) -> list[tuple[str, str]]:
+    limit = DISK_LIMIT_BYTES_PER_S
+    if governing == 2:
+        return [("io.max", f"{disk.number} rbps={limit} wbps={limit}")]
+    return [(f"blkio.throttle.{way}_bps_device", f"{disk.number} {limit}") for way in ("read", "write")]
+
+
+def disks_can_be_limited(root: Path = ROOT) -> bool:
+    """Whether the block I/O controller of the version that governs this machine is there."""
+    version_2 = root / "cgroup.controllers"
+    if version_2.exists():
+        return DISK_CONTROLLERS[2] in version_2.read_text().split()
+    return (root / DISK_CONTROLLERS[1]).is_dir()
+
+
+def _online(node: Node, what: str) -> str:
+    """The CPUs or the nodes of memory that the node has, as the kernel writes them."""
+    return node.run(["cat", f"/sys/devices/system/{what}/online"], check=False).stdout.strip() or "0"

@@ -1,0 +1,232 @@
+"""Opening a cluster: an instance of the target in each node of a lab network or on each machine of an inventory, joined
+as the target joins them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from provisioning.images.image import Image
+from provisioning.lab import nat as translated
+from provisioning.lab import overlay as vxlan
+from provisioning.lab.connectivity import End, Pair, connectivity, free_port, reach
+from provisioning.lab.containers import ContainerBridge, host_network
+from provisioning.lab.lab import LabNode, open_lab
+from provisioning.lab.member import Member
+from provisioning.lab.nat import nat
+from provisioning.lab.overlay import overlay
+from provisioning.lab.tap import join, tap
+from provisioning.layers.container import ContainerLayer, Plug
+from provisioning.layers.vm import VmLayer
+from provisioning.nodes import local_node
+from provisioning.remote.data import directory_of, volume_on
+from provisioning.remote.firewall import passing
+from provisioning.remote.image_sync import tree_of
+from provisioning.remote.machine import machine
+from provisioning.remote.routed import joined, routed
+from suite.errors import MeasurementError
+from suite.interfaces import Instance, Layer, Node
+from suite.inventory import Inventory, InventoryNode
+from suite.job.datasets import Dataset
+from suite.job.distributed import Cluster, InstancePlan, MachineSpec
+from suite.records.record import Link
+
+INTERFACE = "eth0"
+"""In a container that is plugged into a bridge."""
+BETWEEN_NODES = {"overlay": overlay, "bridge": nat}
+"""What makes the bridges that containers are plugged into."""
+BRIDGES = {"overlay": vxlan.BRIDGE, "bridge": translated.BRIDGE}
+RATE_SAMPLE_S = 0.3
+UNKNOWN_RATE_BITS_PER_S = 2 * 10**9
+"""Of links that nobody has limited: what is sent for a sample takes long enough on 10 Gbit/s, and not on 1 Gbit/s."""
+RATE_WITHIN_S = 30
+
+
+@contextmanager
+def open_cluster(
+    cluster: Cluster, planned: Sequence[InstancePlan], stacks: Sequence[Sequence[Layer]], tree: str, data: str | None
+) -> Iterator[tuple[Instance, ...]]:
+    """One instance for each of ``planned``, by rank, in a lab; ``stacks`` holds the layers of each, from the machine
+    upwards.
+
+    Raises MeasurementError of kind ``network`` when one of them does not reach another.
+    """
+    if cluster.lab is None:
+        raise MeasurementError("this cluster was planned for machines", kind="plan", remedy="give its --inventory")
+    with ExitStack() as stack:
+        lab = stack.enter_context(open_lab(cluster.lab))
+        places = []
+        for number, (plan, layers) in enumerate(zip(planned, stacks, strict=True)):
+            node = stack.enter_context(local_node(plan.envelope.cpus, tree, data))
+            places.append(_lower(stack, node, lab.nodes[number], layers))
+        instances = _upper(stack, cluster, places, stacks, [node.namespace for node in lab.nodes])
+        yield _linked(instances, cluster, tunnelled=_tunnelled(cluster, stacks))
+
+
+@contextmanager
+def open_machines(
+    cluster: Cluster,
+    inventory: Inventory,
+    stacks: Sequence[Sequence[Layer]],
+    image: Image,
+    dataset: Dataset | None,
+) -> Iterator[tuple[Instance, ...]]:
+    """The same on the machines of an inventory, which hold the image and the data set. That they reach each other is
+    seen before anything is made on them: their names, and not those of containers, are then in the message.
+    """
+    with ExitStack() as stack:
+        machines = [
+            stack.enter_context(_reached(planned, spec, image, dataset))
+            for planned, spec in zip(inventory.nodes, cluster.machines, strict=True)
+        ]
+        _check_ways(machines)
+        first = [
+            _with_data(layers[0], each.node, planned, dataset)
+            for layers, each, planned in zip(stacks, machines, inventory.nodes, strict=True)
+        ]
+        places = _on_machines(stack, machines, first)
+        if cluster.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
+            for each in machines:
+                stack.enter_context(passing(each.node, [BRIDGES[cluster.network]]))
+        instances = _upper(stack, cluster, places, stacks, [None] * len(places))
+        port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
+        master = replace(instances[0], port=port)
+        yield _linked((master, *instances[1:]), cluster, tunnelled=_tunnelled(cluster, stacks))
+
+
+@contextmanager
+def _reached(planned: InventoryNode, spec: MachineSpec, image: Image, dataset: Dataset | None) -> Iterator[Instance]:
+    with machine(planned, tree_of(planned, image)) as node:
+        node.cpus = spec.cpus
+        node.data = directory_of(planned, dataset) if dataset else None
+        node.facts = {**node.facts, "host_cpus": list(spec.cpus)}
+        yield Instance(node, spec.address, spec.interface, clock_offset_s=node.keeper.clock_offset_s())
+
+
+def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:
+    """A virtual machine is given a disk; all else reads the directory of the machine."""
+    if dataset and isinstance(layer, VmLayer):
+        return replace(layer, volume=volume_on(machine, planned, dataset))
+    return layer
+
+
+def _check_ways(machines: Sequence[Instance]) -> None:
+    """Raises MeasurementError when a machine does not reach another, or does through another interface."""
+    ends = [_end(place.node.name, place) for place in machines]
+    for pair in reach(ends):
+        source = next(end for end in ends if end.name == pair.source)
+        if pair.source_address != source.address:
+            raise MeasurementError(
+                f"{pair.source} reaches {pair.target} from {pair.source_address}, through another interface",
+                kind="network",
+                remedy="write the interface that leads there in the inventory: ip route get " + pair.address,
+            )
+
+
+def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence[Layer]) -> Sequence[Instance]:
+    """What containers are started on: the machines, or guests of them. Bare metal and VMs are whole with that."""
+    guests = [layer for layer in first if isinstance(layer, VmLayer)]
+    if guests:
+        taps = stack.enter_context(routed(machines))
+        return [
+            joined(machine, stack.enter_context(replace(layer, plugged=tap).opened(machine.node)), tap)
+            for machine, layer, tap in zip(machines, guests, taps, strict=True)
+        ]
+    if isinstance(first[0], ContainerLayer):
+        return machines
+    return [
+        replace(machine, node=stack.enter_context(layer.opened(machine.node)))
+        for machine, layer in zip(machines, first, strict=True)
+    ]
+
+
+def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:
+    """What containers are started on: the node of the lab, or a guest in it. Bare metal and VMs are whole with that."""
+    first = layers[0]
+    if isinstance(first, VmLayer):
+        plugged = stack.enter_context(tap(lab_node, machine))
+        guest = stack.enter_context(replace(first, plugged=plugged).opened(lab_node.node(machine)))
+        return Instance(guest, plugged.address, join(guest, plugged))
+    node: Node = lab_node.node(machine)
+    if not isinstance(first, ContainerLayer):
+        node = stack.enter_context(first.opened(node))
+    return Instance(node, lab_node.address, lab_node.device)
+
+
+def _upper(
+    stack: ExitStack,
+    cluster: Cluster,
+    places: Sequence[Instance],
+    stacks: Sequence[Sequence[Layer]],
+    namespaces: Sequence[str | None],
+) -> tuple[Instance, ...]:
+    """The containers of those targets that have them, on the network that the plan gives them."""
+    containers = [layers[-1] for layers in stacks if isinstance(layers[-1], ContainerLayer)]
+    if not containers:
+        return tuple(places)
+    if cluster.network == "host":
+        opened = []
+        for layer, place, namespace in zip(containers, places, namespaces, strict=False):
+            given = host_network(layer.engine.name, namespace if place.node.local else None)
+            node = stack.enter_context(replace(layer, network=given).opened(place.node))
+            opened.append(replace(place, node=node))
+        return tuple(opened)
+    members = [
+        Member(number, place.node, str(place.address), str(place.interface))
+        for number, place in enumerate(places, start=1)
+    ]
+    bridges = stack.enter_context(BETWEEN_NODES[cluster.network](members))
+    return tuple(
+        _plugged(stack, layer, place, bridge) for layer, place, bridge in zip(containers, places, bridges, strict=True)
+    )
+
+
+def _plugged(stack: ExitStack, layer: ContainerLayer, place: Instance, bridge: ContainerBridge) -> Instance:
+    plug = Plug(bridge, bridge.address())
+    node = stack.enter_context(replace(layer, plug=plug).opened(place.node))
+    return replace(
+        place,
+        node=node,
+        address=plug.address,
+        interface=INTERFACE,
+        node_address=place.address,
+        port=bridge.published[0] if bridge.published else None,
+    )
+
+
+def _tunnelled(cluster: Cluster, stacks: Sequence[Sequence[Layer]]) -> bool:
+    return cluster.network == "overlay" and isinstance(stacks[0][-1], ContainerLayer)
+
+
+def _linked(instances: Sequence[Instance], cluster: Cluster, *, tunnelled: bool) -> tuple[Instance, ...]:
+    """Every instance with what it has of a way to the others. Raises MeasurementError where there is none."""
+    ends = [_end(f"rank {rank}", each) for rank, each in enumerate(instances)]
+    link = cluster.lab.rate_bits_per_s if cluster.lab else None
+    emulated = any("accelerator:tcg" in each.node.substitutes for each in instances)
+    pairs = connectivity(
+        ends,
+        measure_s=0 if emulated else RATE_WITHIN_S,
+        sample_bytes=int((link or UNKNOWN_RATE_BITS_PER_S) * RATE_SAMPLE_S / 8),
+        rate_bits_per_s=link,
+        least_share=None,
+        most_share=vxlan.MOST_SHARE if tunnelled else 1.0,
+    )
+    ranks = {end.name: rank for rank, end in enumerate(ends)}
+    return tuple(
+        replace(each, links=tuple(_link(pair, ranks) for pair in pairs if pair.source == end.name))
+        for each, end in zip(instances, ends, strict=True)
+    )
+
+
+def _end(name: str, place: Instance) -> End:
+    """Named so that a message says which machine and which interface it is about."""
+    return End(f"{name} ({place.node.name}, {place.interface})", place.node, str(place.address), port=place.port or 0)
+
+
+def _link(pair: Pair, ranks: dict[str, int]) -> Link:
+    return Link(
+        rank=ranks[pair.target],
+        source_address=pair.source_address,
+        connect_s=pair.connect_s,
+        rate_bits_per_s=pair.rate_bits_per_s,
+    )

@@ -1,0 +1,1 @@
+"""GPUs: finding them, and giving them to a target."""

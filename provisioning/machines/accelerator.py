@@ -1,0 +1,134 @@
+"""Which accelerator a VM gets. That /dev/kvm opens proves nothing: only a guest that has booted under it does."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from provisioning.images.image import images
+from provisioning.nodes import local_node
+from provisioning.paths import state
+from suite.errors import BenchError, CommandError, RequestError
+from suite.interfaces import Node
+from suite.process_identity import boot_id
+from suite.results.store import write_atomic
+
+Accelerator = Literal["kvm", "tcg"]
+REQUESTS = ("auto", "kvm", "tcg")
+KVM = Path("/dev/kvm")
+QEMU = f"qemu-system-{os.uname().machine}"
+PROBE_WITHIN_S = 8.0
+# A boot sector that writes 16 to the exit port of isa-debug-exit, which ends QEMU with status 2 * 16 + 1:
+#   mov dx, 0xf4; mov al, 16; out dx, al; hlt
+_SECTOR = bytes.fromhex("baf400b010eef4").ljust(510, b"\0") + b"\x55\xaa"
+_SECTOR_STATUS = 33
+
+
+class Probe(BaseModel):
+    """Whether a guest boots under KVM here, and what showed it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    usable: bool
+    reason: str
+    evidence: str
+    boot_id: str
+    took_s: float
+
+
+def choose(requested: str) -> tuple[Accelerator, str]:
+    """The accelerator, and one line on why. Raises RequestError for ``kvm`` where no guest boots under it."""
+    if requested not in REQUESTS:
+        raise RequestError(f"no accelerator {requested!r}", remedy=f"choose one of {', '.join(REQUESTS)}")
+    if requested == "tcg":
+        return "tcg", "asked for"
+    probe = probe_kvm()
+    if probe.usable:
+        return "kvm", probe.reason
+    if requested == "kvm":
+        raise RequestError(
+            f"KVM is not usable: {probe.reason}", remedy="use --accel tcg (emulation), or a host with KVM"
+        )
+    return "tcg", f"KVM is not usable: {probe.reason}"
+
+
+def probe_kvm() -> Probe:
+    """Boot a tiny guest under KVM; the answer is kept until this host boots again, or an image brings a better guest.
+
+    Never raises for what the host lacks: that is the answer.
+    """
+    kernel = _kernel()
+    evidence = "the image's kernel" if kernel else "a boot sector"
+    cache = state("cache") / "kvm.json"
+    try:
+        kept = Probe.model_validate_json(cache.read_bytes())
+    except (OSError, ValidationError):
+        kept = None
+    # That a boot sector hangs settles it; that it runs does not prove that a kernel would.
+    settled = kept and (not kept.usable or kept.evidence == evidence)
+    if kept and settled and kept.boot_id == boot_id():
+        return kept
+    begin = time.monotonic()
+    reason = _missing() or _boot(kernel)
+    probe = Probe(
+        usable=not reason,
+        reason=reason or f"a guest ({evidence}) boots under it",
+        evidence=evidence,
+        boot_id=boot_id(),
+        took_s=round(time.monotonic() - begin, 2),
+    )
+    if _missing() is None:  # what is missing can be installed, or granted, at any time
+        write_atomic(cache, probe.model_dump_json())
+    return probe
+
+
+def _missing() -> str | None:
+    if not KVM.exists():
+        return "there is no /dev/kvm (no hardware virtualisation, or its module is not loaded)"
+    if not os.access(KVM, os.R_OK | os.W_OK):
+        return "/dev/kvm may not be opened (become a member of the group kvm, or root)"
+    if not shutil.which(QEMU):
+        return f"{QEMU} is not installed"
+    return None
+
+
+def _kernel() -> tuple[str, str] | None:
+    for image in images():
+        return str(image.tree / "boot/vmlinuz"), str(image.file("initrd.img"))
+    return None
+
+
+def _boot(kernel: tuple[str, str] | None) -> str | None:
+    """Why the guest did not boot, or None when it did."""
+    try:
+        with local_node((), None) as node:
+            return boot(node, kernel, str(_sector_file()))
+    except BenchError as error:
+        return error.message
+
+
+def _sector_file() -> Path:
+    sector = state("cache") / "boot-sector.img"
+    sector.write_bytes(_SECTOR)
+    return sector
+
+
+def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | None:
+    """Why a guest does not boot under KVM on the node, or None when it does. Of kernel and initrd, else a sector."""
+    argv = [QEMU, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none"]
+    argv += ["-no-reboot", "-nic", "none", "-sandbox", "on"]
+    if kernel:
+        argv += ["-kernel", kernel[0], "-initrd", kernel[1], "-append", "virtbench.probe quiet panic=-1"]
+    else:
+        argv += ["-device", "isa-debug-exit,iobase=0xf4,iosize=1", "-drive", f"file={sector},format=raw,if=floppy"]
+    try:
+        status = node.run(argv, timeout_s=PROBE_WITHIN_S, check=False)
+    except CommandError:
+        return f"/dev/kvm opens, but a guest did not boot under it within {PROBE_WITHIN_S:.0f} s"
+    if status.returncode != (0 if kernel else _SECTOR_STATUS):
+        last = (status.stderr.strip().splitlines() or ["no message"])[-1]
+        return f"/dev/kvm opens, but QEMU ended with status {status.returncode}: {last[:200]}"
+    return None

@@ -1,0 +1,84 @@
+"""virtiofs: a directory of this machine shared with a guest, in place of a virtual disk that holds it."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from provisioning.volumes import MOUNT
+from suite.errors import MeasurementError
+from suite.interfaces import Node
+from suite.job.envelope import format_cpu_list
+
+TAG = "virtbench-data"
+NOT_ON_PATH = ("/usr/libexec", "/usr/lib/qemu", "/usr/lib/virtiofsd")
+"""Where distributions put the daemon: it is for other programs to start."""
+MODULE = "virtiofs"
+SOURCE = "/run/data"
+"""Where the daemon sees the directory: an option of it ends at a comma, and paths may have some."""
+READY_WITHIN_S = 60.0
+
+
+def daemon() -> str | None:
+    """virtiofsd, the C program of QEMU up to 7.2 or the Rust program after it; None where there is none."""
+    return shutil.which("virtiofsd", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *NOT_ON_PATH)))
+
+
+def hindrance(tree: Path) -> tuple[str, str] | None:
+    """Why no guest of the tree can be given a directory, and the remedy; None where it can."""
+    if os.geteuid():
+        return "virtiofsd needs root to confine itself", "run bench as root"
+    if daemon() is None:
+        return "virtiofsd is not installed", "install it: package virtiofsd, or qemu-system-common before Debian 13"
+    if not _has_module(tree):
+        return "the guest's kernel has no virtiofs", "build the image anew, of a kernel that has it: bench image build"
+    return None
+
+
+def _has_module(tree: Path) -> bool:
+    listed = (path for name in ("modules.dep", "modules.builtin") for path in tree.glob(f"usr/lib/modules/*/{name}"))
+    return any(f"/{MODULE}.ko" in path.read_text() for path in listed)
+
+
+def daemon_argv(program: str, directory: str, socket: str, cpus: tuple[int, ...] | None) -> list[str]:
+    """The daemon, on the envelope's CPUs. Of this machine it can write to its socket's directory and nowhere else.
+
+    It sees the shared directory read-only. The options are those that both programs know.
+    """
+    place = str(Path(socket).parent)
+    return [
+        *(("taskset", "--cpu-list", format_cpu_list(cpus)) if cpus else ()),
+        *("bwrap", "--die-with-parent", "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"),
+        *("--tmpfs", "/run", "--bind", place, place, "--ro-bind", directory, SOURCE, "--"),
+        *(program, "-f", f"--socket-path={socket}", "-o", f"source={SOURCE}", "-o", "cache=auto"),
+        "--rlimit-nofile=0",
+    ]
+
+
+def serve(node: Node, directory: str, socket: str, cpus: tuple[int, ...] | None) -> None:
+    """Start the daemon, which ends with the guest that it serves. Raises MeasurementError when it does not come up."""
+    argv = daemon_argv(daemon() or "virtiofsd", directory, socket, cpus)
+    process = node.start(argv)
+    deadline = time.monotonic() + READY_WITHIN_S
+    while not Path(socket).is_socket():
+        if time.monotonic() > deadline or not process.running():
+            process.kill()
+            raise MeasurementError(
+                "virtiofsd did not come up", kind="virtiofs", command=argv, output_tail=process.output_tail()
+            )
+        time.sleep(0.02)
+
+
+def qemu_words(socket: str, memory_bytes: int) -> list[str]:
+    """What QEMU is told: the daemon reads and writes the guest's memory, which is therefore shared with it."""
+    return [
+        *("-object", f"memory-backend-memfd,id=memory,size={memory_bytes >> 20}M,share=on"),
+        *("-machine", "memory-backend=memory", "-chardev", f"socket,id=data,path={socket}"),
+        *("-device", f"vhost-user-fs-pci,chardev=data,tag={TAG}"),
+    ]
+
+
+def mount(guest: Node) -> None:
+    """Where every target has its data."""
+    guest.run(["modprobe", MODULE])
+    guest.run(["mount", "-t", "virtiofs", "-o", "ro,noatime", TAG, MOUNT])

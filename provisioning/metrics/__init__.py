@@ -1,0 +1,1 @@
+"""What this host counts around a job."""

@@ -1,0 +1,108 @@
+"""The account of a trial: this host's counters, read right before the job is launched and right after it has ended.
+
+Nothing runs in between, except on a host with GPUs (see ``gpu_usage``); where the CPUs count cache misses, ``perf``
+sleeps meanwhile (see ``cache_counters``).
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from provisioning.cgroup.counters import ControlGroup
+from provisioning.metrics.cache_counters import Counting
+from provisioning.metrics.conditions import Host, HostReading
+from provisioning.metrics.energy import Energy, joules, read_energy
+from provisioning.metrics.footprint import Reading, Serving
+from provisioning.metrics.gpu_usage import GpuSampler
+from suite.interfaces import Instance, Node
+from suite.plan import Trial
+from suite.records.record import Conditions, Resources, Usage
+
+
+def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":
+    """For the opened instances of the trial. Of machines of an inventory nothing is told: this host only launches."""
+    if trial.cluster and trial.cluster.machines:
+        return NoAccount()
+    nodes = [instance.node for instance in instances]
+    return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.sharing else len(nodes))
+
+
+class NoAccount(AbstractContextManager[None]):
+    """Tells nothing: what this host would count is not what the job has met."""
+
+    conditions: Conditions | None = None
+    resources: Resources | None = None
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class HostAccount:
+    """See ``suite.interfaces.Account``. It is entered once.
+
+    Of nodes that share the machine the first ``victims`` are those that the resources are of; what serves the others is
+    told apart, and is no stranger to the conditions.
+    """
+
+    def __init__(self, cpus: Sequence[int], nodes: Sequence[Node], *, victims: int | None = None) -> None:
+        self._cpus = cpus
+        self._nodes = nodes
+        self._victims = nodes[:victims]
+        self.conditions: Conditions | None = None
+        self.resources: Resources | None = None
+
+    def __enter__(self) -> None:
+        begin_s = time.thread_time()
+        self._serving = Serving.of(self._nodes)
+        self._of_victims = Serving.of(self._victims) if len(self._victims) < len(self._nodes) else None
+        groups = [served.group for served in self._serving.served if served.group]
+        self._host = Host(self._cpus, [ControlGroup.of_process("self"), *groups])
+        self._gpus = GpuSampler()
+        self._gpus.start()
+        self._counting = Counting(own_cpus(self._nodes, self._victims))
+        self._counting.start()
+        self._load_1min = os.getloadavg()[0]
+        self._before = self._read()
+        self._entering_cpu_s = time.thread_time() - begin_s
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        begin_s = time.thread_time()
+        host, energy, reading, of_victims = self._read()
+        host_before, energy_before, reading_before, of_victims_before = self._before
+        serving = self._serving.usage(reading_before, reading)
+        conditions = self._host.conditions(host_before, host, serving.cpu_s)
+        beside = None
+        if self._of_victims and of_victims and of_victims_before:
+            everything, serving = serving, self._of_victims.usage(of_victims_before, of_victims)
+            beside = rest(everything, serving)
+        gpu_joules, gpus = self._gpus.stop()
+        spent = joules(energy_before, energy) | (gpu_joules or {})
+        counted = self._counting.stop()
+        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus, beside=beside, cache=counted)
+        sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
+        self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
+
+    def _read(self) -> tuple[HostReading, dict[str, Energy], Reading, Reading | None]:
+        host = self._host.read(time.monotonic(), time.process_time())
+        of_victims = self._of_victims.read() if self._of_victims else None
+        return host, read_energy(), self._serving.read(), of_victims
+
+
+def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:
+    """This host's CPUs that the victims are pinned to; None where one is not, or where another may run on them."""
+    pinned = [(node in victims, node.facts.get("host_cpus")) for node in nodes]
+    mine = {cpu for victim, cpus in pinned if victim and isinstance(cpus, list) for cpu in cpus}
+    others = {cpu for victim, cpus in pinned if not victim and isinstance(cpus, list) for cpu in cpus}
+    if mine & others or not all(isinstance(cpus, list) for _, cpus in pinned):
+        return None
+    return sorted(mine) or None
+
+
+def rest(everything: Usage, part: Usage) -> Usage:
+    """What is left of CPU time. Of disk and faults nothing is known here while bare metal's aggressors run."""
+    if everything.cpu_s is None or part.cpu_s is None:
+        return Usage()
+    return Usage(cpu_s=max(0.0, everything.cpu_s - part.cpu_s))

@@ -1,0 +1,140 @@
+"""What the CPUs' own counters say of the last-level cache and of memory, by ``perf stat`` on this host.
+
+Counted are CPUs and not processes: a guest's are then counted as a container's are. Most hosts that are virtual
+machines themselves have no such counters, which is a normal state and recorded with its reason.
+"""
+
+import os
+import subprocess
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from suite.records.record import CacheUse
+
+PERF = "perf"
+LOADS, MISSES = "LLC-loads", "LLC-load-misses"
+CONTROLLERS = Path("/sys/bus/event_source/devices")
+MEMORY = {"memory_read_bytes": "cas_count_read", "memory_written_bytes": "cas_count_write"}
+"""Of the memory controllers of Intel's servers; perf gives them in MiB."""
+WITHIN_S = 30.0
+MIB = 1 << 20
+
+
+def perf_argv(events: Sequence[str], command: Sequence[str]) -> list[str]:
+    """``perf stat`` of every CPU, a line for each, while the command runs."""
+    return [PERF, "stat", "-x,", "-a", "-A", "-e", ",".join(events), "--", *command]
+
+
+def events_of(controllers: Path = CONTROLLERS) -> list[str]:
+    """The events that are asked for: those of the cache everywhere, those of memory where the kernel names them."""
+    named = {path.name for path in controllers.glob("uncore_imc*/events/cas_count_*")}
+    return [LOADS, MISSES, *(f"uncore_imc/{event}/" for event in MEMORY.values() if event in named)]
+
+
+def counts(text: str, event: str, cpus: Collection[int] | None = None) -> float | None:
+    """The sum of an event over the CPUs, or over all, from the lines of ``perf stat -x, -A``.
+
+    None where one of them was not counted, or there is none: ``<not supported>``, ``<not counted>``.
+    """
+    values = []
+    for line in text.splitlines():
+        cpu, value, _, name, *_ = [*line.split(","), "", "", ""]
+        # On CPUs of unlike cores an event has the name of the cores, too: cpu_core/LLC-loads/.
+        if not cpu.startswith("CPU") or event not in name.split("/"):
+            continue
+        if cpus is None or int(cpu.removeprefix("CPU")) in cpus:
+            values.append(value)
+    known = [float(value) for value in values if value.replace(".", "", 1).isdigit()]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+@cache
+def absent() -> str | None:
+    """Why this host counts no cache misses; None where it does. Tried once."""
+    try:
+        tried = subprocess.run(
+            perf_argv(events_of(), ["true"]),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            env=_environment(),
+        )
+    except FileNotFoundError:
+        return "perf is not installed (package linux-perf)"
+    except subprocess.TimeoutExpired:
+        return f"perf did not end within {WITHIN_S:g} s"
+    if tried.returncode:
+        return f"perf may not count: {' '.join(tried.stderr.split())[:120]}"
+    return None if counts(tried.stderr, MISSES) is not None else "perf: <not supported>, there is no such counter"
+
+
+class Counting:
+    """From ``start`` to ``stop``, once each. ``own`` are CPUs that nothing but the job was given; None without any."""
+
+    def __init__(self, own: Sequence[int] | None) -> None:
+        self._own = own
+        self._perf: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Returns when it counts: what perf runs is a ``cat``, which answers and ends with the pipe to it, also when
+        this process dies."""
+        if absent() is None:
+            self._perf = subprocess.Popen(
+                perf_argv(events_of(), ["cat"]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C must not reach it
+            )
+            if not (self._perf.stdin and self._perf.stdout):
+                return
+            with suppress(BrokenPipeError):  # it has ended by itself: what it said is heard in the end
+                self._perf.stdin.write("counting\n")
+                self._perf.stdin.flush()
+                self._perf.stdout.readline()
+
+    def stop(self) -> CacheUse:
+        if self._perf is None:
+            return CacheUse(absent=absent())
+        try:
+            _, text = self._perf.communicate(timeout=WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._perf.kill()
+            self._perf.communicate()
+            return CacheUse(absent=f"perf did not end within {WITHIN_S:g} s")
+        return cache_use(text, self._own)
+
+
+def _environment() -> dict[str, str]:
+    """With numbers as C writes them: a comma in one would begin a new field."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def cache_use(text: str, own: Sequence[int] | None) -> CacheUse:
+    """From what perf has said at its end."""
+    of_memory = {name: counts(text, event) for name, event in MEMORY.items()}
+    return CacheUse(
+        cpus=list(own) if own else None,
+        llc_loads=_whole(counts(text, LOADS, own)) if own else None,
+        llc_load_misses=_whole(counts(text, MISSES, own)) if own else None,
+        **{name: _whole(mib, MIB) for name, mib in of_memory.items()},
+        absent="; ".join(_reasons(text, own)) or None,
+    )
+
+
+def _reasons(text: str, own: Sequence[int] | None) -> Iterator[str]:
+    if not own:
+        yield "the cache: the job has no CPUs of its own, and CPUs are what is counted"
+    elif counts(text, MISSES, own) is None:
+        yield "the cache: perf did not count on all CPUs of the job"
+    if counts(text, MEMORY["memory_read_bytes"]) is None:
+        yield "memory: no counters of memory controllers (uncore_imc)"
+
+
+def _whole(value: float | None, unit: int = 1) -> int | None:
+    return None if value is None else round(value * unit)

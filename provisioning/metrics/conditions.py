@@ -1,0 +1,133 @@
+"""The state of this host around a job: what the kernel has counted, and how the CPUs are set."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TypeVar
+
+from provisioning.cgroup.counters import ControlGroup, read
+from suite.job.envelope import parse_cpu_list
+from suite.records.record import Conditions
+
+PROC, SYS = Path("/proc"), Path("/sys")
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class HostReading:
+    """Counters of the host at one moment."""
+
+    at_s: float
+    busy_s: float | None
+    """By anything, on the envelope's CPUs."""
+    steal_s: float | None
+    own_s: float
+    """CPU seconds of this process."""
+    throttled_s: tuple[float, ...]
+    thermal: tuple[int | None, ...]
+    swapped_bytes: int | None
+    mhz: float | None
+
+
+@dataclass(frozen=True)
+class Host:
+    """This machine as far as it concerns the CPUs of an envelope. ``groups`` are those of the suite and of the job."""
+
+    cpus: Sequence[int]
+    groups: Sequence[ControlGroup] = ()
+    proc: Path = PROC
+    sys: Path = SYS
+
+    def read(self, at_s: float, own_s: float) -> HostReading:
+        busy_s, steal_s = self._cpu_s()
+        return HostReading(
+            at_s=at_s,
+            busy_s=busy_s,
+            steal_s=steal_s,
+            own_s=own_s,
+            throttled_s=tuple(seconds for group in self.groups for seconds in group.throttled_s()),
+            thermal=tuple(self._thermal(cpu) for cpu in self.cpus),
+            swapped_bytes=self._swapped_bytes(),
+            mhz=self._mhz(),
+        )
+
+    def conditions(self, before: HostReading, after: HostReading, serving_cpu_s: float | None) -> Conditions:
+        """What happened between two readings. ``load_1min`` and ``sampler_cpu_s`` are left to who took them."""
+        heats = [b - a for a, b in zip(before.thermal, after.thermal, strict=True) if a is not None and b is not None]
+        held = [b - a for a, b in zip(before.throttled_s, after.throttled_s, strict=False)]
+        busy_s = _minus(after.busy_s, before.busy_s)
+        ours_s = None if serving_cpu_s is None else serving_cpu_s + after.own_s - before.own_s
+        mhz = (before.mhz, after.mhz)
+        return Conditions(
+            interval_s=after.at_s - before.at_s or None,
+            steal_s=_minus(after.steal_s, before.steal_s),
+            other_cpu_s=_minus(busy_s, ours_s),
+            throttled_s=max(held, default=None),
+            thermal_throttles=max(heats, default=None),
+            swapped_bytes=_minus(after.swapped_bytes, before.swapped_bytes),
+            governor=self._governor(),
+            frequency_mhz=None if mhz[0] is None or mhz[1] is None else (mhz[0], mhz[1]),
+            siblings_shared=self._siblings_shared(),
+            numa_nodes=self._numa_nodes(),
+        )
+
+    def _cpu_s(self) -> tuple[float | None, float | None]:
+        """Busy and stolen. proc(5): user nice system idle iowait irq softirq steal; a guest's time is in user's."""
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
+        lines = [line.split() for line in read(self.proc / "stat").splitlines()]
+        names = {f"cpu{cpu}" for cpu in self.cpus}
+        rows = [[int(word) for word in words[1:]] for words in lines if words and words[0] in names]
+        if len(rows) != len(names) or any(len(row) < 8 for row in rows):
+            return None, None
+        busy = sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows)
+        return busy / ticks_per_s, sum(row[7] for row in rows) / ticks_per_s
+
+    def _thermal(self, cpu: int) -> int | None:
+        place = self._cpu(cpu) / "thermal_throttle"
+        counts = [read(place / f"{what}_throttle_count") for what in ("core", "package")]
+        known = [int(count) for count in counts if count.isdigit()]
+        return sum(known) if known else None
+
+    def _swapped_bytes(self) -> int | None:
+        pairs = dict(line.split() for line in read(self.proc / "vmstat").splitlines())
+        pages = [pairs.get(name) for name in ("pswpin", "pswpout")]
+        return sum(int(page) for page in pages if page) * os.sysconf("SC_PAGE_SIZE") if None not in pages else None
+
+    def _governor(self) -> str | None:
+        """Of all the CPUs; several are joined by ``+``."""
+        names = {read(self._cpu(cpu) / "cpufreq/scaling_governor") for cpu in self.cpus} - {""}
+        return "+".join(sorted(names)) or None
+
+    def _mhz(self) -> float | None:
+        khz = [read(self._cpu(cpu) / "cpufreq/scaling_cur_freq") for cpu in self.cpus]
+        if all(text.isdigit() for text in khz):
+            return fmean(int(text) / 1000 for text in khz)
+        lines = [line.partition(":") for line in read(self.proc / "cpuinfo").splitlines()]
+        numbers = [int(value) for key, _, value in lines if key.strip() == "processor"]
+        mhz = [float(value) for key, _, value in lines if key.strip() == "cpu MHz"]
+        ours = [each for number, each in zip(numbers, mhz, strict=False) if number in self.cpus]
+        return fmean(ours) if ours else None
+
+    def _siblings_shared(self) -> bool | None:
+        texts = [read(self._cpu(cpu) / "topology/thread_siblings_list") for cpu in self.cpus]
+        if not all(texts):
+            return None
+        return not set(_numbers(texts)) <= set(self.cpus)
+
+    def _numa_nodes(self) -> list[int] | None:
+        nodes = {path.name.removeprefix("node") for cpu in self.cpus for path in self._cpu(cpu).glob("node[0-9]*")}
+        return sorted(int(node) for node in nodes) or None
+
+    def _cpu(self, cpu: int) -> Path:
+        return self.sys / f"devices/system/cpu/cpu{cpu}"
+
+
+def _numbers(texts: Iterable[str]) -> Iterable[int]:
+    return (cpu for text in texts for cpu in parse_cpu_list(text))
+
+
+def _minus(a: Number | None, b: Number | None) -> Number | None:
+    """Never below nothing: the kernel counts CPU time of processes finer than that of CPUs."""
+    return None if a is None or b is None else max(a - b, type(a)(0))

@@ -1,0 +1,189 @@
+"""What on this machine serves a target, and what it has used.
+
+Three sources: processes that live from before the job to after it (QEMU, shims); children of this process that end in
+between (the job on bare metal, clients of engines, ssh), which the kernel adds up when they are waited for; and the
+control group of a container, whose processes are mostly nobody's children here.
+"""
+
+import os
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from provisioning import processes
+from provisioning.cgroup.counters import ControlGroup, read
+from provisioning.nodes import LocalNode, Served, WrappedNode
+from suite.interfaces import Node
+from suite.records.record import Usage
+
+PROC = Path("/proc")
+Amounts = Mapping[str, float | None]
+"""Fields of ``records.Usage`` that add up. None is what cannot be told, and so is every sum with it."""
+COUNTED = ("cpu_s", "disk_read_bytes", "disk_written_bytes", "minor_faults", "major_faults")
+NOTHING: Amounts = dict.fromkeys(COUNTED, 0)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything at one moment."""
+
+    children: Amounts
+    living: Mapping[int, Amounts]
+    groups: Sequence[Amounts]
+    networks: Sequence[tuple[int, int] | None]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What serves the opened instances of a target."""
+
+    pids: Sequence[int]
+    served: Sequence[Served]
+    """Of each instance that its layers tell something of."""
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> "Serving":
+        """Looks for the processes: before the job, so that nothing is searched for when it has ended."""
+        pids: set[int] = set()
+        found = []
+        for node in nodes:
+            served, machine = _served(node)
+            if isinstance(machine, LocalNode):
+                pids |= {process.pid for process in processes.carrying(machine.token)}
+            # The shim of an engine with a daemon is started by that, and does not carry the token.
+            if served and served.main_pid and (shim := _parent(served.main_pid)) not in (1, os.getpid(), None):
+                pids.add(shim)
+            found += [served] if served else []
+        return cls(sorted(pids | set(_vhost_threads(pids))), found)
+
+    def read(self) -> Reading:
+        return Reading(
+            children=_children_used(),
+            living={pid: used for pid in self.pids if (used := process_used(pid))},
+            groups=[_group_used(served.group) for served in self.served if served.group],
+            networks=[network_bytes(served.main_pid) for served in self.served if served.main_pid],
+        )
+
+    def usage(self, before: Reading, after: Reading) -> Usage:
+        """What was used between two readings; the peak of memory is that of now."""
+        used = difference(before.children, after.children)
+        for pid, amounts in after.living.items():
+            used = total(used, difference(before.living.get(pid, NOTHING), amounts))
+        if before.groups:
+            grouped = NOTHING
+            for earlier, later in zip(before.groups, after.groups, strict=True):
+                grouped = total(grouped, difference(earlier, later))
+            # Children are in the groups too; only what of them nobody waited for is in those alone.
+            by_children = all(served.by_children for served in self.served)
+            used = {**used, "cpu_s": _larger(used, grouped)} if by_children else total(used, grouped)
+        received, sent = _between(before.networks, after.networks)
+        peak = self._peak_memory_bytes()
+        return Usage.model_validate(
+            {**used, "peak_memory_bytes": peak, "network_received_bytes": received, "network_sent_bytes": sent}
+        )
+
+    def _peak_memory_bytes(self) -> int | None:
+        """The sum of the peaks. They may have come at different times; what serves beside the job is small."""
+        peaks = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
+        groups = [served.group.peak_memory_bytes() for served in self.served if served.group]
+        if None in groups or not (groups or peaks):
+            return None
+        return sum(peaks) + sum(peak for peak in groups if peak is not None)
+
+
+def total(a: Amounts, b: Amounts) -> Amounts:
+    pairs = ((name, a[name], b[name]) for name in COUNTED)
+    return {name: None if x is None or y is None else x + y for name, x, y in pairs}
+
+
+def difference(before: Amounts, after: Amounts) -> Amounts:
+    """After minus before, and never below nothing."""
+    pairs = ((name, before[name], after[name]) for name in COUNTED)
+    return {name: None if x is None or y is None else max(0, y - x) for name, x, y in pairs}
+
+
+def _larger(a: Amounts, b: Amounts) -> float | None:
+    return max((x for x in (a["cpu_s"], b["cpu_s"]) if x is not None), default=None)
+
+
+def _between(
+    before: Sequence[tuple[int, int] | None], after: Sequence[tuple[int, int] | None]
+) -> tuple[int | None, int | None]:
+    """Received and sent by all together; nothing where one of them cannot be told."""
+    pairs = [(a, b) for a, b in zip(before, after, strict=True) if a and b]
+    if not pairs or len(pairs) < len(before):
+        return None, None
+    return sum(b[0] - a[0] for a, b in pairs), sum(b[1] - a[1] for a, b in pairs)
+
+
+def _served(node: Node) -> tuple[Served | None, Node]:
+    """What the lowest layer that tells something says, and the machine below all layers."""
+    served = None
+    while isinstance(node, WrappedNode):
+        served = node.served or served
+        node = node.parent
+    return served, node
+
+
+def process_used(pid: int, proc: Path = PROC) -> Amounts | None:
+    """By a process and all its threads, without its children; None when it is gone."""
+    if not (stat := read(proc / str(pid) / "stat")):
+        return None
+    # proc(5): the name, in parentheses, can hold anything; the first field after it is the third.
+    fields = stat.rpartition(")")[2].split()
+    minor, major, user, system = (int(fields[number - 3]) for number in (10, 12, 14, 15))
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return {"cpu_s": (user + system) / ticks_per_s, "minor_faults": minor, "major_faults": major, **_disk(pid, proc)}
+
+
+def _children_used() -> Amounts:
+    """By children that were waited for, and by theirs. Their disk bytes the kernel adds to this process's own."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    faults = {"minor_faults": used.ru_minflt, "major_faults": used.ru_majflt}
+    return {"cpu_s": used.ru_utime + used.ru_stime, **faults, **_disk("self", PROC)}
+
+
+def _group_used(group: ControlGroup) -> Amounts:
+    (read_bytes, written_bytes), (minor, major) = group.disk_bytes(), group.faults()
+    disk = {"disk_read_bytes": read_bytes, "disk_written_bytes": written_bytes}
+    return {"cpu_s": group.cpu_s(), "minor_faults": minor, "major_faults": major, **disk}
+
+
+def _disk(pid: int | str, proc: Path) -> Amounts:
+    said = dict(line.split(": ") for line in read(proc / str(pid) / "io").splitlines())
+    names = {"disk_read_bytes": "read_bytes", "disk_written_bytes": "write_bytes"}
+    return {ours: int(said[name]) if name in said else None for ours, name in names.items()}
+
+
+def peak_memory_bytes(pid: int, proc: Path = PROC) -> int | None:
+    """The most that was resident; None for what is gone, and for a thread of the kernel."""
+    lines = [line for line in read(proc / str(pid) / "status").splitlines() if line.startswith("VmHWM:")]
+    return int(lines[0].split()[1]) * 1024 if lines else None
+
+
+def network_bytes(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
+    """Received and sent in the process's network namespace, without loopback; None where that is shared with us."""
+    try:
+        if (proc / str(pid) / "ns/net").readlink() == (proc / "self/ns/net").readlink():
+            return None
+    except OSError:
+        return None
+    lines = [line.partition(":") for line in read(proc / str(pid) / "net/dev").splitlines()[2:]]
+    counters = [values.split() for name, _, values in lines if name.strip() != "lo"]
+    return sum(int(values[0]) for values in counters), sum(int(values[8]) for values in counters)
+
+
+def _vhost_threads(pids: set[int]) -> Iterator[int]:
+    """The kernel's threads for a QEMU's network; newer kernels count them as QEMU's own."""
+    names = {f"vhost-{pid}" for pid in pids}
+    return (process.pid for process in psutil.process_iter(["name"]) if process.info["name"] in names)
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return psutil.Process(pid).ppid()
+    except psutil.Error:
+        return None

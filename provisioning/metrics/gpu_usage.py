@@ -1,0 +1,103 @@
+"""What this host's GPUs do while a job runs, by NVML. Where no NVIDIA driver answers there is nothing to say.
+
+Energy is a counter. How busy a GPU is, and its memory, can only be looked at: by a thread that wakes twice a second,
+and that is there only where there is a GPU.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from suite.records.record import GpuUsage
+
+EVERY_S = 0.5
+
+
+@dataclass
+class _Gpu:
+    handle: Any
+    pci_address: str
+    energy_mj: int | None
+    busy: list[float] = field(default_factory=list)
+    memory_bytes: list[int] = field(default_factory=list)
+
+
+class GpuSampler:
+    """Started before the job and stopped after it, once. ``nvml`` is the module pynvml or what stands for it."""
+
+    def __init__(self, nvml: Any = None) -> None:  # noqa: ANN401 (a module without types)
+        if nvml is None:
+            import pynvml
+
+            nvml = pynvml
+        self._nvml = nvml
+        self._gpus: list[_Gpu] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self.cpu_s = 0.0
+        """What the thread has used."""
+
+    def start(self) -> None:
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError:
+            return
+        with suppress(self._nvml.NVMLError):
+            handles = [self._nvml.nvmlDeviceGetHandleByIndex(n) for n in range(self._nvml.nvmlDeviceGetCount())]
+            self._gpus = [_Gpu(handle, self._pci_address(handle), self._energy_mj(handle)) for handle in handles]
+        if self._gpus:
+            self._thread.start()
+        else:
+            self._nvml.nvmlShutdown()
+
+    def stop(self) -> tuple[dict[str, float] | None, list[GpuUsage] | None]:
+        """Joules by counter (``gpu-0``), and what each GPU did; None where there is no GPU."""
+        if not self._gpus:
+            return None, None
+        ends_mj = [self._energy_mj(gpu.handle) for gpu in self._gpus]
+        self._ended.set()
+        self._thread.join()
+        self._nvml.nvmlShutdown()
+        joules = {
+            f"gpu-{number}": (end_mj - gpu.energy_mj) / 1000
+            for number, (gpu, end_mj) in enumerate(zip(self._gpus, ends_mj, strict=True))
+            if end_mj is not None and gpu.energy_mj is not None
+        }
+        return joules or None, [
+            GpuUsage(
+                pci_address=gpu.pci_address,
+                utilisation=fmean(gpu.busy) if gpu.busy else None,
+                peak_memory_bytes=max(gpu.memory_bytes, default=None),
+            )
+            for gpu in self._gpus
+        ]
+
+    def _sample(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            for gpu in self._gpus:
+                rates = self._asked(self._nvml.nvmlDeviceGetUtilizationRates, gpu.handle)
+                memory = self._asked(self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+                gpu.busy += [] if rates is None else [rates.gpu / 100]
+                gpu.memory_bytes += [] if memory is None else [memory.used]
+        self.cpu_s = time.thread_time()
+
+    def _energy_mj(self, handle: Any) -> int | None:  # noqa: ANN401
+        spent: int | None = self._asked(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        return spent
+
+    def _pci_address(self, handle: Any) -> str:  # noqa: ANN401
+        """As the kernel writes it: NVML's domain has eight digits."""
+        said = self._nvml.nvmlDeviceGetPciInfo(handle).busId
+        domain, _, rest = (said.decode() if isinstance(said, bytes) else said).lower().partition(":")
+        return f"{domain[-4:]}:{rest}"
+
+    def _asked(self, question: Callable[[Any], Any], handle: Any) -> Any:  # noqa: ANN401
+        """None where this GPU does not answer it."""
+        try:
+            return question(handle)
+        except self._nvml.NVMLError:
+            return None

@@ -1,0 +1,1 @@
+"""Machines of the user's, reached by OpenSSH."""

@@ -1,0 +1,171 @@
+"""One connection to a machine of the inventory: OpenSSH's, as the user has configured it.
+
+What the suite insists on: the host's key is known and checked, and nobody is asked for anything.
+"""
+
+import itertools
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioning.machines.ssh import option_words, quoted
+from provisioning.nodes import LocalNode
+from provisioning.processes import TOKEN
+from provisioning.remote import agent as keeper
+from suite.errors import CommandError, MeasurementError
+from suite.inventory import InventoryNode
+
+CONNECTED_WITHIN_S = 60.0
+ANSWERED_WITHIN_S = 60.0
+UNDONE_WITHIN_S = 180.0
+CLOCK_ROUNDS = 5
+ALWAYS = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ConnectTimeout": "20",
+    "ServerAliveInterval": "15",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "LogLevel": "ERROR",
+}
+REMEDIES = {
+    "Host key verification failed": "connect once by hand, and compare its key: ssh {host}",
+    "Permission denied": "give ssh a key that needs no asking (an agent's, or an IdentityFile): ssh {host} true",
+    "Could not resolve": "write a name that is known here, or an alias of the ssh_config",
+    "python3": "install python3 on it",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a machine is reached. ``socket`` is the shared connection's."""
+
+    planned: InventoryNode
+    socket: str
+
+    def argv(self, remote: Sequence[str], *, shared: bool = True) -> list[str]:
+        """ssh with the command for the far side. ``shared``: through the open connection, and never beside it."""
+        own = {"ControlMaster": "no", "ProxyCommand": "false"} if shared else {"ControlMaster": "yes"}
+        options = option_words({**ALWAYS, **own, "ControlPath": self.socket, "ControlPersist": "no"})
+        port = ["-p", str(self.planned.port)] if self.planned.port else []
+        # The login shell gets one string and gives way to the command: the connection's end is then its parent's.
+        return ["ssh", *self._config(), *options, "-T", *port, "--", self.planned.host, f"exec {quoted(remote)}"]
+
+    def query(self) -> list[str]:
+        """What asks ssh how it would connect, without connecting."""
+        return ["ssh", *self._config(), "-G", "--", self.planned.host]
+
+    def _config(self) -> list[str]:
+        return ["-F", str(self.planned.ssh_config)] if self.planned.ssh_config else []
+
+
+class Keeper:
+    """The near side of ``keeper``, whose ssh is the shared connection.
+
+    Its standard input is a pipe that this process alone holds: it ends with this process, however that ends.
+    """
+
+    def __init__(self, access: Access, node: LocalNode) -> None:
+        self._access = access
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        words = ["python3", "-I", "-c", Path(keeper.__file__).read_text(), root_mark(node.token)]
+        reading, self._writing = os.pipe()
+        try:
+            self._process = node.start(access.argv(words, shared=False), stdin=os.fdopen(reading, "rb"))
+            self.greeting = self._answer(keeper.GREETING, CONNECTED_WITHIN_S)
+        except BaseException:
+            os.close(self._writing)
+            raise
+
+    def ask(self, *, within_s: float = ANSWERED_WITHIN_S, **request: object) -> dict[str, Any]:
+        """Raises MeasurementError of kind ``connection`` when no answer comes."""
+        with self._lock:
+            number = next(self._numbers)
+            line = json.dumps({**request, "number": number}).encode() + b"\n"
+            try:
+                while line:
+                    line = line[os.write(self._writing, line) :]
+            except OSError:
+                raise self.lost() from None
+            return self._answer(number, within_s)
+
+    @contextmanager
+    def kept(self, argv: Sequence[str]) -> Iterator[None]:
+        """The machine runs the command by itself should the connection end before this context does."""
+        key = secrets.token_hex(8)
+        self.ask(do="keep", key=key, argv=list(argv))
+        yield
+        self.ask(do="drop", key=key)
+
+    def clock_offset_s(self) -> float:
+        """How far its time of day is ahead of this machine's: from the round that was quickest."""
+        rounds = []
+        for _ in range(CLOCK_ROUNDS):
+            begun_s, began = time.time(), time.monotonic()
+            at_s = float(self.ask(do="clock")["at_s"])
+            took_s = time.monotonic() - began
+            rounds.append((took_s, at_s - begun_s - took_s / 2))
+        return min(rounds)[1]
+
+    def close(self) -> None:
+        """Let the machine end and undo what is left. Raises MeasurementError when something stays."""
+        os.close(self._writing)
+        said = self._answer(keeper.FAREWELL, UNDONE_WITHIN_S)
+        if left := said.get("left"):
+            name = self._access.planned.name
+            raise MeasurementError(
+                f"{name} keeps what should be gone: {'; '.join(left)[:500]}",
+                kind="cleanup",
+                remedy=f"see why, and remove it there: ssh {self._access.planned.host}",
+            )
+
+    def abandon(self) -> None:
+        """As ``close``, for who already has an error to tell."""
+        with suppress(MeasurementError):
+            self.close()
+
+    def _answer(self, number: int, within_s: float) -> dict[str, Any]:
+        """Those before it are left over from who was interrupted while waiting."""
+        try:
+            for line in self._process.lines(within_s):
+                said = dict(json.loads(line))
+                if said["number"] == number:
+                    return said
+        except (CommandError, ValueError, LookupError):
+            pass
+        raise self.lost()
+
+    def lost(self) -> MeasurementError:
+        """Why there is no connection, in ssh's own words."""
+        planned = self._access.planned
+        told = self._process.output_tail()
+        last = (told.strip().splitlines() or ["it does not answer"])[-1]
+        remedy = next((text for word, text in REMEDIES.items() if word in told), "see whether this works: ssh {host}")
+        return MeasurementError(
+            f"no connection to {planned.name} ({planned.host}): {last[:300]}",
+            kind="connection",
+            output_tail=told,
+            remedy=remedy.format(host=planned.host),
+        )
+
+
+def root_mark(token: str) -> str:
+    """Of all that is started on the far side. Not the token, which the near sides carry: both may be one machine."""
+    return f"{token}.far"
+
+
+def marked(mark: str, argv: Sequence[str]) -> list[str]:
+    """The command as the machine is to start it: found by the mark, and killed when the connection ends."""
+    return ["env", f"{TOKEN}={mark}", "setpriv", "--pdeathsig", "KILL", *argv]

@@ -1,0 +1,97 @@
+"""The data set on a machine of the inventory: where it lies, whether it is the one that this machine has, and the disk
+that a virtual machine there has of it.
+
+The disk is made of the copy that lies there, as it is on this machine: a data set can be large, and need not travel.
+"""
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from provisioning.images.pack import filesystem
+from provisioning.lab.containers import undone
+from provisioning.remote.disk_space import check_room
+from provisioning.volumes import DISKS, Volume, disk_name, inodes_of, mib_of, packed_bytes
+from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Node
+from suite.inventory import InventoryNode
+from suite.job.datasets import Dataset
+
+PROGRAMS = {"mke2fs": "e2fsprogs"}
+"""What packs it as a disk, and the package that has it."""
+LISTED_WITHIN_S = 3600.0
+# The lister is written for the image's Python: a machine's may be too old to evaluate its annotations.
+BEFORE = "from __future__ import annotations\n"
+AFTER = """
+import json, sys
+try:
+    found = listing(sys.argv[1])
+except OSError as error:
+    sys.exit(f"{error.filename or sys.argv[1]}: {error.strerror}")
+print(json.dumps([found.sha256, found.files, found.size_bytes]))
+"""
+
+
+def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
+    """As the inventory gives it, else where it lies on this machine."""
+    return planned.data or dataset.directory
+
+
+def check_data(machine: Node, directory: str, dataset: Dataset, lister: str) -> None:
+    """``lister``: the program text that defines ``listing``. Raises RequestError where other files lie there."""
+    program = f"{BEFORE}{lister}{AFTER}".encode()
+    answer = machine.run(["python3", "-I", "-", directory], stdin=program, check=False, timeout_s=LISTED_WITHIN_S)
+    if answer.returncode:
+        last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
+        raise RequestError(
+            f"{machine.name} does not hold the data set: {last[:300]}",
+            remedy=f"copy {dataset.directory} to it, to the same path or to one that the inventory gives as data",
+        )
+    sha256, files, size_bytes = json.loads(answer.stdout)
+    if sha256 != dataset.sha256:
+        raise RequestError(
+            f"{machine.name} has another data set in {directory}: {files} files of {size_bytes} bytes, and "
+            f"{dataset.directory} here holds {dataset.size_bytes} bytes (names and sizes are compared)",
+            remedy="make them alike, for instance with: rsync -a --delete",
+        )
+
+
+def _disk_of(planned: InventoryNode, dataset: Dataset) -> str:
+    return f"{planned.directory}/{DISKS}/{disk_name(dataset)}"
+
+
+def prepare_disk(machine: Node, planned: InventoryNode, dataset: Dataset, note: Callable[[str], None]) -> None:
+    """Pack the data set that lies there as a disk, once. Raises RequestError when there is no room for it."""
+    final = _disk_of(planned, dataset)
+    if machine.run(["test", "-e", final], check=False).returncode == 0:
+        return
+    place = final.rpartition("/")[0]
+    machine.run(["mkdir", "-p", "-m", "700", "--", place])
+    size_bytes = packed_bytes(dataset)
+    check_room(machine, place, size_bytes, "the disk of the data set")
+    note(f"packing the data set on {machine.name} as a disk for its VM: {dataset.size_bytes / 1e9:.1f} GB (once)")
+    arriving = f"{place}/.arriving-{secrets.token_hex(6)}"
+    with undone(machine, ["rm", "-f", "--", arriving]):
+        filesystem(
+            machine,
+            Path(directory_of(planned, dataset)),
+            Path(arriving),
+            mib=mib_of(size_bytes),
+            journal=False,
+            inodes=inodes_of(dataset),
+        )
+        machine.run(["mv", "-T", "--", arriving, final])
+
+
+def volume_on(machine: Node, planned: InventoryNode, dataset: Dataset) -> Volume:
+    """What a guest of the machine has. Raises MeasurementError when the disk is not there."""
+    directory, disk = directory_of(planned, dataset), _disk_of(planned, dataset)
+    answer = machine.run(["stat", "--dereference", "--format=%d", "--", directory, disk], check=False)
+    if answer.returncode:
+        raise MeasurementError(
+            f"{machine.name} has no disk of the data set: {answer.stderr.strip()[-300:]}",
+            kind="dataset",
+            remedy="run again: it is made before the first trial",
+        )
+    return Volume(Path(directory), Path(disk), same_device=len(set(answer.stdout.split())) == 1)

@@ -1,0 +1,150 @@
+"""A machine of the inventory as a node."""
+
+import base64
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO
+
+from provisioning.nodes import LocalNode, local_node
+from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, Keeper, marked, root_mark
+from suite.errors import CommandError, MeasurementError, RequestError
+from suite.interfaces import Completed, Process
+from suite.inventory import InventoryNode
+from suite.job.envelope import parse_cpu_list
+
+SSH_FAILED = 255
+QUICK_S, QUICK_BYTES = 60.0, 1 << 16
+"""What may last longer, or is given more, goes through a session of its own."""
+
+
+@dataclass
+class Machine:
+    """See ``suite.interfaces.Node``. ``carrier`` is this machine, on which its ssh clients run."""
+
+    name: str
+    planned: InventoryNode
+    carrier: LocalNode
+    access: Access
+    keeper: Keeper
+    cpus: tuple[int, ...]
+    memory_bytes: int
+    """Of the whole machine."""
+    userland: str | None = None
+    backing: None = None
+    python: tuple[str, str] = ("python3", "")
+    local: bool = False
+    data: str | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        quick = timeout_s <= QUICK_S and len(stdin) <= QUICK_BYTES
+        completed = (self._quickly if quick else self._through_ssh)(argv, stdin, timeout_s)
+        if check and completed.returncode:
+            told = completed.stderr or completed.stdout or "no output"
+            raise CommandError(argv, completed.returncode, f"{self.name}: {told}")
+        return completed
+
+    def _quickly(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
+        """By the keeper, without a client, a session and a shell for each. It hears nothing else meanwhile."""
+        given = {"stdin": base64.b64encode(stdin).decode(), "mark": self._mark(), "timeout_s": timeout_s}
+        said = self.keeper.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **given)
+        if said["returncode"] is None:
+            raise CommandError(argv, None, f"{self.name}: {said['stderr']}")
+        return Completed(said["returncode"], said["stdout"], said["stderr"])
+
+    def _through_ssh(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
+        mark, words = self._words(argv)
+        try:
+            completed = self.carrier.run(words, stdin=stdin, timeout_s=timeout_s, check=False)
+        except CommandError as error:
+            self.keeper.ask(do="end", mark=mark)
+            raise CommandError(argv, None, f"{self.name}: {error.output_tail}") from None
+        if completed.returncode == SSH_FAILED:
+            self.keeper.ask(do="clock")  # says why, when it is the connection
+        return completed
+
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+        mark, words = self._words(argv)
+        return RemoteProcess(self.carrier.start(words, stdin=stdin), self.keeper, mark)
+
+    def kept(self, argv: Sequence[str]) -> AbstractContextManager[None]:
+        """See ``nodes.kept``."""
+        return self.keeper.kept(argv)
+
+    def _words(self, argv: Sequence[str]) -> tuple[str, list[str]]:
+        mark = self._mark()
+        return mark, self.access.argv(marked(mark, argv))
+
+    def _mark(self) -> str:
+        return f"{root_mark(self.carrier.token)}.{next(self._numbers)}"
+
+
+@dataclass
+class RemoteProcess:
+    """A command on a machine. See ``suite.interfaces.Process``; what is heard of it comes through its ssh client."""
+
+    client: Process
+    keeper: Keeper
+    mark: str
+
+    def lines(self, timeout_s: float) -> Iterator[str]:
+        return self.client.lines(timeout_s)
+
+    def wait(self, timeout_s: float) -> int:
+        return self.client.wait(timeout_s)
+
+    def running(self) -> bool:
+        return self.client.running()
+
+    def kill(self) -> None:
+        """Here and there: a command outlives its client. Without a connection that machine ends it by itself."""
+        if self.client.running():
+            self.client.kill()
+        with suppress(MeasurementError):
+            self.keeper.ask(do="end", mark=self.mark)
+
+    def output_tail(self) -> str:
+        return self.client.output_tail()
+
+
+@contextmanager
+def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Machine]:
+    """Connected for as long as this lasts; at the end nothing of the suite is left there, and no connection here.
+
+    Raises MeasurementError of kind ``connection``.
+    """
+    with local_node((), None) as carrier:
+        access = Access(planned, f"{carrier.directory}/ssh")
+        keeper = Keeper(access, carrier)
+        try:
+            yield _greeted(planned, carrier, access, keeper, userland)
+        except BaseException:
+            keeper.abandon()
+            raise
+        keeper.close()
+
+
+def _greeted(
+    planned: InventoryNode, carrier: LocalNode, access: Access, keeper: Keeper, userland: str | None
+) -> Machine:
+    greeting = keeper.greeting
+    allowed = tuple(greeting["cpus"])
+    cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
+    if missing := sorted(set(cpus) - set(allowed)):
+        raise RequestError(
+            f"node {planned.name}: cpus = {planned.cpus!r}, and it allows no CPU {missing[0]}",
+            remedy=f"choose among {', '.join(map(str, allowed))}",
+        )
+    if greeting["uid"]:
+        raise RequestError(
+            f"{planned.name} ({planned.host}) is entered as user {greeting['uid']}: control groups and containers "
+            "under them need root there",
+            remedy=f"write root@ before the host, or User root in the ssh_config: ssh {planned.host} id -u",
+        )
+    facts = {"accelerator": "none", "host_cpus": list(cpus)}
+    memory_bytes = int(greeting["memory_bytes"])
+    return Machine(planned.name, planned, carrier, access, keeper, cpus, memory_bytes, userland, facts=facts)

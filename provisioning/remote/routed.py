@@ -1,0 +1,86 @@
+"""The way between guests of different machines: each machine has a subnet for its guest, and knows the others'.
+
+A guest's card is a tap of its machine, which forwards what comes from it by its own interface: no tunnel, no address
+translation, the MTU of the network. The machines must be neighbours, with no router between them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Network
+
+from provisioning.lab.containers import forwarding, made, mtu_of, run_each, undone
+from provisioning.lab.tap import Tap, join
+from provisioning.remote.firewall import passing
+from suite.errors import CommandError, MeasurementError
+from suite.interfaces import Instance, Node
+
+DEVICE = "vbtap0"
+NETWORK = IPv4Network("10.245.0.0/16")
+
+
+def subnet(number: int) -> IPv4Network:
+    """Of machine ``number``, from 1. Its own address there is the first, the guest's the second."""
+    return IPv4Network(f"10.245.{number}.0/24")
+
+
+def tap_argvs(number: int, mtu: int) -> list[list[str]]:
+    own = subnet(number)
+    return [
+        ["ip", "tuntap", "add", "dev", DEVICE, "mode", "tap"],
+        ["ip", "link", "set", "dev", DEVICE, "mtu", str(mtu), "up"],
+        ["ip", "address", "add", f"{own[1]}/{own.prefixlen}", "dev", DEVICE],
+    ]
+
+
+def route_argv(verb: str, number: int, address: str, interface: str) -> list[str]:
+    """The way to the guest of machine ``number``, which has the address."""
+    return ["ip", "route", verb, str(subnet(number)), "via", address, "dev", interface]
+
+
+@contextmanager
+def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
+    """A tap on each machine, by rank; at the end nothing of it is left. Raises MeasurementError of kind ``network``."""
+    mtu = min(mtu_of(each.node, str(each.interface)) for each in machines)
+    with ExitStack() as stack:
+        for number, each in enumerate(machines, start=1):
+            stack.enter_context(forwarding(each.node))
+            stack.enter_context(passing(each.node, [DEVICE]))
+            stack.enter_context(made(each.node, DEVICE, tap_argvs(number, mtu)))
+            for other, peer in enumerate(machines, start=1):
+                if other != number:
+                    stack.enter_context(_route(each, other, str(peer.address)))
+        yield tuple(_tap(number) for number in range(1, len(machines) + 1))
+
+
+@contextmanager
+def _route(machine: Instance, number: int, address: str) -> Iterator[None]:
+    try:
+        machine.node.run(route_argv("add", number, address, str(machine.interface)))
+    except CommandError as error:
+        raise MeasurementError(
+            f"{machine.node.name} cannot send to guests by way of {address}: {error.output_tail}",
+            kind="network",
+            remedy="machines of guests must be on one network, with no router between them: docs/distributed.md",
+        ) from error
+    with undone(machine.node, route_argv("delete", number, address, str(machine.interface))):
+        yield
+
+
+def _tap(number: int) -> Tap:
+    own = subnet(number)
+    return Tap(DEVICE, f"02:42:0a:f5:{number:02x}:02", str(own[2]), f"{own[2]}/{own.prefixlen}")
+
+
+def joined(machine: Instance, guest: Node, plugged: Tap) -> Instance:
+    """The booted guest with its address, and the way to the others by its machine."""
+    device = join(guest, plugged)
+    gateway = str(IPv4Network(plugged.cidr, strict=False)[1])
+    mtu = str(mtu_of(machine.node, DEVICE))
+    run_each(
+        guest,
+        [
+            ["ip", "link", "set", "dev", device, "mtu", mtu],
+            ["ip", "route", "replace", str(NETWORK), "via", gateway, "dev", device],
+        ],
+    )
+    return Instance(guest, plugged.address, device, clock_offset_s=machine.clock_offset_s)

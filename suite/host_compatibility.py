@@ -1,0 +1,83 @@
+"""Whether machines are equal: records of unequal ones are not samples of one thing.
+
+A node is a factor of its blocks: all trials of a block run on one node, and a ratio is formed inside a block.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from suite.job.envelope import GIB
+
+MEMORY_TOLERANCE = 0.02
+"""Firmware keeps a little, and not the same on every machine of a kind."""
+
+
+class Host(BaseModel):
+    """What makes two machines alike, as records tell it in ``environment.host``. None where that is not known."""
+
+    model_config = ConfigDict(frozen=True)
+
+    hostname: str | None = None
+    cpu_model: str | None = None
+    cpus: int | None = None
+    """How many the suite may use."""
+    memory_bytes: int | None = None
+    kernel: str | None = None
+    mitigations: tuple[tuple[str, str], ...] | None = None
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> "Host":
+        """From the fields of ``records.Environment``; other keys are passed over."""
+        flaws, cpus = facts.get("mitigations"), facts.get("cpus")
+        known = {"mitigations": flaws and tuple(sorted(flaws.items())), "cpus": cpus and len(cpus)}
+        return cls.model_validate({**facts, **known})
+
+    @property
+    def name(self) -> str:
+        return self.hostname or "a host without a name"
+
+
+def differences(hosts: Iterable[Host]) -> tuple[str, ...]:
+    """In what hosts differ from the first, each named: ``memory: a 64 GiB, b 32 GiB``. Empty where they are equal.
+
+    What one host knows and another does not, differs.
+    """
+    distinct = list(dict.fromkeys(hosts))
+    return tuple(dict.fromkeys(text for other in distinct[1:] for text in _between(distinct[0], other)))
+
+
+def _between(one: Host, other: Host) -> Iterator[str]:
+    yield from _plain("CPU model", one, other, one.cpu_model, other.cpu_model)
+    yield from _plain("CPUs", one, other, _text(one.cpus), _text(other.cpus))
+    if not _near(one.memory_bytes, other.memory_bytes):
+        yield _named("memory", one, other, _gib(one.memory_bytes), _gib(other.memory_bytes))
+    yield from _plain("kernel", one, other, one.kernel, other.kernel)
+    sides = [dict(host.mitigations) if host.mitigations is not None else {} for host in (one, other)]
+    flaws = sorted(name for name in sides[0].keys() | sides[1].keys() if sides[0].get(name) != sides[1].get(name))
+    if flaws:
+        yield f"mitigations of {', '.join(flaws)}: not the same on {one.name} and {other.name}"
+
+
+def _plain(what: str, one: Host, other: Host, own: str | None, its: str | None) -> Iterator[str]:
+    if own != its:
+        yield _named(what, one, other, own, its)
+
+
+def _named(what: str, one: Host, other: Host, own: str | None, its: str | None) -> str:
+    return f"{what}: {one.name} {own or 'unknown'}, {other.name} {its or 'unknown'}"
+
+
+def _near(own: int | None, its: int | None) -> bool:
+    if own is None or its is None:
+        return own == its
+    return abs(own - its) <= MEMORY_TOLERANCE * max(own, its)
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _gib(memory_bytes: int | None) -> str | None:
+    return None if memory_bytes is None else f"{memory_bytes / GIB:.4g} GiB"

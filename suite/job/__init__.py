@@ -1,0 +1,1 @@
+"""What decides the meaning of a number: the parts of a job."""

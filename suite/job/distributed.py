@@ -1,0 +1,111 @@
+"""A job over several instances: who they are, what each is given, and how they are joined."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from suite.errors import RequestError
+from suite.job.envelope import GIB, Envelope
+from suite.job.lab import LabSpec
+
+Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
+STRATEGIES: tuple[Strategy, ...] = ("parameter-server", "parameter-server-async", "all-reduce")
+ContainerNetwork = Literal["overlay", "bridge", "host"]
+CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "bridge", "host")
+Role = Literal["server", "worker", "victim", "aggressor"]
+
+
+class MachineSpec(BaseModel):
+    """One machine of an inventory as a record knows it: no key, no account, no path of the user's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    address: str
+    interface: str
+    cpus: Annotated[tuple[int, ...], Field(min_length=1)]
+    """In its own numbers."""
+
+
+class Cluster(BaseModel):
+    """A distributed job. Ranks are numbered with the servers first; each has a node of the lab, or a machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategy: Strategy
+    workers: Annotated[int, Field(ge=1, le=64)]
+    servers: Annotated[int, Field(ge=0, le=64)]
+    network: ContainerNetwork
+    """Of containers; other targets are in the node's own network."""
+    lab: LabSpec | None = None
+    machines: tuple[MachineSpec, ...] = ()
+    """By rank, where there is no lab."""
+    guests: Literal["routed"] | None = None
+    """How the guests of machines reach each other: ``routed`` by their machines, with no tunnel and no translation. In
+    a lab each is plugged into the cable of its node."""
+    comm_timeout_s: Annotated[int, Field(gt=0)] = 60
+    """After so long without an answer a peer is given up."""
+
+    @model_validator(mode="after")
+    def _stands_somewhere(self) -> Self:
+        if (self.lab is None) == (not self.machines):
+            raise ValueError("a cluster is in a lab or on machines")
+        if self.machines and len(self.machines) != len(self.roles):
+            raise ValueError(f"{len(self.machines)} machines for {len(self.roles)} ranks")
+        return self
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """By rank."""
+        servers: list[Role] = ["server"]
+        workers: list[Role] = ["worker"]
+        return (*servers * self.servers, *workers * self.workers)
+
+
+class InstancePlan(BaseModel):
+    """One instance of a trial: its role, and its share of the envelope."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Role
+    envelope: Envelope
+
+
+def instances_of(cluster: Cluster, envelope: Envelope) -> tuple[InstancePlan, ...]:
+    """The envelope divided equally among the cluster's instances, by rank; each machine gives it whole, on its CPUs."""
+    if cluster.machines:
+        of_machines = (envelope.model_copy(update={"cpus": machine.cpus}) for machine in cluster.machines)
+        return tuple(
+            InstancePlan(role=role, envelope=own) for role, own in zip(cluster.roles, of_machines, strict=True)
+        )
+    shares = divided(envelope, len(cluster.roles))
+    return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(cluster.roles, shares, strict=True))
+
+
+def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:
+    """``count`` equal shares. CPUs are parted in runs of neighbours; with fewer CPUs than shares, each share is one CPU
+    and neighbours in rank come to share it, on every target alike (``cpus_are_shared``).
+    """
+    per_share = max(1, len(envelope.cpus) // count)
+    shares = []
+    for number in range(count):
+        begin = (number * per_share) % len(envelope.cpus) if cpus_are_shared(envelope, count) else number * per_share
+        cpus = envelope.cpus[begin : begin + per_share]
+        threads = min(len(cpus), max(1, envelope.threads // count))
+        shares.append(Envelope(cpus=cpus, memory_bytes=envelope.memory_bytes // count, threads=threads))
+    return tuple(shares)
+
+
+def cpus_are_shared(envelope: Envelope, count: int) -> bool:
+    return len(envelope.cpus) < count
+
+
+def check_memory(envelope: Envelope, count: int, least_bytes: int) -> None:
+    """Raises RequestError, with the arithmetic, when a share is below what one instance of the job needs."""
+    share = envelope.memory_bytes // count
+    if share < least_bytes:
+        raise RequestError(
+            f"{count} instances share {envelope.memory_bytes / GIB:.1f} GiB: {share / GIB:.2f} GiB each, "
+            f"and each needs {least_bytes / GIB:.2f} GiB",
+            remedy="give more with --memory, or ask for fewer --workers",
+        )

@@ -1,0 +1,57 @@
+"""Jobs that share a machine: a victim that is measured, and aggressors beside it, each in an instance of its own."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from suite.job.distributed import InstancePlan, Role, divided
+from suite.job.envelope import Envelope
+from suite.job.profiles import MODELS, Profile, Workload
+
+BareMetalCpus = Literal["unrestricted", "equal"]
+BARE_METAL_CPUS: tuple[BareMetalCpus, ...] = ("unrestricted", "equal")
+PROBES = ("disk", "memory", "network", "cpu")
+AGGRESSORS = ("alexnet", "resnet50", "inception_v3", *PROBES)
+SMALL_ALEXNET = "alexnet-small"
+VICTIMS = (*MODELS, SMALL_ALEXNET)
+_SMALLER = 16
+"""The paper's large batch of AlexNet, 512, over its small one, 32."""
+
+
+class Sharing(BaseModel):
+    """What runs beside the victim, and how bare metal is parted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    aggressors: Annotated[tuple[str, ...], Field(min_length=1)]
+    """What each block holds the victim against, one at a time; see ``AGGRESSORS``."""
+    copies: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many instances run the aggressor, all the same."""
+    bare_metal_cpus: BareMetalCpus = "unrestricted"
+    """Jobs on bare metal are in one operating system: each has all CPUs and all memory of the envelope, as in the
+    paper, or as equal a share as an instance of any other target has."""
+    workloads: dict[str, Workload] = {}
+    """Of the aggressors that train; each is repeated until the victim has ended."""
+
+    def instances_of(self, target: str, envelope: Envelope) -> tuple[InstancePlan, ...]:
+        """The victim's instance and then the aggressors', each with its share of the envelope."""
+        count = 1 + self.copies
+        whole = target == "bare-metal" and self.bare_metal_cpus == "unrestricted"
+        shares = (envelope,) * count if whole else divided(envelope, count)
+        aggressors: list[Role] = ["aggressor"] * self.copies
+        return tuple(
+            InstancePlan(role=role, envelope=share) for role, share in zip(("victim", *aggressors), shares, strict=True)
+        )
+
+
+def architecture(victim: str) -> str:
+    """The model that a victim trains."""
+    return "alexnet" if victim == SMALL_ALEXNET else victim
+
+
+def victim_workload(profile: Profile, victim: str) -> Workload:
+    """As the profile has it; AlexNet's small batch is to its large one as in the paper."""
+    workload = profile.workloads[architecture(victim)]
+    if victim != SMALL_ALEXNET:
+        return workload
+    return workload.model_copy(update={"batch": max(1, workload.batch // _SMALLER)})

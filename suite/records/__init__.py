@@ -1,0 +1,1 @@
+"""What one trial leaves behind, and how it is read again."""

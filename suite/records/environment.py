@@ -1,0 +1,74 @@
+"""What a record tells of a machine, as the host and as the inside of a target see it."""
+
+from typing import Literal
+
+from suite.records.base import Part
+
+
+class Engine(Part):
+    """The container engine that ran the target, and what it was told that could cost something."""
+
+    name: str
+    version: str
+    network: str
+    rootfs: str
+    """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
+
+
+class Gpu(Part):
+    """One GPU as seen from inside."""
+
+    name: str
+    memory_bytes: int
+    driver: str | None = None
+    pci_address: str | None = None
+
+
+class Environment(Part):
+    """A machine as seen from one place: the host, or the inside of a target. Null where the place cannot tell."""
+
+    kernel: str | None = None
+    hostname: str | None = None
+    pid1: str | None = None
+    """Command line of process 1: which init, or that the place is a container."""
+    cpus: list[int] | None = None
+    """The CPUs this process may use, in this kernel's own numbers."""
+    host_cpus: list[int] | None = None
+    """The host CPUs that these are pinned to."""
+    memory_bytes: int | None = None
+    """The least of the control group's limit and the machine's physical memory."""
+    kernel_memory_bytes: int | None = None
+    """Physical memory that the kernel kept for itself: not in MemTotal."""
+    threads: int | None = None
+    userland_sha256: str | None = None
+    userland_differences: list[str] | None = None
+    """Paths in which the tree seen from inside departs from its manifest; empty when it was checked and agrees."""
+    accelerator: Literal["none", "kvm", "tcg"] | None = None
+    hypervisor: str | None = None
+    disk: str | None = None
+    disk_limit_bytes_per_s: int | None = None
+    """Of each disk in each direction, as the control group or QEMU says itself; null where there is no one limit."""
+    container_engine: Engine | None = None
+    cgroup_version: Literal[1, 2] | None = None
+    seccomp: Literal["disabled", "strict", "filter"] | None = None
+    no_new_privileges: bool | None = None
+    effective_capabilities: str | None = None
+    cpu_model: str | None = None
+    cpu_flags: list[str] | None = None
+    mitigations: dict[str, str] | None = None
+    transparent_hugepages: str | None = None
+    clocksource: str | None = None
+    python: str | None = None
+    libc: str | None = None
+    allocator: str | None = None
+    torch: str | None = None
+    torchvision: str | None = None
+    torch_cpu_capability: str | None = None
+    gpus: list[Gpu] | None = None
+
+
+class Environments(Part):
+    """The same questions asked on the host and inside the target."""
+
+    host: Environment
+    target: Environment | None = None

@@ -1,0 +1,210 @@
+"""Records: what one trial leaves behind. One JSON file each; enough to rebuild every table on another machine.
+
+What was not measured is ``null``, never zero. ``record.schema.json`` beside this file is the published schema.
+Larger parts have files of their own (``environment``, ``usage``, ``ranks``, ``aggression``); all can be had from here.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from suite.job.datasets import Kind, PageCache
+from suite.job.distributed import Cluster
+from suite.job.envelope import Envelope
+from suite.job.profiles import Recipe, Workload
+from suite.job.sharing import Sharing
+from suite.records.aggression import Aggression, Aggressor
+from suite.records.base import Count, Part, Seconds
+from suite.records.environment import Engine, Environment, Environments, Gpu
+from suite.records.ranks import Link, Rank
+from suite.records.usage import CacheUse, Conditions, GpuUsage, Resources, Usage
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Aggression",
+    "Aggressor",
+    "CacheUse",
+    "Conditions",
+    "DataUse",
+    "Engine",
+    "Environment",
+    "Environments",
+    "Gpu",
+    "GpuUsage",
+    "Link",
+    "Metric",
+    "Outcome",
+    "Rank",
+    "Resources",
+    "Steps",
+    "Timeline",
+    "TrialRecord",
+    "Usage",
+]
+
+SCHEMA_VERSION = 2
+"""See ``suite.records.migrations`` for what the versions before were like."""
+
+
+class Steps(Part):
+    """The measured steps, one column per phase, each of length ``steps``; a phase that a job does not have is null.
+
+    ``elapsed_s`` is the whole step; the phases are parts of it: waiting for data, copying host to device, computing
+    (forward, backward and update), communicating with other ranks or with the parameter device.
+    """
+
+    elapsed_s: list[Seconds]
+    data_s: list[Seconds]
+    copy_s: list[Seconds] | None = None
+    compute_s: list[Seconds]
+    communicate_s: list[Seconds] | None = None
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> Self:
+        columns = (self.elapsed_s, self.data_s, self.copy_s, self.compute_s, self.communicate_s)
+        lengths = {len(column) for column in columns if column is not None}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(f"the columns of the steps have the lengths {sorted(lengths)}")
+        return self
+
+
+class Timeline(Part):
+    """Where the elapsed time went, on the worker's monotonic clock; the launch and the exit on the host's.
+
+    ``launch_s`` is from the launch on the host until the worker's first line comes in; ``teardown_s`` from the last
+    measured step to the worker's last line; ``exit_s`` from that line until the job has ended: the interpreter with
+    torch in it takes up to a second to end.
+    """
+
+    launch_s: Seconds | None = None
+    imports_s: Seconds | None = None
+    build_s: Seconds | None = None
+    warmup_s: Seconds | None = None
+    measured_s: Seconds | None = None
+    teardown_s: Seconds | None = None
+    exit_s: Seconds | None = None
+
+
+class DataUse(Part):
+    """The data set of a job, and how the job has read it."""
+
+    kind: Kind
+    sha256: str
+    images: Count
+    size_bytes: Count
+    decoder: str
+    loader_workers: Count
+    """Processes that read and decode; 0 is the training process itself."""
+    page_cache_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """How much of the data set the target's page cache held right before the launch, by mincore(2)."""
+    filesystem: str | None = None
+    """On which the target has it: ``ext4``, ``overlay``, ``virtiofs``."""
+    device: str | None = None
+    """That is mounted there, as the target calls it: ``/dev/vdb``."""
+    images_read: Count
+    bytes_read: Count
+    """Of the files of those images, warm-up and prefetch included; what the disk gave is in the resources."""
+    damaged: Count = 0
+    """Images that could not be decoded; their neighbours took their places."""
+    damaged_files: list[str] = []
+    """The first of them, relative to the data set."""
+
+
+class Metric(Part):
+    """One number of a probe; its name is the key under which it stands."""
+
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    unit: str
+    better: Literal["more", "less"]
+    samples: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    """What the value was taken from, where the probe repeats itself."""
+
+
+class Outcome(Part):
+    """``ok``, or ``failed`` with what is needed to see why."""
+
+    status: Literal["ok", "failed"]
+    kind: str | None = None
+    message: str | None = None
+    command: list[str] = []
+    output_tail: str = ""
+    remedy: str | None = None
+
+    @model_validator(mode="after")
+    def _a_failure_says_why(self) -> Self:
+        if self.status == "failed" and not (self.kind and self.message):
+            raise ValueError("a failed outcome has a kind and a message")
+        return self
+
+
+class TrialRecord(Part):
+    """One trial: one job, launched and finished, or failed."""
+
+    schema_version: Literal[2] = 2
+    run_id: str
+    trial_id: str
+    suite_version: str
+    started_at: str
+    """UTC, ISO 8601."""
+    scenario: str
+    target: str
+    replica: int = 0
+    ablation: str | None = None
+    """The one property of the target that was switched; see ``suite.job.ablations``."""
+    warm_up: bool = False
+    """Whether the trial belongs to a warm-up block: discarded by that rule, whatever it shows."""
+    model: str
+    """What was trained; of a probe, its name."""
+    data: str
+    profile: str
+    recipe: Recipe
+    block: Annotated[int, Field(ge=0)]
+    position: Annotated[int, Field(ge=0)]
+    seed: int
+    workload: Workload | None = None
+    envelope: Envelope
+    page_cache: PageCache | None = None
+    options: dict[str, str] = {}
+    outcome: Outcome
+    throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    elapsed_s: Seconds | None = None
+    """From launching the job in the ready target until it has ended, on the host's monotonic clock."""
+    open_s: Seconds | None = None
+    """From nothing to a target that is ready to launch the job."""
+    close_s: Seconds | None = None
+    steps: Steps | None = None
+    timeline: Timeline | None = None
+    metrics: dict[str, Metric] = {}
+    """What a probe has measured, in place of a throughput."""
+    data_use: DataUse | None = None
+    cluster: Cluster | None = None
+    ranks: list[Rank] = []
+    sharing: Sharing | None = None
+    aggressor: str | None = None
+    """What ran beside the victim; null where the instances beside it were idle."""
+    aggressors: list[Aggressor] = []
+    clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    substitutes: list[str] = []
+    """What stood in for what this host lacks; shown wherever the numbers are shown."""
+    environment: Environments
+    conditions: Conditions | None = None
+    resources: Resources | None = None
+    details: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _numbers_only_when_measured(self) -> Self:
+        measured = self.throughput_images_per_s is not None or bool(self.metrics)
+        if self.outcome.status == "ok" and not (measured and self.elapsed_s is not None):
+            raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
+        if self.outcome.status == "failed" and measured:
+            raise ValueError("a failed trial has no throughput and no metrics")
+        return self
+
+    @model_validator(mode="after")
+    def _aggressors_enclose_the_victim(self) -> Self:
+        """A trial whose victim was not under load all the time must not be taken for one that was."""
+        if self.outcome.status == "ok" and self.aggressor is not None:
+            ends_s = [one.aggression.ended_s if one.aggression else 0.0 for one in self.aggressors]
+            if not ends_s or min(ends_s) < (self.elapsed_s or 0.0):
+                raise ValueError("the measured steps of every aggressor last until the victim has ended")
+        return self

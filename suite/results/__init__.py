@@ -1,0 +1,1 @@
+"""Directories of results: one run each, written, found, merged and pruned."""

@@ -1,0 +1,131 @@
+"""Removing old runs by a stated rule: nothing but runs, never one that is in use, or that is named to be kept."""
+
+import datetime
+import fcntl
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.errors import RequestError
+from suite.results.runs import find_runs, is_run, is_sweep, summarise
+from suite.results.store import PLAN, TRIALS, StoreError
+from suite.sweep.locks import holders
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run, or a sweep with its runs. ``kept`` says why it stays; None is to be removed."""
+
+    directory: Path
+    last_at: datetime.datetime
+    size_bytes: int
+    kept: str | None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An entry stays if it is among the ``last`` newest, or younger than ``days``, or named in ``kept``.
+
+    Raises RequestError for a rule that would keep nothing by itself.
+    """
+
+    last: int | None = None
+    days: float | None = None
+    kept: Collection[Path] = ()
+
+    def __post_init__(self) -> None:
+        if self.last is None and self.days is None:
+            raise RequestError("nothing says which runs stay", remedy="give --keep-last 10, --keep-days 30, or both")
+        for name, value in (("--keep-last", self.last), ("--keep-days", self.days)):
+            if value is not None and value <= 0:
+                raise RequestError(f"{name} {value:g} would keep nothing", remedy="give a number above 0")
+        for run in self.kept:
+            if not run.is_dir():
+                raise RequestError(
+                    f"--keep {run}: there is no such run", remedy="name a directory of bench results list"
+                )
+
+    def reason(self, directory: Path, place: int, age: datetime.timedelta) -> str | None:
+        """Why the entry at this place from the newest (0) stays."""
+        own = directory.resolve()
+        if any(own == run.resolve() or own in run.resolve().parents for run in self.kept):
+            return "it is named to be kept"
+        if self.last is not None and place < self.last:
+            return f"it is among the last {self.last}"
+        if self.days is not None and age < datetime.timedelta(days=self.days):
+            return f"it is younger than {self.days:g} days"
+        return None
+
+
+def entries(results: Path, rule: Rule, now: datetime.datetime) -> list[Entry]:
+    """What lies in a directory of results, newest first; what is neither a run nor a sweep is not among it."""
+    if not results.is_dir():
+        raise RequestError(f"no directory {results}", remedy="name a directory of runs, such as results")
+    found = [(directory, *_age_and_size(directory)) for directory in sorted(results.iterdir()) if _ours(directory)]
+    found.sort(key=lambda one: (one[1], one[0].name), reverse=True)
+    return [
+        Entry(directory, last_at, size_bytes, rule.reason(directory, place, now - last_at) or _in_use(directory))
+        for place, (directory, last_at, size_bytes) in enumerate(found)
+    ]
+
+
+def remove(entry: Entry) -> None:
+    """Raises RequestError when it has come into use since it was listed, and StoreError when it cannot be removed."""
+    with ExitStack() as held:
+        if entry.kept or not _ours(entry.directory) or not _hold(entry.directory, held):
+            raise RequestError(f"{entry.directory} is kept: {entry.kept or 'it has come into use'}")
+        # The records first: what is left of a removal that was cut off still is a run, which the next one finds.
+        try:
+            for path in [path for run in find_runs([entry.directory]) for path in (run / TRIALS).iterdir()]:
+                path.unlink()
+            shutil.rmtree(entry.directory)
+        except OSError as error:
+            raise StoreError(f"cannot remove {entry.directory}: {error.strerror}") from error
+
+
+def _ours(directory: Path) -> bool:
+    """A run that has begun (a plan and a directory of trials), or a sweep of such. A link leads elsewhere."""
+    if directory.is_symlink() or not (is_run(directory) or is_sweep(directory)):
+        return False
+    return all((run / TRIALS).is_dir() and not (run / TRIALS).is_symlink() for run in find_runs([directory]))
+
+
+def _age_and_size(directory: Path) -> tuple[datetime.datetime, int]:
+    summaries = [summarise(run) for run in find_runs([directory])]
+    last_at = max(summary.last_at for summary in summaries)
+    return _time(last_at, directory), sum(summary.size_bytes for summary in summaries)
+
+
+def _time(last_at: str, directory: Path) -> datetime.datetime:
+    """Of the last trial; of a run without one, when it was begun."""
+    try:
+        found = datetime.datetime.fromisoformat(last_at)
+    except ValueError:
+        begun_s = max((run / PLAN).stat().st_mtime for run in find_runs([directory]))
+        return datetime.datetime.fromtimestamp(begun_s, datetime.UTC)
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+
+
+def _in_use(directory: Path) -> str | None:
+    with ExitStack() as held:
+        return None if _hold(directory, held) else "it is in use"
+
+
+def _hold(directory: Path, held: ExitStack) -> bool:
+    """Lock every run against a bench; False where one has it, or a sweep claims its blocks."""
+    if holders(directory):
+        return False
+    for path in _locks(directory):
+        try:
+            file = held.enter_context(path.open("r+b"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def _locks(directory: Path) -> Iterator[Path]:
+    places = dict.fromkeys((directory, *find_runs([directory])))
+    yield from (place / ".lock" for place in places if (place / ".lock").exists())

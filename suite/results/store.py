@@ -1,0 +1,203 @@
+"""The store: one directory per run, one file per trial, each written whole or not at all.
+
+DIR/plan.json           the plan
+DIR/trials/ID.json      a record
+"""
+
+import datetime
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from suite.errors import BenchError, RequestError
+from suite.plan import Plan
+from suite.records.migrations import NewerRecordError, current
+from suite.records.record import TrialRecord
+
+RESULTS = Path("results")
+PLAN, TRIALS = "plan.json", "trials"
+ATTEMPTS = "attempts"
+"""Where a sweep keeps the failed records of trials that were tried again."""
+
+
+class StoreError(BenchError):
+    """A file of the store could not be written or read."""
+
+    kind = "store"
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write ``path`` so that a reader, or a crash, sees the old content or the new one and nothing between.
+
+    Raises StoreError, with the old content in place, when the disk is full or the directory cannot be written.
+    """
+    # A name of this process's own: the blocks of a sweep may be written by several machines at once.
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}",
+            remedy="free some space, or give another place with --out; what was measured before is kept",
+        ) from error
+
+
+def sweep_temporaries(directory: Path) -> list[Path]:
+    """Remove what a killed writer left in a directory of a run or a sweep; returns what was removed.
+
+    What another process is writing is left alone: of this machine, one that lives; of another machine, any.
+    """
+    runs = [directory]
+    if (directory / "sweep.json").exists():
+        runs += [place for place in directory.iterdir() if place.is_dir()]
+    places = [place for run in runs for place in (run, run / TRIALS, run / ATTEMPTS)]
+    left = [path for place in places for path in place.glob(".*.tmp") if not _being_written(path)]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left
+
+
+def _being_written(temporary: Path) -> bool:
+    host, _, number = temporary.name.removesuffix(".tmp").rpartition(".")
+    if not number.isdigit():
+        return False  # a name that older versions gave
+    if not host.endswith(f".{os.uname().nodename}"):
+        return True
+    return int(number) != os.getpid() and Path(f"/proc/{number}").exists()
+
+
+def new_run_directory(results: Path = RESULTS) -> Path:
+    """A fresh directory whose name sorts by time: ``results/20180312T101500-4242``."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
+    return results / f"{stamp}-{os.getpid()}"
+
+
+def latest_run(results: Path = RESULTS) -> Path:
+    """The newest run below ``results``. Raises RequestError when there is none."""
+    runs = sorted(plan.parent for plan in results.glob(f"*/{PLAN}"))
+    if not runs:
+        raise RequestError(f"no run in {results}/", remedy="make one with: bench run --target all, or name a directory")
+    return runs[-1]
+
+
+class Run:
+    """One run's directory."""
+
+    # Another number of blocks is the same plan, for longer or for less long: every record stays part of it.
+    growing = frozenset({"blocks"})
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def run_id(self) -> str:
+        return self.directory.resolve().name
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the directory against other processes. Raises RequestError when another one has it."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock = (self.directory / ".lock").open("w")
+        except OSError as error:
+            raise RequestError(
+                f"cannot write {self.directory}: {error.strerror}", remedy="give another --out"
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RequestError(
+                    f"another bench is writing {self.directory}", remedy="wait for it, or give another --out"
+                ) from error
+            yield
+
+    def begin(self, plan: Plan) -> None:
+        """Store the plan, or check that the one stored is the same: then the run goes on where it was."""
+        if stored := self.plan():
+            differences = plan_differences(stored, plan)
+            if set(differences) - self.growing:
+                raise RequestError(
+                    f"{self.directory} holds a run of another plan: {', '.join(differences)} differ",
+                    remedy="give another directory with --out, or the same options as before",
+                )
+            if not differences or stored.blocks > plan.blocks:
+                return
+        write_atomic(self.directory / PLAN, plan.model_dump_json(indent=2) + "\n")
+
+    def plan(self) -> Plan | None:
+        """As it was stored; None where the run was not begun. Raises RequestError for a file that is no plan."""
+        return stored_plan(self.directory) if (self.directory / PLAN).exists() else None
+
+    def save(self, record: TrialRecord) -> Path:
+        path = self.directory / TRIALS / f"{record.trial_id}.json"
+        write_atomic(path, record.model_dump_json(indent=1) + "\n")
+        return path
+
+    def records(self) -> Iterator[TrialRecord]:
+        """Every record there is, one per trial."""
+        yield from filter(None, map(read_record, self.record_files()))
+
+    def record_files(self) -> list[Path]:
+        return sorted((self.directory / TRIALS).glob("*.json"))
+
+    def finished(self) -> Iterator[str]:
+        """The trials that need not be run again: those with a record that is ok."""
+        yield from (record.trial_id for record in self.records() if record.outcome.status == "ok")
+
+
+def read_record(path: Path) -> TrialRecord | None:
+    """None for a file that is not one of ours: its trial is run, and the record takes the place.
+
+    Raises NewerRecordError for a record of a later suite, which must not be run over.
+    """
+    try:
+        return TrialRecord.model_validate_json(current(path.read_bytes()))
+    except NewerRecordError as error:
+        raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
+    except ValidationError:
+        return None
+
+
+def stored_plan(run: Path) -> Plan:
+    """The plan of a run: what the suite that wrote it did not know of a plan has its default.
+
+    Raises RequestError where it cannot be read.
+    """
+    try:
+        return Plan.model_validate_json((run / PLAN).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RequestError(
+            f"{run / PLAN} is not a plan of this suite, or of a newer one ({_problem(error)})",
+            remedy="give another directory",
+        ) from error
+
+
+def _problem(error: OSError | ValidationError) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+
+
+def plan_differences(old: Plan, new: Plan) -> list[str]:
+    """The keys in which two plans differ."""
+    one, other = old.model_dump(mode="json"), new.model_dump(mode="json")
+    return [key for key in sorted(one) if one[key] != other[key]]

@@ -1,0 +1,136 @@
+"""One rank of a small distributed job, as a program of its own: what the tests of distributed training start."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import torch
+
+from worker.distributed.cluster import Cluster
+from worker.distributed.group import Group, Report, joined
+from worker.distributed.serve import serve
+from worker.distributed.trainers import opened_trainer
+from worker.errors import JobError
+from worker.training.device import Device
+from worker.training.numerics import Numerics
+from worker.training.samples import Samples
+
+LEARNING_RATE = 0.01
+GLOBAL_BATCH = 12
+
+
+@dataclass(frozen=True)
+class Given:
+    """A batch that the test made."""
+
+    batch: tuple[torch.Tensor, torch.Tensor]
+
+    def next(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.batch
+
+    def prepared(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+    def close(self) -> None: ...
+
+
+def tiny_model(seed: int = 5) -> torch.nn.Module:
+    """Nothing in it makes a batch differ from its parts: no statistics of batches, no dropout."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 50)
+    )
+
+
+def global_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    return torch.randn(GLOBAL_BATCH, 3, 8, 8, generator=generator), torch.randint(
+        50, (GLOBAL_BATCH,), generator=generator
+    )
+
+
+def part_of(worker: int, workers: int) -> Given:
+    images, labels = (tensor.chunk(workers)[worker] for tensor in global_batch())
+    return Given((images, labels))
+
+
+def fault(order: dict[str, Any], step: int) -> None:
+    """What the test wants to go wrong with this rank at this step."""
+    if order.get("at_step") == step:
+        happen(order)
+
+
+def happen(order: dict[str, Any]) -> None:
+    Path(order["weights"]).with_suffix(".fault").write_text(str(time.monotonic()))
+    match order["fault"]:
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "slow":
+            time.sleep(order["fault_s"])
+        case "out-of-memory":
+            raise MemoryError("no more memory in the test")
+
+
+def large_model() -> torch.nn.Module:
+    """Of 15 MB in few chunks: whatever happens to a rank that trains it, happens in the middle of a transfer."""
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 20_000))
+
+
+def work(group: Group, order: dict[str, Any]) -> dict[str, Any]:
+    number = group.cluster.rank - group.cluster.servers
+    # Workers begin from different weights: it is the first one's that all of them must train.
+    model = large_model() if order.get("large") else tiny_model(5 + number)
+    batches = part_of(number, group.cluster.workers)
+    losses = []
+    chunk_bytes = 8 << 20 if order.get("large") else 1024
+    with opened_trainer(group, model, Device("cpu"), batches, Numerics(), chunk_bytes=chunk_bytes) as trainer:
+        samples = Samples.allocate(order["steps"], trainer.phases)
+        for step in range(order["steps"]):
+            fault(order, step)
+            trainer.step(samples, step)
+            losses.append(trainer.loss())
+    torch.save([parameter.detach().clone() for parameter in model.parameters()], order["weights"])
+    return {
+        "losses": losses,
+        "steps": samples.columns(),
+        "bytes_sent": trainer.bytes_sent,
+        "bytes_received": trainer.bytes_received,
+    }
+
+
+def take_part(order: dict[str, Any], report: Report) -> dict[str, Any]:
+    cluster = Cluster(**order["cluster"])
+    with joined(cluster, report=report) as group:
+        if "after_s" in order:
+            Timer(order["after_s"], happen, [order]).start()
+        if not cluster.is_server:
+            return {**work(group, order), "addresses": group.addresses}
+        served = serve(group, learning_rate=LEARNING_RATE, threads=1)
+        return {
+            "updates": served.updates,
+            "bytes_sent": served.bytes_sent,
+            "bytes_received": served.bytes_received,
+        }
+
+
+def main(order: dict[str, Any], pipe: Connection) -> None:
+    """The process: what it says in the end is what it did, or why it could not and when it saw that."""
+    torch.set_num_threads(1)
+    begin_s = time.monotonic()
+
+    def report(error: JobError | MemoryError) -> None:
+        kind = error.kind if isinstance(error, JobError) else "out-of-memory"
+        pipe.send({"kind": kind, "message": str(error), "began_s": begin_s, "failed_s": time.monotonic()})
+
+    try:
+        pipe.send(take_part(order, report))
+    except (JobError, MemoryError) as error:
+        report(error)
+    pipe.close()

@@ -1,0 +1,325 @@
+"""Distributed training by real processes on loopback: the same weights as one process, and an end whatever happens."""
+
+import math
+import socket
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker import distributed_rank
+from tests.worker.distributed_rank import LEARNING_RATE, global_batch, tiny_model
+
+STEPS = 4
+TIMEOUT_S = 6.0
+"""For ranks of which one is lost. Where none is to be, a busy machine must not make it seem so: then it is PATIENT."""
+PATIENT: dict[str, Any] = {"timeout_s": 60.0}
+BOUND_S = TIMEOUT_S + 20
+"""In which all ranks must have ended after one is lost. The rest over the timeout is for a machine that is busy."""
+GATHER_S = 10.0
+"""In which ranks must come that can."""
+Start = Callable[..., "Job"]
+
+
+class Job:
+    """Ranks as processes, which are forked from one that has imported torch already."""
+
+    def __init__(self, context: ForkServerContext, folder: Path, port: int) -> None:
+        self._context = context
+        self._folder = folder
+        self._port = port
+        self._ranks: dict[int, tuple[ForkServerProcess, Connection]] = {}
+
+    def start(
+        self, strategy: str, workers: int, servers: int, orders: dict[int, dict[str, Any]], **cluster: Any
+    ) -> None:
+        for rank in range(workers + servers):
+            own = orders.get(rank, {})
+            if own.get("fault") == "absent":
+                continue
+            shape = {"strategy": strategy, "rank": rank, "workers": workers, "servers": servers}
+            place = {"master": "127.0.0.1", "port": self._port, "interface": "lo"}
+            times = {"timeout_s": TIMEOUT_S, "join_timeout_s": 60.0}
+            order = {"steps": STEPS, "weights": str(self.weights_file(rank)), **own}
+            order["cluster"] = {**shape, **place, **times, **cluster, **own.get("cluster", {})}
+            ours, theirs = self._context.Pipe(duplex=False)
+            process = self._context.Process(target=distributed_rank.main, args=(order, theirs))
+            process.start()
+            theirs.close()
+            self._ranks[rank] = process, ours
+
+    def results(self, ranks: list[int] | None = None, within_s: float = 90.0) -> dict[int, dict[str, Any]]:
+        """What the ranks said at their end. Fails when one has not ended in time."""
+        end_s = time.monotonic() + within_s
+        said: dict[int, dict[str, Any]] = {}
+        for rank in ranks or list(self._ranks):
+            process, pipe = self._ranks[rank]
+            if pipe.poll(max(0.0, end_s - time.monotonic())):
+                try:
+                    said[rank] = pipe.recv()
+                except EOFError:
+                    said[rank] = {}
+            process.join(max(1.0, end_s - time.monotonic()))
+            assert process.exitcode is not None, f"rank {rank} has not ended"
+        return said
+
+    def exit_status(self, rank: int) -> int | None:
+        return self._ranks[rank][0].exitcode
+
+    def weights_file(self, rank: int) -> Path:
+        return self._folder / f"weights-{rank}.pt"
+
+    def fault_s(self, rank: int) -> float:
+        """When the rank's fault came; the processes of one machine have one clock."""
+        return float(self.weights_file(rank).with_suffix(".fault").read_text())
+
+    def weights(self, rank: int) -> list[torch.Tensor]:
+        loaded: list[torch.Tensor] = torch.load(self.weights_file(rank))
+        return loaded
+
+    def end(self) -> None:
+        for process, pipe in self._ranks.values():
+            process.kill()
+            process.join()
+            pipe.close()
+
+
+@pytest.fixture(scope="module")
+def context() -> ForkServerContext:
+    made = get_context("forkserver")
+    # DistributedDataParallel would import the second in every rank, which takes a second or more.
+    made.set_forkserver_preload([distributed_rank.__name__, "torch._dynamo"])
+    return made
+
+
+@pytest.fixture
+def start(context: ForkServerContext, tmp_path: Path) -> Iterator[Start]:
+    jobs: list[Job] = []
+
+    def make(
+        strategy: str,
+        workers: int = 2,
+        servers: int = 1,
+        orders: dict[int, dict[str, Any]] | None = None,
+        **cluster: Any,
+    ) -> Job:
+        folder = tmp_path / str(len(jobs))
+        folder.mkdir()
+        jobs.append(Job(context, folder, free_port()))
+        jobs[-1].start(strategy, workers, servers, orders or {}, **cluster)
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.end()
+
+
+def faults(kind: str, victim: int, servers: int) -> dict[int, dict[str, Any]]:
+    """Orders for it to come in the middle: at a worker's third step, or a second after a server's beginning."""
+    if victim >= servers:
+        # An asynchronous worker must not have ended before.
+        longer = {rank: {"steps": 100_000} for rank in range(servers, victim)}
+        return {**longer, victim: {"fault": kind, "at_step": 2}}
+    return {victim: {"fault": kind, "after_s": 1.0}, servers: {"fault": "slow", "at_step": 1, "fault_s": 3.0}}
+
+
+def free_port() -> int:
+    with socket.socket() as asker:
+        asker.bind(("127.0.0.1", 0))
+        port: int = asker.getsockname()[1]
+        return port
+
+
+def alone() -> tuple[list[torch.Tensor], list[float]]:
+    """The weights and losses of one process that trains on the whole batch."""
+    model, (images, labels) = tiny_model(), global_batch()
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    return [parameter.detach() for parameter in model.parameters()], losses
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "servers"),
+    [("parameter-server", 2, 1), ("parameter-server", 3, 2), ("all-reduce", 2, 0), ("all-reduce", 3, 0)],
+)
+def test_a_synchronous_strategy_ends_with_the_weights_of_one_process(
+    strategy: str, workers: int, servers: int, start: Start
+) -> None:
+    """To 1e-5 relative in float32. The model has no batch normalisation, whose statistics are of the local batches."""
+    job = start(strategy, workers, servers, **PATIENT)
+    said = job.results()
+    wanted, losses = alone()
+    for rank in range(servers, servers + workers):
+        for one, other in zip(job.weights(rank), wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+    first = tiny_model().parameters()
+    assert not any(torch.equal(one, other) for one, other in zip(wanted, first, strict=True))
+    mean = [
+        sum(said[rank]["losses"][step] for rank in range(servers, servers + workers)) / workers for step in range(STEPS)
+    ]
+    assert mean == pytest.approx(losses, rel=1e-5)
+
+
+def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(start: Start) -> None:
+    said = start("parameter-server", 2, 2, **PATIENT).results()
+    elements = sum(-(-parameter.numel() // 16) * 16 for parameter in tiny_model().parameters())
+    # Every step both ways; before the first, one worker sends its variables and the others receive them.
+    assert said[2]["bytes_sent"] == (STEPS + 1) * elements * 4
+    assert said[3]["bytes_sent"] == said[2]["bytes_received"] == STEPS * elements * 4
+    assert said[3]["bytes_received"] == (STEPS + 1) * elements * 4
+    servers, workers = [said[0], said[1]], [said[2], said[3]]
+    assert sum(each["bytes_received"] for each in servers) == sum(each["bytes_sent"] for each in workers)
+    assert sum(each["bytes_sent"] for each in servers) == sum(each["bytes_received"] for each in workers)
+    assert [each["updates"] for each in servers] == [STEPS, STEPS]
+    assert said[2]["addresses"] == dict.fromkeys(range(4), "127.0.0.1")
+    columns = said[2]["steps"]
+    assert columns["copy_s"] is None
+    for elapsed_s, compute_s, communicate_s in zip(
+        columns["elapsed_s"], columns["compute_s"], columns["communicate_s"], strict=True
+    ):
+        assert 0 < compute_s < elapsed_s
+        assert 0 < communicate_s < elapsed_s
+
+
+def test_all_reduce_shows_the_communication_that_nothing_hides(start: Start) -> None:
+    said = start("all-reduce", 2, 0, {1: {"fault": "slow", "at_step": 2, "fault_s": 3.0}}, **PATIENT).results()
+    waited_s = said[0]["steps"]["communicate_s"]
+    # The one that is late is waited for, in the reduction.
+    assert waited_s[2] > 0.3
+    assert all(seconds >= 0 for seconds in waited_s)
+    gradient_bytes = sum(parameter.nbytes for parameter in tiny_model().parameters())
+    assert said[0]["bytes_sent"] == said[1]["bytes_received"] == STEPS * gradient_bytes
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_asynchronous_workers_train_at_their_own_pace(servers: int, start: Start) -> None:
+    orders = {servers: {"steps": 30}, servers + 1: {"steps": 12, "fault": "slow", "at_step": 3, "fault_s": 0.5}}
+    said = start("parameter-server-async", 2, servers, orders, **PATIENT).results()
+    assert [said[server]["updates"] for server in range(servers)] == [42] * servers
+    for worker in (servers, servers + 1):
+        losses = said[worker]["losses"]
+        assert all(map(math.isfinite, losses))
+        assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "servers", "victim"),
+    [
+        ("parameter-server", 2, 1, 1),
+        ("parameter-server", 2, 2, 0),
+        ("parameter-server-async", 2, 1, 2),
+        ("all-reduce", 3, 0, 1),
+    ],
+)
+def test_a_killed_rank_ends_all_others_and_is_named(
+    strategy: str, workers: int, servers: int, victim: int, start: Start
+) -> None:
+    job = start(strategy, workers, servers, faults("killed", victim, servers))
+    job.results([victim])
+    ended_s = time.monotonic()
+    others = [rank for rank in range(workers + servers) if rank != victim]
+    said = job.results(others, within_s=BOUND_S)
+    assert job.exit_status(victim) == -9
+    assert time.monotonic() - ended_s < BOUND_S
+    assert {said[rank]["kind"] for rank in others} == {"network"}
+    messages = [said[rank]["message"] for rank in others]
+    assert any(f"(rank {victim})" in message for message in messages)
+    # Rank 0 keeps the meeting place and ends as soon as it knows: a rank that looks only then misses rank 0.
+    assert all(f"(rank {victim})" in message or "keeps the meeting place" in message for message in messages)
+
+
+def test_a_rank_that_hangs_ends_all_others_within_the_timeout(start: Start) -> None:
+    """Jobs that wait side by side."""
+    cases = [("parameter-server", 1, 1), ("parameter-server", 1, 0), ("all-reduce", 0, 1)]
+    jobs = [start(strategy, 2, servers, faults("stopped", victim, servers)) for strategy, servers, victim in cases]
+    for (_, servers, victim), job in zip(cases, jobs, strict=True):
+        others = [rank for rank in range(2 + servers) if rank != victim]
+        said = job.results(others)
+        assert {said[rank]["kind"] for rank in others} == {"network"}
+        for rank in others:
+            # Rank 0 keeps the meeting place: of another one it is known only that it does not count there.
+            assert ("is gone" if victim == 0 else "hears no more of") in said[rank]["message"]
+            assert f"(rank {victim})" in said[rank]["message"]
+            assert said[rank]["failed_s"] - job.fault_s(victim) < BOUND_S
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", "parameter-server-async", "all-reduce"])
+@pytest.mark.parametrize("kind", ["killed", "stopped"])
+def test_a_rank_that_is_lost_while_chunks_are_under_way_ends_all_others(strategy: str, kind: str, start: Start) -> None:
+    """gloo leaves who waits for such a chunk waiting, so that some ranks end without their main thread."""
+    servers = 0 if strategy == "all-reduce" else 1
+    orders: dict[int, dict[str, Any]] = {rank: {"large": True, "steps": 100_000} for rank in range(3)}
+    orders[1] |= {"fault": kind, "after_s": 1.5}
+    job = start(strategy, 3 - servers, servers, orders)
+    said = job.results([0, 2])
+    assert "(rank 1)" in said[0]["message"]
+    # Rank 0 keeps the meeting place and ends as soon as it knows: a rank that looks only then misses rank 0.
+    assert "(rank 1)" in said[2]["message"] or "keeps the meeting place" in said[2]["message"]
+    for rank in (0, 2):
+        assert said[rank]["kind"] == "network"
+        assert said[rank]["failed_s"] - job.fault_s(1) < BOUND_S + 2
+
+
+def test_a_step_may_take_longer_than_the_timeout(start: Start) -> None:
+    orders = {2: {"fault": "slow", "at_step": 1, "fault_s": 1.5 * TIMEOUT_S}}
+    said = start("parameter-server", 2, 1, orders).results()
+    assert said[0]["updates"] == STEPS
+    assert said[1]["steps"]["communicate_s"][1] > TIMEOUT_S
+
+
+def test_the_others_learn_why_a_rank_failed(start: Start) -> None:
+    said = start("parameter-server", 2, 1, {2: {"fault": "out-of-memory", "at_step": 1}}, **PATIENT).results()
+    assert said[2]["kind"] == "out-of-memory"
+    for rank in (0, 1):
+        assert said[rank]["kind"] == "network"
+        assert "worker 1 (rank 2) failed: MemoryError: no more memory in the test" in said[rank]["message"]
+
+
+def test_workers_that_disagree_on_the_number_of_steps_are_told(start: Start) -> None:
+    said = start("parameter-server", 2, 1, {2: {"steps": 2}}, **PATIENT).results()
+    assert said[0]["kind"] == "request"
+    assert "worker 1 (rank 2) made fewer steps" in said[0]["message"]
+    assert "made fewer steps" in said[1]["message"]
+
+
+def test_a_rank_that_never_comes_is_named_by_all_others(start: Start) -> None:
+    """Jobs that wait side by side."""
+    alone = {"join_timeout_s": GATHER_S}
+    jobs = [start("parameter-server", 2, 2, {absent: {"fault": "absent"}}, **alone) for absent in range(3)]
+    for absent, job in enumerate(jobs):
+        said = job.results()
+        assert len(said) == 3
+        for each in said.values():
+            assert each["kind"] == "network"
+            assert f"(rank {absent})" in each["message"]
+            assert "did not come" in each["message"] or "cannot reach" in each["message"]
+            assert each["failed_s"] - each["began_s"] < GATHER_S + BOUND_S
+
+
+def test_a_wrong_interface_is_named_and_the_others_do_not_wait_for_ever(start: Start) -> None:
+    orders = {1: {"cluster": {"interface": "nothere0"}}}
+    said = start("parameter-server", 1, 1, orders, join_timeout_s=3.0).results()
+    assert said[1]["kind"] == "network"
+    assert "'nothere0'" in said[1]["message"]
+    assert "worker 0 (rank 1) did not come" in said[0]["message"]
+
+
+def test_a_port_that_is_taken_is_named(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))  # noqa: S104 - it has to be in the way of a server of all addresses
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = start("all-reduce", 1, 0, port=port).results()
+    assert said[0]["kind"] == "network"
+    assert f"port {port}" in said[0]["message"]

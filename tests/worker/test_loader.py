@@ -1,0 +1,339 @@
+"""The input pipeline: the same images whoever reads them, damage that is counted, and processes that end."""
+
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.scenarios.pictures import damage, encoded, folder, picture
+from worker.data.batches import watching_loaders
+from worker.data.filler import Order
+from worker.data.images import open_images
+from worker.data.loader import Loader, check_size, workers_of
+from worker.data.normalise import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser
+from worker.data.tally import DataUse, together
+from worker.errors import JobError
+from worker.spec import Data, Spec, parse_spec
+from worker.training.build import opened_batches
+from worker.training.models import import_torchvision
+from worker.training.numerics import Numerics
+
+REFERENCE = Numerics()
+
+
+@pytest.fixture
+def parsed(spec: dict[str, Any]) -> Spec:
+    return parse_spec(json.dumps({**spec, "batch": 4, "image_px": 16}))
+
+
+def data(directory: Path, workers: int = 0, kind: str = "imagefolder") -> Data:
+    return Data(kind, str(directory), workers, "auto")
+
+
+def opened(spec: Spec, given: Data, part: int = 0, numerics: Numerics = REFERENCE) -> "closing[Loader]":
+    return closing(Loader(spec, given, open_images(given), part, numerics))
+
+
+def taken(spec: Spec, given: Data, batches: int, part: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    with opened(spec, given, part) as loader:
+        return [(images.clone(), labels.clone()) for images, labels in (loader.next() for _ in range(batches))]
+
+
+def refusal(given: Data) -> str:
+    with pytest.raises(JobError) as raised:
+        open_images(given)
+    assert raised.value.kind == "data"
+    return str(raised.value)
+
+
+def test_an_epoch_has_every_image_once_and_each_is_shuffled_anew() -> None:
+    order, other = Order(50, 1), Order(50, 2)
+    first, second = ([order.index(place + 50 * epoch) for place in range(50)] for epoch in range(2))
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second
+    assert first != sorted(first)
+    assert first != [other.index(place) for place in range(50)]
+    assert first == [order.index(place) for place in range(50)], "going back is the same order"
+
+
+def test_the_images_are_the_same_for_any_number_of_processes(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 10)
+    alone = taken(parsed, data(tmp_path, 0), 6)
+    for workers in (1, 2):
+        for (images, labels), (others, other_labels) in zip(
+            alone, taken(parsed, data(tmp_path, workers), 6), strict=True
+        ):
+            assert torch.equal(images, others)
+            assert torch.equal(labels, other_labels)
+    assert not torch.equal(alone[0][0], alone[1][0])
+
+
+def test_the_seed_decides_what_is_read(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 10)
+    one, other = (taken(replace(parsed, seed=seed), data(tmp_path), 1)[0][0] for seed in (1, 2))
+    assert not torch.equal(one, other)
+
+
+def test_two_devices_share_an_epoch_between_them(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 16, classes=16)
+    spec = replace(parsed, devices=2, parallel="ddp")
+    labels = [taken(spec, data(tmp_path), 2, part)[step][1] for step in range(2) for part in range(2)]
+    assert sorted(int(label) for batch in labels for label in batch) == list(range(16))
+    one = taken(replace(parsed, batch=8), data(tmp_path), 2)
+    assert torch.equal(torch.cat(labels), torch.cat([batch for _, batch in one])), "as one device with both batches"
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("threads", [0, 1, 2, 9])
+def test_pixels_are_normalised_as_torchvision_does(threads: int, channels_last: bool) -> None:
+    transforms, numerics = import_torchvision().transforms, Numerics(channels_last=channels_last)
+    images = torch.randint(0, 256, (3, 20, 20, 3), dtype=torch.uint8)
+    if threads:
+        with closing(CpuNormaliser(3, 20, numerics, threads)) as normalise:
+            found = normalise(images)
+    else:
+        found = CudaNormaliser(numerics, "cpu")(images)  # its arithmetic is the same on every device
+    wanted = transforms.Compose([transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)])
+    torch.testing.assert_close(found, torch.stack([wanted(image.numpy()) for image in images]))
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert found.is_contiguous(memory_format=layout)
+
+
+def test_a_batch_stays_until_the_next_one_is_taken(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 10)
+    with opened(parsed, data(tmp_path, 2)) as loader:
+        for _ in range(12):
+            images, labels = loader.next()
+            before = images.clone(), labels.clone()
+            loader._tally.use("", 0, 0, str)
+            assert torch.equal(images, before[0])
+            assert torch.equal(labels, before[1])
+
+
+def test_what_was_read_is_counted_with_its_bytes(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 4)
+    size_bytes = sum(path.stat().st_size for path in tmp_path.rglob("*.jpg"))
+    with opened(parsed, data(tmp_path)) as loader:
+        loader.next()
+        loader.next()
+        use = loader.close()
+    assert use == DataUse("simplejpeg", 0, 8, 2 * size_bytes, 0, [])
+
+
+def test_what_the_processes_read_ahead_is_counted_too(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 8)
+    with opened(parsed, data(tmp_path, 2)) as loader:
+        loader.next()
+        use = loader.close()
+        assert loader.close() == use, "closing again is harmless"
+    assert use.loader_workers == 2
+    assert 4 <= use.images_read <= 4 * (1 + 2 * 2 + 1)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_damaged_image_is_replaced_by_the_next_counted_and_named(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 8, classes=8)
+    name = damage(tmp_path, 3)
+    with opened(replace(parsed, batch=8), data(tmp_path)) as loader:
+        labels = sorted(loader.next()[1].tolist())
+        use = loader.close()
+    assert labels == [0, 1, 2, 4, 4, 5, 6, 7]
+    assert (use.images_read, use.damaged, use.damaged_files) == (9, 1, [name])
+
+
+def test_after_the_last_image_comes_the_first(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 4, classes=4)
+    damage(tmp_path, 3)
+    assert sorted(taken(parsed, data(tmp_path), 1)[0][1].tolist()) == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_set_without_one_good_image_fails_and_names_files(workers: int, parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 6)
+    names = [damage(tmp_path, number) for number in range(6)]
+    with opened(parsed, data(tmp_path, workers)) as loader, pytest.raises(JobError) as raised:
+        loader.next()
+    assert raised.value.kind == "data"
+    assert sum(name in str(raised.value) for name in names) == 5
+    assert multiprocessing.active_children() == []
+
+
+def use(images: int, damaged: int, *files: str) -> DataUse:
+    return DataUse("simplejpeg", 1, images, 1000, damaged, list(files))
+
+
+@pytest.mark.parametrize(("images", "damaged"), [(10, 3), (1000, 10), (0, 0)])
+def test_a_little_damage_is_borne(images: int, damaged: int) -> None:
+    assert together([use(images, damaged)]).damaged == damaged
+
+
+@pytest.mark.parametrize(("images", "damaged"), [(10, 4), (1000, 11)])
+def test_more_than_a_hundredth_fails_the_job_by_name(images: int, damaged: int) -> None:
+    with pytest.raises(JobError, match=rf"{damaged} of {images} .* such as a/1.jpg, a/2.jpg; 1%") as raised:
+        together([use(images, damaged, "a/1.jpg", "a/2.jpg")])
+    assert raised.value.kind == "data"
+
+
+def test_several_loaders_are_told_of_as_one() -> None:
+    whole = together([use(500, 1, "a", "b"), use(500, 2, "b", "c", "d", "e", "f", "g")])
+    assert whole == DataUse("simplejpeg", 2, 1000, 2000, 3, ["a", "b", "c", "d", "e"])
+
+
+@pytest.mark.parametrize(
+    ("workers", "parts", "wanted"), [(4, 1, [4]), (5, 2, [3, 2]), (1, 2, [1, 1]), (0, 2, [0, 0]), (8, 3, [3, 3, 2])]
+)
+def test_processes_are_shared_among_the_devices(workers: int, parts: int, wanted: list[int]) -> None:
+    given = Data("imagefolder", "/mnt/data", workers, "auto")
+    assert [workers_of(given, parts, part) for part in range(parts)] == wanted
+
+
+def test_a_process_that_is_killed_fails_the_job_and_does_not_hang(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 8)
+
+    def until_noticed(loader: Loader) -> None:
+        while True:
+            loader.next()
+
+    with opened(parsed, data(tmp_path, 1)) as loader:
+        loader.next()
+        (child,) = multiprocessing.active_children()
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(JobError, match="DataLoader worker") as raised, watching_loaders():
+            until_noticed(loader)
+    assert raised.value.kind == "data"
+
+
+def test_other_errors_are_not_taken_for_a_dead_process() -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), watching_loaders():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_a_job_that_fails_leaves_no_process(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 8)
+    spec = replace(parsed, data=data(tmp_path, 2))
+    with pytest.raises(ZeroDivisionError), opened_batches(spec) as batches:
+        1 // len(batches[0].next()[1][:0])
+    assert multiprocessing.active_children() == []
+
+
+def test_a_set_smaller_than_one_step_is_refused_with_the_numbers(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 7)
+    spec = replace(parsed, devices=2, parallel="parameter-cpu", data=data(tmp_path))
+    with pytest.raises(JobError, match="7 images, and one step takes 8") as raised, opened_batches(spec):
+        pass
+    assert raised.value.kind == "data"
+    check_size(open_images(data(tmp_path)), replace(spec, batch=3))
+
+
+def test_an_empty_directory_has_no_classes(tmp_path: Path) -> None:
+    assert "no class folders" in refusal(data(tmp_path))
+
+
+def test_classes_without_images_are_no_data_set(tmp_path: Path) -> None:
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats" / "readme.txt").write_text("none yet")
+    assert "hold no images" in refusal(data(tmp_path))
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "nowhere" in refusal(data(tmp_path / "nowhere"))
+
+
+def test_more_classes_than_the_models_have_are_refused(tmp_path: Path) -> None:
+    for number in range(1001):
+        (tmp_path / f"{number:04d}").mkdir()
+    assert "1001 class folders" in refusal(data(tmp_path))
+
+
+def test_what_a_file_system_or_an_editor_adds_is_neither_class_nor_image(tmp_path: Path) -> None:
+    folder(tmp_path, 6, classes=3)
+    before = open_images(data(tmp_path))
+    for name in (".cache", "lost+found"):
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "class-00" / "0000.jpg", tmp_path / name)
+    shutil.copy(tmp_path / "class-00" / "0000.jpg", tmp_path / "class-00" / "._0000.jpg")
+    after = open_images(data(tmp_path))
+    assert [(after.name(index), after.label(index)) for index in range(len(after))] == [
+        (before.name(index), before.label(index)) for index in range(6)
+    ]
+
+
+def test_imagenet_is_read_from_its_training_folder(tmp_path: Path) -> None:
+    folder(tmp_path / "train", 4)
+    folder(tmp_path / "val", 2)
+    whole = open_images(data(tmp_path, kind="imagenet"))
+    assert len(whole) == len(open_images(data(tmp_path / "train", kind="imagenet"))) == 4
+    assert whole.name(0) == "class-00/0000.jpg"
+
+
+def test_images_of_other_kinds_are_found_by_their_suffix(parsed: Spec, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number, kind in enumerate(["PNG", "WEBP", "JPEG", "BMP"]):
+        (tmp_path / "a" / f"{number}.{kind}").write_bytes(encoded(picture(30, 20), kind))
+    with opened(parsed, data(tmp_path)) as loader:
+        assert loader.next()[0].isfinite().all()
+        assert loader.close().damaged == 0
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    pixels = np.arange(10 * 28 * 28, dtype=np.uint8)
+    for part in ("train", "t10k"):
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(
+            bytes([0, 0, 8, 3, *b"\0\0\0\n\0\0\0\x1c\0\0\0\x1c"]) + pixels.tobytes()
+        )
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 10, *range(10)]))
+    return tmp_path
+
+
+def test_mnist_becomes_images_of_three_channels_at_the_wanted_size(mnist: Path, parsed: Spec) -> None:
+    with opened(parsed, data(mnist, kind="mnist")) as loader:
+        images, labels = loader.next()
+        assert images.shape == (4, 3, 16, 16)
+        grey = images * torch.tensor(DEVIATION).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)
+        torch.testing.assert_close(grey[:, 0], grey[:, 2])
+        assert set(labels.tolist()) < set(range(10))
+        assert loader.close() == DataUse("none", 0, 4, 10 * 28 * 28, 0, [])
+
+
+@pytest.mark.parametrize("kind", ["mnist", "cifar10"])
+def test_a_set_that_is_not_there_is_not_fetched(kind: str, tmp_path: Path) -> None:
+    assert f"no readable data set of kind {kind}" in refusal(data(tmp_path, kind=kind))
+
+
+def test_cifar_has_its_training_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+    import pickle
+
+    kind = import_torchvision().datasets.CIFAR10
+    (tmp_path / kind.base_folder).mkdir()
+
+    def written(name: str, content: object) -> str:
+        path = tmp_path / kind.base_folder / name
+        path.write_bytes(pickle.dumps(content))
+        return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+
+    batch = {"data": np.arange(5 * 3072, dtype=np.uint8).reshape(5, 3072), "labels": [4, 3, 2, 1, 0]}
+    monkeypatch.setattr(kind, "train_list", [["data_batch_1", written("data_batch_1", batch)]])
+    monkeypatch.setattr(kind, "test_list", [])
+    meta = written("batches.meta", {"label_names": list("abcde")})
+    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": meta})
+    images = open_images(data(tmp_path, kind="cifar10"))
+    assert (len(images), images.label(0), images.encoded, images.loaded_bytes) == (5, 4, False, 5 * 3072)
+    pixels = images.read(1)
+    assert isinstance(pixels, np.ndarray)
+    assert pixels.shape == (32, 32, 3)
+    assert math.prod(pixels.shape) == 3072

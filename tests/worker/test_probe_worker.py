@@ -1,0 +1,246 @@
+"""The probing worker as a program, at its least size, with this machine's own fio, iperf3 and perf."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.records.record import Environment, Metric, Usage
+from worker.probes import tools
+from worker.probes.disk import DEFAULT_JOBS
+from worker.probes.iperf3 import Link, session
+from worker.probes.network import free_port, round_trips_us
+from worker.probes.reading import ProbeError
+from worker.probes.request import parse_request
+from worker.spec import SpecError
+
+REPOSITORY = Path(__file__).parents[2]
+LOOPBACK = "127.0.0.1"
+QUICK_JOBS = (
+    "[seq]\nrw=read\nbs=256k\nsize=4m\nruntime=1\ntime_based\n[rnd]\nstonewall\nrw=randwrite\nsize=4m\nio_size=1m"
+)
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    missing = [program for program in programs if not shutil.which(program)]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def asked(**change: object) -> dict[str, Any]:
+    return {"probe": "cpu", "threads": 1, "directory": None, "size": "smoke", "job": None, "device": "cpu", **change}
+
+
+def worker(given: dict[str, Any] | str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
+    """Exit status, events, standard error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "worker", "--probe"],
+        input=given if isinstance(given, str) else json.dumps(given),
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, **variables},
+        check=False,
+    )
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def metrics_of(given: dict[str, Any]) -> dict[str, Metric]:
+    status, events, said = worker(given)
+    assert status == 0, (events[-1], said)
+    assert [event["event"] for event in events] == ["started", "environment", "metrics", "done"]
+    assert [event["t"] for event in events] == sorted(event["t"] for event in events)
+    Environment.model_validate(events[1]["environment"])
+    Usage.model_validate(events[3]["usage"])
+    return {name: Metric.model_validate(metric) for name, metric in events[2]["metrics"].items()}
+
+
+def units(metrics: dict[str, Metric]) -> dict[str, tuple[str, str]]:
+    return {name: (metric.unit, metric.better) for name, metric in metrics.items()}
+
+
+def test_the_cpu_probe_multiplies_on_one_thread_and_on_all() -> None:
+    metrics = metrics_of(asked(probe="cpu", threads=2))
+    names = ("matrix-product-one-thread", "matrix-product-all-threads")
+    assert units(metrics) == dict.fromkeys(names, ("GFLOP/s", "more"))
+
+
+def test_where_all_threads_are_one_nothing_is_measured_twice() -> None:
+    assert list(metrics_of(asked(probe="cpu", threads=1))) == ["matrix-product-one-thread"]
+
+
+def test_the_memory_probe_gives_median_and_best() -> None:
+    metrics = metrics_of(asked(probe="memory", threads=2))
+    assert len(metrics) == 4
+    assert set(units(metrics).values()) == {("GB/s", "more")}
+    for name in ("triad-one-thread", "triad-all-threads"):
+        assert metrics[f"{name}-best"].value == max(metrics[name].samples or [])
+
+
+def test_torch_says_what_it_is_where_it_measures_and_is_not_imported_elsewhere() -> None:
+    _, events, _ = worker(asked(probe="cpu", threads=1))
+    assert events[1]["environment"]["torch_cpu_capability"]
+    _, events, _ = worker(asked(probe="syscall", threads=3))
+    assert "torch" not in events[1]["environment"]
+    assert events[1]["environment"]["threads"] == 3
+
+
+@needs("iperf3")
+def test_the_network_probe_measures_both_directions_and_the_round_trip() -> None:
+    assert units(metrics_of(asked(probe="network"))) == {
+        "tcp-throughput": ("Gbit/s", "more"),
+        "tcp-throughput-reverse": ("Gbit/s", "more"),
+        "tcp-round-trip-median": ("us", "less"),
+        "tcp-round-trip-p99": ("us", "less"),
+    }
+
+
+@needs("perf")
+def test_the_system_call_probe_has_one_cost_each() -> None:
+    assert units(metrics_of(asked(probe="syscall"))) == {
+        "getppid": ("ns", "less"),
+        "pipe-ping-pong": ("us", "less"),
+        "fork-exec": ("us", "less"),
+        "page-fault": ("ns", "less"),
+        "mmap-munmap": ("ns", "less"),
+    }
+
+
+def test_without_perf_its_metrics_are_refused_and_the_others_are_there(tmp_path: Path) -> None:
+    true = shutil.which("true")
+    assert true
+    (tmp_path / "true").symlink_to(true)
+    status, events, _ = worker(asked(probe="syscall"), PATH=str(tmp_path))
+    assert status == 0
+    assert set(events[2]["metrics"]) == {"fork-exec", "page-fault", "mmap-munmap"}
+    refused = events[2]["details"]["refused"]
+    assert set(refused) == {"getppid", "pipe-ping-pong"}
+    assert "perf is not installed here; the image holds it" in refused["getppid"]
+
+
+@needs("fio")
+def test_the_disk_probe_runs_a_job_file_and_leaves_nothing(tmp_path: Path) -> None:
+    metrics = metrics_of(asked(probe="disk", directory=str(tmp_path), job=QUICK_JOBS))
+    assert units(metrics) == {
+        "seq-throughput": ("MiB/s", "more"),
+        "rnd-iops": ("1/s", "more"),
+        "rnd-latency-p50": ("us", "less"),
+        "rnd-latency-p99": ("us", "less"),
+    }
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs("fio")
+def test_fio_understands_the_probes_own_jobs() -> None:
+    argv = ["fio", "--parse-only", "--directory=/tmp", str(DEFAULT_JOBS)]
+    variables = {**os.environ, "SIZE": "128m", "RUNTIME": "2"}
+    assert subprocess.run(argv, env=variables, check=False, capture_output=True).returncode == 0
+
+
+@needs("fio")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"directory": None}, "no data directory"),
+        ({"directory": "/proc/self"}, "cannot write in the data directory /proc/self"),
+        ({"directory": "/nonexistent"}, "No such file or directory"),
+        ({"job": "[a]\nsize=1m\nexec_prerun=touch /tmp/escaped"}, "line 3: 'exec_prerun' may not be used"),
+        ({"job": "[a]\nsize=900t"}, "has room for"),
+        ({"job": "[a]\nsize=1m\nrw=read\nbs=none"}, "bs=none"),
+    ],
+)
+def test_what_cannot_be_measured_says_why_and_what_to_do(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    status, events, said = worker(asked(probe="disk", **{"directory": str(tmp_path), **change}))
+    assert status == 1
+    assert events[-1]["event"] == "error"
+    assert events[-1]["kind"] == "probe"
+    assert says in events[-1]["message"]
+    assert events[-1]["remedy"]
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("probe", "tool"), [("disk", "fio"), ("network", "iperf3")])
+@pytest.mark.parametrize(
+    ("script", "says"), [(None, "is not installed"), ("echo fio-2.99", "or newer"), ("true", "'nothing'")]
+)
+def test_a_tool_that_is_missing_or_too_old_is_named(
+    probe: str, tool: str, script: str | None, says: str, tmp_path: Path
+) -> None:
+    if script:
+        (tmp_path / tool).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / tool).chmod(0o755)
+    status, events, _ = worker(asked(probe=probe, directory=str(tmp_path)), PATH=str(tmp_path))
+    assert (status, events[-1]["kind"]) == (1, "probe")
+    assert tool in events[-1]["message"]
+    assert says in events[-1]["message"]
+    assert "bench image build" in events[-1]["remedy"]
+
+
+def test_a_gpu_that_is_not_there_is_no_probe_of_the_cpu() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    _, events, _ = worker(asked(probe="memory", device="cuda"))
+    assert events[-1]["kind"] == "device"
+
+
+@needs("iperf3")
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server((LOOPBACK, 0)) as other:
+        link = Link(LOOPBACK, LOOPBACK, other.getsockname()[1])
+        with pytest.raises(ProbeError, match="Address already in use") as raised:
+            session(tools.find("iperf3"), link, 1, reverse=False)
+    assert "another port" in raised.value.remedy
+
+
+def test_an_address_that_nobody_has_is_named() -> None:
+    with pytest.raises(ProbeError, match="does not answer here"):
+        free_port("192.0.2.1", "192.0.2.1")
+
+
+def test_every_round_trip_takes_its_time() -> None:
+    trips = round_trips_us(LOOPBACK, LOOPBACK, 30)
+    assert len(trips) == 30
+    assert min(trips) > 0
+
+
+def test_a_server_is_gone_when_its_block_ends() -> None:
+    program = "import os,time; print(os.getpid(), flush=True); time.sleep(60)"
+    with tools.serving([sys.executable, "-c", program], r"\d+") as pid:
+        assert Path(f"/proc/{pid}").exists()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_tool_that_hangs_is_given_up() -> None:
+    with pytest.raises(ProbeError, match="has not ended"):
+        tools.run(["sleep", "60"], timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("", "not JSON"),
+        ("[]", "an object with the keys"),
+        (json.dumps(asked(colour="red")), "an object with the keys"),
+        (json.dumps(asked(probe="startup")), "it can be disk, memory, network, cpu, syscall"),
+        (json.dumps(asked(size="huge")), "size is 'huge'"),
+        (json.dumps(asked(threads=0)), "threads is 0"),
+        (json.dumps(asked(threads=True)), "threads is True"),
+        (json.dumps(asked(job=["x"])), "job is"),
+    ],
+)
+def test_a_wrong_request_names_the_key_and_what_would_do(given: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says.replace("[", r"\[")):
+        parse_request(given)
+
+
+def test_a_wrong_request_is_refused_by_the_program() -> None:
+    status, events, _ = worker("")
+    assert status == 2
+    assert [event["event"] for event in events] == ["started", "error"]
+    assert events[-1]["kind"] == "request"

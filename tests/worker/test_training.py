@@ -1,0 +1,225 @@
+"""What trains: the same arithmetic on one device and on several, and times that are a step's own."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from worker.data.batches import Batch, SyntheticBatches
+from worker.errors import JobError
+from worker.main import kind_of
+from worker.protocol import Events
+from worker.spec import Spec, parse_spec
+from worker.training.build import build_trainer, opened_batches
+from worker.training.ddp import threads_of_rank
+from worker.training.device import Device
+from worker.training.job import measure
+from worker.training.models import build_model
+from worker.training.numerics import Numerics, numerics_of
+from worker.training.parameter_cpu import ParameterCpu
+from worker.training.samples import Samples
+from worker.training.trainer import Single, Trainer
+
+CPU = Device("cpu")
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Given:
+    """Batches that the test made."""
+
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self._batch = images, labels
+
+    def next(self) -> Batch:
+        return self._batch
+
+    def prepared(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+    def close(self) -> None: ...
+
+
+class FakeTrainer:
+    """Counts its steps; its loss is what the test wants."""
+
+    phases: tuple[str, ...] = ("communicate",)
+
+    def __init__(self, loss: float) -> None:
+        self._loss = loss
+        self.steps: list[int] = []
+
+    def step(self, samples: Samples, index: int) -> None:
+        self.steps.append(index)
+        samples.put(index, 4.0, 1.0, communicate_s=0.5)
+
+    def synchronize(self) -> None: ...
+
+    def loss(self) -> float:
+        return self._loss
+
+
+@pytest.fixture
+def parsed(spec: dict[str, Any]) -> Spec:
+    return parse_spec(json.dumps(spec))
+
+
+def tiny_model() -> torch.nn.Module:
+    """Nothing in it makes a batch differ from its two halves: no batch statistics, no dropout."""
+    torch.manual_seed(5)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 1000)
+    )
+
+
+def train(trainer: Trainer, steps: int = 5) -> None:
+    samples = Samples.allocate(steps, trainer.phases)
+    for index in range(steps):
+        trainer.step(samples, index)
+
+
+def run_measure(spec: Spec, trainer: Trainer) -> list[dict[str, Any]]:
+    read_fd, write_fd = os.pipe()
+    try:
+        measure(spec, trainer, Events(write_fd))
+    finally:
+        os.close(write_fd)
+        with os.fdopen(read_fd) as lines:
+            events = [json.loads(line) for line in lines]
+    return events
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_replicas_with_the_variables_on_the_cpu_train_as_one_process_does(replicas: int) -> None:
+    images, labels = torch.randn(8, 3, 8, 8), torch.randint(1000, (8,))
+    alone, together = tiny_model(), tiny_model()
+    train(Single(alone, CPU, Given(images, labels), Numerics()))
+    parts = zip(images.chunk(replicas), labels.chunk(replicas), strict=True)
+    batches = [Given(*part) for part in parts]
+    train(ParameterCpu(together, [CPU] * replicas, batches, Numerics()))
+    before = tiny_model().parameters()
+    for one, other, start in zip(alone.parameters(), together.parameters(), before, strict=True):
+        torch.testing.assert_close(one, other)
+        assert not torch.equal(one, start)
+
+
+def test_the_seed_decides_the_weights_and_the_data(parsed: Spec) -> None:
+    one, same, other = (build_model("alexnet", seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+    first, again = (SyntheticBatches(parsed, 0, Numerics()).next()[0] for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, SyntheticBatches(parsed, 1, Numerics()).next()[0])
+    assert not torch.equal(first, SyntheticBatches(replace(parsed, seed=4), 0, Numerics()).next()[0])
+
+
+def test_the_reference_recipe_is_torch_as_it_comes() -> None:
+    assert numerics_of("reference", "cpu") == numerics_of("reference", "cuda") == Numerics()
+
+
+def test_the_tuned_recipe_compiles_and_pins_on_cuda_only() -> None:
+    cpu, cuda = numerics_of("tuned", "cpu"), numerics_of("tuned", "cuda")
+    assert (cpu.bfloat16, cpu.channels_last, cpu.compiled, cpu.pinned, cpu.tf32) == (True, True, False, False, False)
+    assert (cuda.bfloat16, cuda.channels_last, cuda.compiled, cuda.pinned, cuda.tf32) == (True,) * 5
+
+
+def test_tuned_data_and_weights_are_channels_last(parsed: Spec) -> None:
+    numerics = numerics_of("tuned", "cpu")
+    assert SyntheticBatches(parsed, 0, numerics).next()[0].is_contiguous(memory_format=torch.channels_last)
+    weight = next(numerics.place(tiny_model(), CPU).parameters())
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    with numerics.autocast(CPU):
+        assert torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2)).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("recipe", ["reference", "tuned"])
+@pytest.mark.parametrize(("parallel", "devices"), [("none", 1), ("parameter-cpu", 2)])
+def test_every_way_of_training_changes_the_loss(recipe: str, parallel: str, devices: int, parsed: Spec) -> None:
+    spec = replace(parsed, recipe=recipe, parallel=parallel, devices=devices)
+    with opened_batches(spec) as batches:
+        trainer = build_trainer(spec, [CPU] * devices, batches)
+        train(trainer, 1)
+        first = trainer.loss()
+        train(trainer, 1)
+    assert math.isfinite(first)
+    assert trainer.loss() != first
+
+
+def test_warm_up_steps_are_not_among_the_samples(parsed: Spec) -> None:
+    trainer = FakeTrainer(loss=1.0)
+    events = run_measure(replace(parsed, warmup_steps=2, steps=3), trainer)
+    assert trainer.steps == [0, 0, 0, 1, 2]
+    assert [event["event"] for event in events] == ["warmup", "warmup", "measuring", "measured", "steps"]
+    assert events[-1]["steps"] == {
+        "elapsed_s": [4.0] * 3,
+        "data_s": [1.0] * 3,
+        "copy_s": None,
+        "compute_s": [2.5] * 3,
+        "communicate_s": [0.5] * 3,
+    }
+    assert events[-1]["usage"]["minor_faults"] >= 0
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_fails_the_job(loss: float, parsed: Spec) -> None:
+    with pytest.raises(JobError, match="after the measured steps") as raised:
+        run_measure(parsed, FakeTrainer(loss))
+    assert raised.value.kind == "diverged"
+
+
+def test_a_phase_that_is_measured_on_another_clock_gives_no_negative_time() -> None:
+    samples = Samples.allocate(1, ("copy",))
+    samples.put(0, 1.0, 0.25, copy_s=0.80)
+    assert samples.columns()["compute_s"] == [0.0]
+    assert samples.columns()["copy_s"] == [0.80]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+    ],
+)
+def test_every_way_of_running_out_of_memory_has_one_kind(error: Exception) -> None:
+    assert kind_of(error) == "out-of-memory"
+
+
+def test_only_the_first_reason_of_a_failure_is_written() -> None:
+    read_fd, write_fd = os.pipe()
+    events = Events(write_fd)
+    events.error("killed", "rank 1 ended")
+    events.error("exception", "connection closed")
+    os.close(write_fd)
+    with os.fdopen(read_fd) as lines:
+        assert [json.loads(line)["kind"] for line in lines] == ["killed"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind"), [("os.kill(os.getpid(), 9)", "killed"), ("os._exit(3)", "data"), ("os._exit(1)", "rank")]
+)
+def test_a_rank_that_fails_ends_the_job_with_its_reason(ends: str, kind: str) -> None:
+    program = (
+        "import subprocess, sys\n"
+        "from worker.training.ddp import watch\n"
+        "from worker.protocol import Events\n"
+        f"rank = subprocess.Popen([sys.executable, '-c', 'import os; {ends}'])\n"
+        "watch(rank, 1, Events(1)); print('not reached')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert done.returncode == 1
+    said = json.loads(done.stdout)
+    assert (said["event"], said["kind"]) == ("error", kind)
+    assert "rank 1" in said["message"]
+
+
+def test_threads_are_shared_among_the_ranks_without_a_rest(parsed: Spec) -> None:
+    spec = replace(parsed, threads=7, devices=3, parallel="ddp")
+    assert [threads_of_rank(spec, rank) for rank in range(3)] == [3, 2, 2]

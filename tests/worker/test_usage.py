@@ -1,0 +1,42 @@
+"""What the worker says that it used."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worker.usage import usage, whole_usage
+
+
+def test_memory_and_disk_are_read_where_the_place_tells_them(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text("Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n")
+    (tmp_path / "self/io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n")
+    used = whole_usage(tmp_path)
+    assert used["peak_memory_bytes"] == 2 << 20
+    assert (used["disk_read_bytes"], used["disk_written_bytes"]) == (4096, 0)
+
+
+def test_what_the_place_hides_is_null_and_not_zero(tmp_path: Path) -> None:
+    used = whole_usage(tmp_path)
+    assert used["peak_memory_bytes"] is used["disk_read_bytes"] is used["disk_written_bytes"] is None
+    assert used["cpu_s"] is not None
+
+
+def children_cpu_s() -> float:
+    """As the kernel counts it by the tick, and not by the nanosecond."""
+    now = os.times()
+    return now.children_user + now.children_system
+
+
+def test_children_that_have_ended_are_counted() -> None:
+    before, alone_before, children_before = whole_usage()["cpu_s"], usage(), children_cpu_s()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    after, alone_after, children_after = whole_usage()["cpu_s"], usage(), children_cpu_s()
+    assert before is not None
+    assert after is not None
+    alone = sum(alone_after[name] - alone_before[name] for name in ("user_s", "system_s"))
+    assert after - before == pytest.approx(alone + children_after - children_before, abs=0.1)
+    assert after - before > 0.25

@@ -1,0 +1,200 @@
+"""The worker as a program: specification in, JSON lines out, whatever happens."""
+
+import ast
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.registry import get_scenario
+from scenarios.synthetic import Synthetic
+from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Instance
+from suite.plan import Trial
+from suite.records.record import Environment, Steps, Usage
+
+REPOSITORY = Path(__file__).parents[2]
+DATA = {"kind": "imagefolder", "directory": "/mnt/data", "loader_workers": 1, "decoder": "auto"}
+ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
+
+
+def worker(given: str, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """Exit status, events, standard error."""
+    argv = [sys.executable, "-m", "worker", *arguments]
+    done = subprocess.run(argv, input=given, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+@pytest.mark.parametrize("model", ["alexnet", "resnet50", "inception_v3"])
+def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) -> None:
+    status, events, _ = worker(json.dumps({**spec, "model": model, "batch": 2, "image_px": 75, "steps": 1}))
+    assert status == 0
+    assert [event["event"] for event in events] == ORDER
+    assert [event["t"] for event in events] == sorted(event["t"] for event in events)
+    steps = Steps.model_validate(events[-2]["steps"])
+    assert len(steps.elapsed_s) == 1
+    assert steps.copy_s is None
+    seen = Environment.model_validate(events[2]["environment"])
+    assert seen.threads == 1
+    assert seen.torch is not None
+    assert seen.torch_cpu_capability is not None
+    used = Usage.model_validate(events[-1]["usage"])
+    assert used.cpu_s is not None
+    assert used.cpu_s > 0.3, "the import of torch alone takes more"
+    assert used.peak_memory_bytes is not None
+    assert used.peak_memory_bytes > 100 << 20, "torch alone takes more"
+    assert used.network_sent_bytes is None, "nothing counts what one process sends"
+
+
+def test_the_phases_of_a_step_make_up_the_whole(spec: dict[str, Any]) -> None:
+    _, events, _ = worker(json.dumps({**spec, "devices": 2, "parallel": "parameter-cpu"}))
+    steps = Steps.model_validate(events[-2]["steps"])
+    assert steps.communicate_s is not None
+    for whole, *parts in zip(steps.elapsed_s, steps.data_s, steps.compute_s, steps.communicate_s, strict=True):
+        assert sum(parts) == pytest.approx(whole)
+        assert min(parts[1:]) > 0
+    measured_s = next(e["t"] for e in events if e["event"] == "measured") - next(
+        e["t"] for e in events if e["event"] == "measuring"
+    )
+    assert sum(steps.elapsed_s) <= measured_s
+
+
+def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
+    status, events, _ = worker(json.dumps({**spec, "devices": 2, "threads": 2, "parallel": "ddp"}))
+    assert status == 0
+    assert [event["event"] for event in events] == ORDER
+    assert events[2]["environment"]["threads"] == 2
+
+
+def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, here: Any, observer: Any) -> None:
+    measured = Synthetic().measure(trial, [Instance(here)], observer, nullcontext())
+    assert measured.throughput_images_per_s is not None
+    assert measured.timeline is not None
+    assert measured.timeline.launch_s is not None
+    assert measured.environment.userland_sha256 is None
+    assert measured.environment.allocator == "default"
+
+
+def test_the_tuned_recipe_runs_with_its_allocator(trial: Trial, here: Any, observer: Any) -> None:
+    measured = Synthetic().measure(
+        trial.model_copy(update={"recipe": "tuned"}), [Instance(here)], observer, nullcontext()
+    )
+    assert "glibc.malloc.mmap_max=0" in str(measured.environment.allocator)
+
+
+def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, observer: Any) -> None:
+    torch = pytest.importorskip("torch")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    with pytest.raises(MeasurementError, match="CUDA devices asked for") as raised:
+        Synthetic(device="cuda", devices=there + 1, parallel="parameter-cpu").measure(
+            trial, [Instance(here)], observer, nullcontext()
+        )
+    assert raised.value.kind == "device"
+
+
+def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, here: Any, observer: Any) -> None:
+    assert trial.workload is not None
+    tiny = trial.workload.model_copy(update={"image_px": 4})  # smaller than AlexNet's first kernel
+    with pytest.raises(MeasurementError) as raised:
+        Synthetic().measure(trial.model_copy(update={"workload": tiny}), [Instance(here)], observer, nullcontext())
+    assert raised.value.kind == "exception"
+    assert "Traceback" in raised.value.output_tail
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"batch": 0}, "batch is 0; it must be a whole number of at least 1"),
+        ({"steps": True}, "steps is True"),
+        ({"threads": "2"}, "threads is '2'"),
+        ({"model": "vgg"}, "model is 'vgg'; it can be inception_v3, resnet50, alexnet"),
+        ({"recipe": []}, "recipe is []"),
+        ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
+        ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
+        ({"colour": "red"}, "unknown keys colour"),
+        ({"data": "/mnt/data"}, "data is '/mnt/data'; it must be null or an object"),
+        ({"data": {}}, "data lacks kind, directory, loader_workers, decoder"),
+        ({"data": {**DATA, "kind": "coco"}}, "kind is 'coco'; it can be imagenet, imagefolder, cifar10, mnist"),
+        ({"data": {**DATA, "decoder": "opencv"}}, "decoder is 'opencv'; it can be auto, simplejpeg, pillow"),
+        ({"data": {**DATA, "loader_workers": -1}}, "loader_workers is -1; it must be a whole number of at least 0"),
+        ({"data": {**DATA, "directory": "data"}}, "directory is 'data'; it must be an absolute path"),
+        ({"data": {**DATA, "shuffle": True}}, "data has unknown keys shuffle"),
+    ],
+)
+def test_a_wrong_specification_names_the_key_and_what_would_do(
+    change: dict[str, Any], says: str, spec: dict[str, Any]
+) -> None:
+    status, events, _ = worker(json.dumps({**spec, **change}))
+    assert status == 2
+    assert [event["event"] for event in events] == ["started", "error"]
+    assert events[-1]["kind"] == "request"
+    assert says in events[-1]["message"]
+
+
+@pytest.mark.parametrize(("given", "says"), [("", "not JSON"), ("[1]", "not a JSON object"), ("{}", "lacks model")])
+def test_what_is_no_specification_is_refused(given: str, says: str) -> None:
+    status, events, _ = worker(given)
+    assert status == 2
+    assert says in events[-1]["message"]
+
+
+def test_unknown_arguments_are_refused() -> None:
+    status, events, _ = worker("", "--help-me")
+    assert status == 2
+    assert "--help-me" in events[-1]["message"]
+
+
+def test_the_attestation_is_one_environment_without_torch() -> None:
+    status, lines, _ = worker("", "--attest")
+    assert status == 0
+    seen = Environment.model_validate(lines[0])
+    assert len(lines) == 1
+    assert seen.kernel is not None
+    assert seen.torch is None
+
+
+def test_what_a_library_prints_does_not_reach_the_protocol() -> None:
+    program = (
+        "import os; from worker.protocol import Events, take_stdout\n"
+        "events = Events(take_stdout()); print('from Python', flush=True); os.system('echo from a child')\n"
+        "events.emit('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY, check=True)
+    assert json.loads(done.stdout)["event"] == "done"
+    assert done.stderr == "from Python\nfrom a child\n"
+
+
+def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
+    ours = {"worker", "suite", "suite.userland"}
+    allowed = {*ours, "torch", "torchvision", "numpy", "PIL", "simplejpeg", *sys.stdlib_module_names}
+    for path in (REPOSITORY / "worker").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+                if node.module == "suite":
+                    names = [f"suite.{alias.name}" for alias in node.names]
+            for name in names:
+                top = name if name.startswith("suite") else name.partition(".")[0]
+                top = "worker" if name.startswith("worker") else top
+                assert top in allowed, f"{path.name} imports {name}"
+
+
+def test_torch_is_imported_in_the_worker_alone() -> None:
+    for path in (REPOSITORY / "scenarios").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            names = [module, *(alias.name for alias in node.names)] if isinstance(node, ast.Import) else [module]
+            assert not [name for name in names if name.partition(".")[0] in ("torch", "torchvision")], path
+            assert not module.startswith("worker") or module.endswith((".environment", ".listing", ".jobfile")), path
+
+
+def test_an_unknown_scenario_is_refused_with_the_known_ones() -> None:
+    assert get_scenario("synthetic") is Synthetic
+    with pytest.raises(RequestError) as raised:
+        get_scenario("imaginary")
+    assert "synthetic, real" in str(raised.value.remedy)

@@ -1,0 +1,87 @@
+"""The flow of an aggressor: get ready, say so, then step after step until SIGTERM, telling now and then how far it is.
+
+Events: ``started`` (with the process's number in its own place), ``environment``, ``measuring``, ``progress`` again and
+again, ``measured`` after the step in which the signal came, ``done``.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from worker import environment
+from worker.aggressors.load import Load
+from worker.aggressors.request import parse
+from worker.probes.program import guarded
+from worker.probes.request import Request
+from worker.protocol import Events
+from worker.spec import Spec
+from worker.usage import whole_usage
+
+TELL_EVERY_S = 0.25
+"""More often would load the host's CPUs with listening; a step that is longer than this is told by itself."""
+
+
+class Stop:
+    """Whether SIGTERM has come. To be made before the worker says where it can be sent to."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+
+def main(events: Events, started_s: float) -> int:
+    """Returns the exit status, as that of a training job."""
+    stop = Stop()
+    events.emit("started", t=started_s, pid=os.getpid())
+    return guarded(events, lambda: run(parse(sys.stdin.read()), events, stop))
+
+
+def run(asked: Spec | Request, events: Events, stop: Stop) -> None:
+    """Emit everything from ``environment`` to ``done``. Raises JobError."""
+    with _opened(asked) as load:
+        threads = {"threads": asked.threads}
+        events.emit("environment", environment={**environment.collect(), **threads, **load.facts})
+        load.step()  # the first one pays for what the others find ready
+        events.emit("measuring", unit=load.unit)
+        steps, work = _until_stopped(load, events, stop)
+        events.emit("measured", steps=steps, work=work)
+    events.emit("done", usage=whole_usage())
+
+
+def _until_stopped(load: Load, events: Events, stop: Stop) -> tuple[int, float | None]:
+    """Steps taken and work done; None for work that the place cannot tell."""
+    steps, told_s = 0, time.monotonic()
+    work: float | None = 0.0
+    while not stop.asked:
+        done = load.step()
+        steps += 1
+        work = None if work is None or done is None else work + done
+        if (now_s := time.monotonic()) - told_s >= TELL_EVERY_S:
+            events.emit("progress", t=now_s, steps=steps, work=work)
+            told_s = now_s
+    return steps, work
+
+
+@contextmanager
+def _opened(asked: Spec | Request) -> Iterator[Load]:
+    """Each is imported for its own load alone."""
+    if isinstance(asked, Spec):
+        from worker.aggressors import training
+
+        with training.opened(asked) as load:
+            yield load
+    elif asked.probe in ("disk", "network"):
+        from worker.aggressors import programs
+
+        with programs.fio(asked) if asked.probe == "disk" else programs.iperf3_to_itself() as load:
+            yield load
+    else:
+        from worker.aggressors import computing
+
+        yield computing.triad(asked) if asked.probe == "memory" else computing.products(asked)

@@ -1,0 +1,40 @@
+"""Training as an aggressor: the steps of the ordinary job, without an end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from worker.aggressors.load import Load
+from worker.spec import Spec
+from worker.training.build import build_trainer, opened_batches
+from worker.training.device import gpus, open_devices
+from worker.training.models import torchvision_version
+from worker.training.samples import Samples
+
+
+@contextmanager
+def opened(spec: Spec) -> Iterator[Load]:
+    """A step is one of the training; its work are images."""
+    torch.set_num_interop_threads(1)
+    torch.set_num_threads(spec.threads)
+    devices = open_devices(spec.device, spec.devices)
+    with opened_batches(spec) as batches:
+        trainer = build_trainer(spec, devices, batches)
+        samples = Samples.allocate(1, trainer.phases)
+
+        def step() -> float:
+            trainer.step(samples, 0)
+            return spec.batch * spec.devices
+
+        yield Load("images", step, _facts(spec))
+
+
+def _facts(spec: Spec) -> dict[str, object]:
+    return {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "torchvision": torchvision_version(),
+        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpus": gpus() if spec.device == "cuda" else None,
+    }

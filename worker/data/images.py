@@ -1,0 +1,131 @@
+"""The images of a data set, as torchvision finds them: of each its label, its file's name and what is to be decoded."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from worker.data.listing import NOT_DATA
+from worker.errors import JobError
+from worker.spec import Data
+from worker.training.models import CLASSES, import_torchvision
+
+
+class ImageSet(Protocol):
+    """What a loader reads from. It is passed on to the loader's processes by forking."""
+
+    @property
+    def encoded(self) -> bool:
+        """Whether images are files to be decoded, or pixels that are in memory already."""
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What has been read of the files beforehand."""
+
+    def __len__(self) -> int: ...
+    def label(self, index: int) -> int: ...
+    def name(self, index: int) -> str:
+        """Of its file, relative to the data set."""
+
+    def read(self, index: int) -> bytes | np.ndarray[Any, Any]:
+        """The content of its file, or its pixels. Raises OSError."""
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """One file for each image.
+
+    A list of a million paths would be copied page by page in every loader process, because counting references
+    writes to them: the paths are one piece of memory instead.
+    """
+
+    root: str
+    paths: bytes
+    ends: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any]
+    encoded: bool = True
+    loaded_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def label(self, index: int) -> int:
+        return int(self.labels[index])
+
+    def name(self, index: int) -> str:
+        begin = int(self.ends[index - 1]) if index else 0
+        return os.fsdecode(self.paths[begin : int(self.ends[index])])
+
+    def read(self, index: int) -> bytes:
+        return Path(self.root, self.name(index)).read_bytes()
+
+
+@dataclass(frozen=True)
+class PixelSet:
+    """All images in memory: uint8, height by width, with one channel or three."""
+
+    pixels: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any]
+    loaded_bytes: int
+    encoded: bool = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def label(self, index: int) -> int:
+        return int(self.labels[index])
+
+    def name(self, index: int) -> str:
+        return f"image {index}"
+
+    def read(self, index: int) -> np.ndarray[Any, Any]:
+        image = self.pixels[index]
+        return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
+
+
+def open_images(data: Data) -> ImageSet:
+    """Raises JobError of kind ``data`` for a directory that does not hold such a set."""
+    datasets = import_torchvision().datasets
+    try:
+        images = _folder(datasets, data) if data.kind in ("imagenet", "imagefolder") else _pixels(datasets, data)
+    except (OSError, RuntimeError) as error:
+        raise JobError(f"{data.directory} is no readable data set of kind {data.kind}: {error}", kind="data") from error
+    if not len(images):
+        raise JobError(f"the class folders of {data.directory} hold no images", kind="data")
+    return images
+
+
+def _folder(datasets: Any, data: Data) -> FileSet:  # noqa: ANN401 - a module of torchvision, which has no types
+    train = Path(data.directory, "train")
+    root = str(train) if data.kind == "imagenet" and train.is_dir() else data.directory
+    labels = _labels(root)
+    loader = datasets.folder
+    found = loader.make_dataset(root, labels, is_valid_file=lambda path: _is_image(loader, path), allow_empty=True)
+    names = [os.fsencode(os.path.relpath(path, root)) for path, _ in found]
+    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    return FileSet(root, b"".join(names), ends, np.array([label for _, label in found], dtype=np.int64))
+
+
+def _labels(root: str) -> dict[str, int]:
+    """Class folders to labels. What is hidden, or is of the file system, is none: it is not on every target."""
+    apart = {os.fsdecode(name) for name in NOT_DATA}
+    with os.scandir(root) as entries:
+        names = sorted(each.name for each in entries if each.is_dir() and not each.name.startswith("."))
+    classes = [name for name in names if name not in apart]
+    if not classes:
+        raise JobError(f"{root} holds no class folders: images belong into DIR/CLASS/", kind="data")
+    if len(classes) > CLASSES:
+        raise JobError(f"{root} holds {len(classes)} class folders; the models tell {CLASSES} apart", kind="data")
+    return {name: label for label, name in enumerate(classes)}
+
+
+def _is_image(loader: Any, path: str) -> bool:  # noqa: ANN401 - as above
+    return not Path(path).name.startswith(".") and loader.has_file_allowed_extension(path, loader.IMG_EXTENSIONS)
+
+
+def _pixels(datasets: Any, data: Data) -> PixelSet:  # noqa: ANN401 - as above
+    made = (datasets.CIFAR10 if data.kind == "cifar10" else datasets.MNIST)(data.directory, train=True, download=False)
+    pixels = np.ascontiguousarray(made.data)
+    return PixelSet(pixels, np.asarray(made.targets, dtype=np.int64), pixels.nbytes)

@@ -1,0 +1,91 @@
+"""What the loader's processes have read, counted in memory that they share with the training process."""
+
+import mmap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from worker.errors import JobError
+
+NAMED = 5
+"""So many damaged files are named."""
+_MOST_DAMAGED_SHARE, _FEW_DAMAGED = 0.01, 3
+_IMAGES, _BYTES, _DAMAGED, _STOPPED, _FIRST = range(5)
+
+
+@dataclass(frozen=True)
+class DataUse:
+    """The fields of ``records.DataUse`` that a job measures."""
+
+    decoder: str
+    loader_workers: int
+    images_read: int
+    bytes_read: int
+    damaged: int
+    damaged_files: list[str]
+
+
+def shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
+    """An array that processes made by forking share. It needs no room on /dev/shm, of which a container has little."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    return np.frombuffer(mmap.mmap(-1, size), dtype=kind).reshape(shape)
+
+
+class Tally:
+    """A row for each process, so that nobody waits for anybody."""
+
+    def __init__(self, processes: int) -> None:
+        self._rows = shared((processes, _FIRST + NAMED), np.int64)
+        self._rows[:, _FIRST:] = -1
+
+    def read(self, process: int, size_bytes: int) -> None:
+        self._rows[process, _IMAGES] += 1
+        self._rows[process, _BYTES] += size_bytes
+
+    def damaged(self, process: int, index: int) -> None:
+        row = self._rows[process]
+        row[_DAMAGED] += 1
+        free = np.flatnonzero(row[_FIRST:] < 0)
+        if len(free) and index not in row[_FIRST:]:
+            row[_FIRST + free[0]] = index
+
+    def stop(self) -> None:
+        """Tell the processes that nobody waits for their batches any more."""
+        self._rows[:, _STOPPED] = 1
+
+    def stopped(self, process: int) -> bool:
+        return bool(self._rows[process, _STOPPED])
+
+    def use(self, decoder: str, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> DataUse:
+        """What was read so far. ``loaded_bytes`` were read before; ``name`` gives the file of an image."""
+        images, size_bytes, damaged = (int(self._rows[:, column].sum()) for column in (_IMAGES, _BYTES, _DAMAGED))
+        first = sorted({int(index) for index in self._rows[:, _FIRST:].flat if index >= 0})[:NAMED]
+        return DataUse(
+            decoder, loader_workers, images, loaded_bytes + size_bytes, damaged, [name(each) for each in first]
+        )
+
+
+def together(uses: Sequence[DataUse]) -> DataUse:
+    """The use of several loaders as one. Raises JobError when more of it is damaged than a result can bear."""
+    images, damaged = sum(use.images_read for use in uses), sum(use.damaged for use in uses)
+    files = list(dict.fromkeys(name for use in uses for name in use.damaged_files))[:NAMED]
+    if damaged > _FEW_DAMAGED and damaged > _MOST_DAMAGED_SHARE * images:
+        raise too_damaged(damaged, images, files)
+    return DataUse(
+        decoder=uses[0].decoder,
+        loader_workers=sum(use.loader_workers for use in uses),
+        images_read=images,
+        bytes_read=sum(use.bytes_read for use in uses),
+        damaged=damaged,
+        damaged_files=files,
+    )
+
+
+def too_damaged(damaged: int, images: int, files: Sequence[str]) -> JobError:
+    return JobError(
+        f"{damaged} of {images} images read could not be decoded, such as {', '.join(files)}; "
+        f"{_MOST_DAMAGED_SHARE:.0%} is borne",
+        kind="data",
+    )

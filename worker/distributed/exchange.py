@@ -1,0 +1,119 @@
+"""A worker's side of the parameter servers: gradients go out when they are made, variables come when updated."""
+
+import time
+
+import torch
+from torch import distributed
+
+from worker.distributed.group import Group
+from worker.distributed.parameters import Variables
+from worker.distributed.partition import CHUNK_BYTES, cut
+from worker.distributed.transport import END, STEP, Peer, gradients_tag, values_tag
+
+
+class Exchange:
+    """One per worker. Between ``begin`` and ``finish`` the backward pass runs, and starts the sending by itself.
+
+    The variables of a chunk come back as soon as they are updated and not in the order of the forward pass: that order
+    could begin only when the last gradient, that of the first layer, has been there.
+    """
+
+    def __init__(self, group: Group, variables: Variables, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.busy_s = 0.0
+        """Of the step: how long communication kept the worker from anything else."""
+        self._variables = variables
+        self._servers = [Peer(group, rank) for rank in group.cluster.server_ranks]
+        self._chunks = cut(variables.elements, len(self._servers), chunk_bytes)
+        self._sends: list[tuple[Peer, distributed.Work | None]] = []
+        self._receives: list[distributed.Work | None] = []
+        self._fetched: list[tuple[int, torch.cuda.Event]] = []
+        self._say(variables.elements, chunk_bytes)
+        self._share_first_values(first=group.cluster.rank == group.cluster.servers)
+        variables.observe(self._chunks, self._made)
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(server.bytes_sent for server in self._servers)
+
+    @property
+    def bytes_received(self) -> int:
+        return sum(server.bytes_received for server in self._servers)
+
+    def begin(self) -> None:
+        """Announce a step and wait for its variables, in the background."""
+        begin_s = time.monotonic()
+        self._variables.expect()
+        self._receives = self._receive_all()
+        self._say(STEP)
+        self.busy_s = time.monotonic() - begin_s
+
+    def finish(self) -> None:
+        """After the backward pass: until all gradients are away and all variables have come."""
+        self._variables.complete()
+        computed_s = time.monotonic()
+        for number, ready in self._fetched:
+            ready.synchronize()
+            computed_s = time.monotonic()
+            self._send(number)
+        self._fetched.clear()
+        for chunk, work in zip(self._chunks, self._receives, strict=True):
+            self._servers[chunk.server].wait(work)
+            self._variables.place(chunk)
+        self._wait_for_sends()
+        if self._variables.is_cuda:
+            torch.cuda.synchronize()
+        self.busy_s += time.monotonic() - computed_s
+
+    def close(self) -> None:
+        """Tell the servers that this worker makes no more steps."""
+        self._say(END)
+        self._wait_for_sends()
+
+    def _made(self, number: int) -> None:
+        """The gradients of a chunk are there; on CUDA, they will be when the device has come to where it is now."""
+        if self._variables.is_cuda:
+            self._variables.fetch(self._chunks[number])
+            # torch annotates no part of its CUDA events.
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record()
+            self._fetched.append((number, ready))
+            return
+        begin_s = time.monotonic()
+        self._send(number)
+        self.busy_s += time.monotonic() - begin_s
+
+    def _say(self, first: int, second: int = 0) -> None:
+        self._sends += [(server, server.say(first, second)) for server in self._servers]
+
+    def _send(self, number: int) -> None:
+        chunk = self._chunks[number]
+        server = self._servers[chunk.server]
+        part = self._variables.host_gradients[chunk.start : chunk.stop]
+        self._sends.append((server, server.send(part, gradients_tag(number))))
+
+    def _receive_all(self) -> list[distributed.Work | None]:
+        values = self._variables.host_values
+        return [
+            self._servers[chunk.server].receive(values[chunk.start : chunk.stop], values_tag(chunk.number))
+            for chunk in self._chunks
+        ]
+
+    def _wait_for_sends(self) -> None:
+        for server, work in self._sends:
+            server.wait(work)
+        self._sends.clear()
+
+    def _share_first_values(self, *, first: bool) -> None:
+        """All workers begin with the first one's variables, which the servers learn from it."""
+        values = self._variables.host_values
+        if first:
+            values.copy_(self._variables.values)
+            for chunk in self._chunks:
+                server = self._servers[chunk.server]
+                work = server.send(values[chunk.start : chunk.stop], values_tag(chunk.number))
+                self._sends.append((server, work))
+        else:
+            for chunk, work in zip(self._chunks, self._receive_all(), strict=True):
+                self._servers[chunk.server].wait(work)
+                self._variables.place(chunk)
+        self._wait_for_sends()

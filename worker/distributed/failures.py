@@ -1,0 +1,26 @@
+"""What goes wrong between ranks, told from what goes wrong in one of them."""
+
+from torch import distributed
+
+from worker.errors import JobError
+
+
+class LostError(JobError):
+    """Another rank cannot be waited for any longer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="network")
+
+
+def is_network(error: Exception) -> bool:
+    """torch has no type for what goes wrong in gloo."""
+    said = str(error)
+    return isinstance(error, LostError | distributed.DistError) or (
+        isinstance(error, RuntimeError) and any(word in said for word in ("gloo/", "Gloo", "NCCL", "ProcessGroup"))
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Without the path in torch's build and the advice that gloo adds."""
+    line = str(error).partition("\n")[0]
+    return line.rpartition("] ")[2].partition(". This is typically")[0] if line.startswith("[") else line

@@ -1,0 +1,167 @@
+"""The process group of a job: joined, watched, and left, or broken off with the reason."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from threading import Event, Thread
+
+import torch
+from torch import distributed
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
+
+from worker.distributed.cluster import Cluster
+from worker.distributed.failures import LostError, first_line, is_network
+from worker.distributed.heartbeat import Watch
+from worker.distributed.interfaces import address_of
+from worker.distributed.rendezvous import Meeting, meet
+from worker.distributed.sockets import open_sockets, opened_since, shut_down
+from worker.errors import JobError
+
+PATIENCE = timedelta(hours=24)
+"""For one operation: a step may take long. That a rank is lost is noticed by the watch and by closed connections."""
+_GRACE_BEATS = 7
+"""For the main thread to end by itself once the connections have: the roll call and somewhat more."""
+_ROLL_CALL_BEATS = 5
+"""For a rank that lives to be heard of. What is heard in the first of them may be a dead one's last."""
+_FAREWELL_S = 3.0
+"""How long rank 0 keeps the meeting place after a failure, for the others to read why."""
+
+Report = Callable[[JobError], None]
+
+
+def print_error(error: JobError) -> None:
+    print(f"{error.kind}: {error}", file=sys.stderr, flush=True)
+
+
+class Group:
+    """The ranks of a job that have met, and their connections. ``addresses`` has what each rank is bound to."""
+
+    def __init__(self, cluster: Cluster, meeting: Meeting, addresses: Mapping[int, str], report: Report) -> None:
+        self.cluster = cluster
+        self.addresses = addresses
+        self._meeting = meeting
+        self._report = report
+        self._ended = Event()
+        self._watch = Watch(cluster, meeting, self._end)
+        self._others_sockets = open_sockets()
+        self._watch.start()
+
+    def connect(self, device: str) -> None:
+        """Form torch's process group. Raises LostError."""
+        nccl = self.cluster.strategy == "all-reduce" and device.startswith("cuda")
+        try:
+            distributed.init_process_group(
+                "nccl" if nccl else "gloo",
+                store=PrefixStore("group", self._meeting.store),
+                rank=self.cluster.rank,
+                world_size=self.cluster.world,
+                timeout=timedelta(seconds=self.cluster.timeout_s),
+                device_id=torch.device("cuda", torch.device(device).index or 0) if nccl else None,
+            )
+            distributed.distributed_c10d._get_default_group().set_timeout(PATIENCE)
+        except RuntimeError as error:
+            own, interface = self.cluster.name(self.cluster.rank), self.cluster.interface
+            why = self._watch.reason or first_line(error)
+            message = f"the ranks met, but {own} cannot connect to all of them over {interface}: {why}"
+            raise LostError(message) from error
+
+    def lost(self, rank: int, error: RuntimeError) -> LostError:
+        """For an operation with one other rank that ended with an error."""
+        own, peer = self.cluster.name(self.cluster.rank), self.cluster.name(rank)
+        return LostError(self._watch.reason or f"{own} lost {peer}: {first_line(error)}")
+
+    def tell(self, error: Exception) -> str:
+        """Why the job fails, beginning with the reason of the rank that failed first; then break off.
+
+        The others are told before their connections end: they would take that for the reason.
+        """
+        reason = self._reason(error)
+        try:
+            first = self._watch.reason or self._meeting.blame(reason)
+        except (distributed.DistError, RuntimeError):
+            first = f"{self.cluster.name(0)}, which keeps the meeting place, is gone"
+        self._break_off()
+        return reason if first == reason else f"{first}; {reason}"
+
+    def leave(self) -> None:
+        """Say that this rank needs the others no more; rank 0, which they meet at, waits until none needs it."""
+        self._watch.leave()
+        if self.cluster.rank == 0:
+            self._watch.wait_until_left(PATIENCE.total_seconds())
+            if self._watch.reason:
+                raise LostError(self._watch.reason)
+
+    def fail(self, error: Exception) -> Exception:
+        """What to raise for the error, once the others are told."""
+        reason = self.tell(error)
+        if 0 not in self._watch.lost:
+            with suppress(distributed.DistError, RuntimeError):  # rank 0 has ended in the meantime
+                self._watch.leave()
+        if self.cluster.rank == 0:
+            self._watch.wait_until_left(_FAREWELL_S)
+        return LostError(reason) if is_network(error) else error
+
+    def close(self) -> None:
+        self._watch.stop()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        self._ended.set()
+
+    def _end(self) -> None:
+        """The job has failed elsewhere: end here too, with the main thread if it wakes up, else without it."""
+        self._break_off()
+        Thread(target=self._end_the_hard_way, daemon=True).start()
+
+    def _end_the_hard_way(self) -> None:
+        """gloo does not wake up who waits for a chunk of which a part has come when its connection ends."""
+        if not self._ended.wait(_GRACE_BEATS * self._watch.interval_s + _FAREWELL_S):
+            self._report(LostError(self._watch.reason))
+            os._exit(1)
+
+    def _break_off(self) -> None:
+        """End the waits in the group's connections with an error, of whatever thread."""
+        shut_down(opened_since(self._others_sockets))
+
+    def _reason(self, error: Exception) -> str:
+        own = self.cluster.name(self.cluster.rank)
+        if not is_network(error):
+            return f"{own} failed: {type(error).__name__}: {error}"
+        if isinstance(error, LostError):
+            return str(error)
+        # A collective does not say which rank it misses: the one that beats no more.
+        beat_s, since_s = self._watch.interval_s, time.monotonic()
+        time.sleep(_ROLL_CALL_BEATS * beat_s)
+        silent = self.cluster.names(self._watch.silent(since_s + 1.5 * beat_s))
+        return self._watch.reason or f"{own} lost {silent or 'a connection'}: {first_line(error)}"
+
+
+@contextmanager
+def joined(cluster: Cluster, device: str = "cpu", *, report: Report = print_error) -> Iterator[Group]:
+    """Meet the other ranks and form the group: NCCL for all-reduce on ``cuda``, else gloo.
+
+    Raises JobError of kind ``network`` when a rank does not come or is lost: within ``timeout_s`` and a few seconds.
+    Where gloo does not let the body be interrupted, the error goes to ``report``, from another thread, and the process
+    ends with status 1. Any other error of the body passes as it is, after the others have been told.
+
+    To be entered after whatever forks: a copy of a rank's process would keep its connections open beyond its end.
+    """
+    address = address_of(cluster.interface)
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = cluster.interface
+    meeting = meet(cluster)
+    try:
+        group = Group(cluster, meeting, meeting.announce(address), report)
+    except JobError:
+        if cluster.rank == 0:
+            time.sleep(min(_FAREWELL_S, cluster.patience_s))
+        raise
+    try:
+        group.connect(device)
+        yield group
+        group.leave()
+    except Exception as error:
+        raise group.fail(error) from error
+    finally:
+        group.close()

@@ -1,0 +1,48 @@
+"""One rank's part of a distributed job: a parameter server, or a worker among several."""
+
+import contextlib
+from dataclasses import asdict
+
+from worker.data.tally import together
+from worker.distributed.cluster import Cluster
+from worker.distributed.group import joined
+from worker.distributed.serve import serve
+from worker.distributed.trainers import opened_trainer
+from worker.errors import JobError
+from worker.protocol import Events
+from worker.spec import Spec
+from worker.training.build import opened_batches
+from worker.training.device import Device
+from worker.training.job import measure
+from worker.training.models import build_model
+from worker.training.numerics import numerics_of
+from worker.training.trainer import LEARNING_RATE
+from worker.usage import whole_usage
+
+
+def run_rank(spec: Spec, cluster: Cluster, device: Device, events: Events) -> None:
+    """From the meeting of the ranks to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
+
+    def report(error: JobError) -> None:
+        """For a rank that the watch must end, because gloo does not wake it."""
+        events.error(error.kind, str(error))
+
+    if cluster.is_server:
+        with joined(cluster, "cpu", report=report) as workers:
+            events.emit("built")
+            served = serve(workers, learning_rate=LEARNING_RATE, threads=spec.threads)
+        events.emit("done", usage=whole_usage(), exchanged=asdict(served))
+        return
+    with contextlib.ExitStack() as stack:
+        batches = stack.enter_context(opened_batches(spec))
+        numerics = numerics_of(spec.recipe, spec.device)
+        numerics.apply()
+        model = build_model(spec.model, spec.seed)
+        group = stack.enter_context(joined(cluster, spec.device, report=report))
+        with opened_trainer(group, model, device, batches[0], numerics) as trainer:
+            events.emit("built")
+            measure(spec, trainer, events)
+        uses = [use for each in batches if (use := each.close())]
+        exchanged = {"bytes_sent": trainer.bytes_sent, "bytes_received": trainer.bytes_received}
+    data_use = asdict(together(uses)) if uses else None
+    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged)

@@ -1,0 +1,102 @@
+"""The ranks' meeting place: a TCP store of rank 0, where they announce themselves and say why they failed."""
+
+import time
+from datetime import timedelta
+
+from torch import distributed
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
+
+from worker.distributed.cluster import Cluster
+from worker.distributed.failures import first_line
+from worker.distributed.sockets import limit_reads, open_sockets, opened_since
+from worker.errors import JobError
+
+LEFT = "left"
+"""A rank's beat once it needs the others no more."""
+_REASON = "reason"
+_LOOK_AGAIN_S = 0.05
+
+
+class Meeting:
+    """One rank's connection to the store. Of use to one thread at a time; ``twin`` makes one for another thread."""
+
+    def __init__(self, cluster: Cluster, store: TCPStore) -> None:
+        self._cluster = cluster
+        self.store = store
+
+    def twin(self, timeout_s: float) -> "Meeting":
+        before = open_sockets()
+        try:
+            self.store.set_timeout(timedelta(seconds=timeout_s))
+            store = self.store.clone()  # type: ignore[attr-defined]
+        except (distributed.DistError, RuntimeError) as error:
+            raise self._deserted(error) from error
+        limit_reads(opened_since(before), timeout_s)
+        return Meeting(self._cluster, store)
+
+    def announce(self, address: str) -> dict[int, str]:
+        """Tell this rank's address, and wait for those of all. Raises JobError that names who has not come."""
+        cluster = self._cluster
+        end_s = time.monotonic() + cluster.patience_s
+        try:
+            self.beat("0")
+            if cluster.rank == 0:
+                self.store.set(_REASON, "")
+            self.store.set(_address(cluster.rank), address)
+            while absent := [rank for rank in cluster.others if not self.store.check([_address(rank)])]:
+                if self.store.check([_REASON]) and (reason := self.store.get(_REASON).decode()):
+                    raise JobError(reason, kind="network")
+                if time.monotonic() > end_s:
+                    late = f"{cluster.names(absent)} did not come to the meeting place within {cluster.patience_s:g} s"
+                    raise JobError(self.blame(late), kind="network")
+                time.sleep(_LOOK_AGAIN_S)
+            return {rank: self.store.get(_address(rank)).decode() for rank in range(cluster.world)}
+        except (distributed.DistError, RuntimeError) as error:
+            raise self._deserted(error) from error
+
+    def _deserted(self, error: Exception) -> JobError:
+        return JobError(f"{self._cluster.name(0)} left while the ranks gathered: {first_line(error)}", kind="network")
+
+    def beat(self, value: str) -> None:
+        self.store.set(_beat(self._cluster.rank), value)
+
+    def look(self) -> tuple[str, list[str]]:
+        """Why the job has failed, empty as long as it has not; and the last beat of every rank."""
+        reason, *beats = self.store.multi_get([_REASON, *map(_beat, range(self._cluster.world))])
+        return reason.decode(), [beat.decode() for beat in beats]
+
+    def blame(self, reason: str) -> str:
+        """The reason of the rank that failed first, which is this one's when none has before."""
+        first: bytes = self.store.compare_set(_REASON, "", reason)
+        return first.decode()
+
+
+def meet(cluster: Cluster) -> Meeting:
+    """Open the meeting place, or go there. Raises JobError."""
+    before = open_sockets()
+    try:
+        store = TCPStore(
+            cluster.master,
+            cluster.port,
+            cluster.world,
+            is_master=cluster.rank == 0,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=cluster.patience_s),
+        )
+    except (distributed.DistError, RuntimeError) as error:
+        why = str(error).partition("\n")[0]
+        place = f"{cluster.master}:{cluster.port}"
+        if cluster.rank == 0:
+            raise JobError(f"{cluster.name(0)} cannot open port {cluster.port}: {why}", kind="network") from error
+        message = f"{cluster.name(cluster.rank)} cannot reach {cluster.name(0)} at {place}: {why}"
+        raise JobError(message, kind="network") from error
+    limit_reads(opened_since(before), cluster.patience_s)
+    return Meeting(cluster, store)
+
+
+def _address(rank: int) -> str:
+    return f"address/{rank}"
+
+
+def _beat(rank: int) -> str:
+    return f"beat/{rank}"

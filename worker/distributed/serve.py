@@ -1,0 +1,98 @@
+"""A parameter server's program: from what the workers say of their model until all have said that they end."""
+
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from threading import Lock
+
+import torch
+
+from worker.distributed.group import Group
+from worker.distributed.shard import Shard, hear_all
+from worker.distributed.transport import END, STEP
+from worker.errors import JobError
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server has done. ``updates`` counts whole steps: of all workers together, or of each by itself."""
+
+    updates: int
+    bytes_received: int
+    bytes_sent: int
+
+
+def serve(group: Group, *, learning_rate: float, threads: int) -> Served:
+    """Apply plain SGD to this server's share of the variables. Raises JobError.
+
+    Returns when all workers have ended. The model is the workers' own affair: a server needs not to build it.
+    """
+    synchronous = group.cluster.strategy == "parameter-server"
+    # Asynchronously each worker has a thread of the server's, and torch's own threads are counted per such thread.
+    torch.set_num_threads(threads if synchronous else max(1, threads // group.cluster.workers))
+    shard = Shard(group)
+    make = _synchronously if synchronous else _asynchronously
+    updates = make(group, shard, learning_rate)
+    received = sum(worker.bytes_received for worker in shard.workers)
+    return Served(updates, received, sum(worker.bytes_sent for worker in shard.workers))
+
+
+def _synchronously(group: Group, shard: Shard, learning_rate: float) -> int:
+    updates = 0
+    while _all_go_on(group, shard):
+        receives = [shard.receive_gradients(worker) for worker in range(len(shard.workers))]
+        sends = []
+        for at, values in enumerate(shard.values):
+            for peer, works in zip(shard.workers, receives, strict=True):
+                peer.wait(works[at])
+            total, *others = (landing[at] for landing in shard.landings)
+            for gradients in others:
+                total.add_(gradients)
+            # The mean over the workers, each of which has averaged over its own batch.
+            values.add_(total, alpha=-learning_rate / len(shard.workers))
+            sends += [(peer, shard.send_values(worker, at, values)) for worker, peer in enumerate(shard.workers)]
+        for peer, work in sends:
+            peer.wait(work)
+        updates += 1
+    return updates
+
+
+def _all_go_on(group: Group, shard: Shard) -> bool:
+    words = [word for word, _ in hear_all(shard.workers)]
+    if len(set(words)) > 1:
+        ended = [peer.rank for peer, word in zip(shard.workers, words, strict=True) if word == END]
+        raise JobError(f"{group.cluster.names(ended)} made fewer steps than the other workers", kind="request")
+    return words[0] == STEP
+
+
+def _asynchronously(group: Group, shard: Shard, learning_rate: float) -> int:
+    locks = [Lock() for _ in shard.chunks]
+    count = len(shard.workers)
+    with ThreadPoolExecutor(count) as pool:
+        futures = [pool.submit(_attend, shard, worker, locks, learning_rate) for worker in range(count)]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        try:
+            updates = sum(future.result() for future in done)
+        except Exception as error:
+            # The other threads wait for workers that live, and would for ever.
+            group.tell(error)
+            raise
+    return updates
+
+
+def _attend(shard: Shard, worker: int, locks: list[Lock], learning_rate: float) -> int:
+    """Serve one worker alone; each chunk is locked while it is updated, and leaves as it then is."""
+    peer, steps = shard.workers[worker], 0
+    while peer.hear(peer.listen())[0] == STEP:
+        sends = []
+        for at, work in enumerate(shard.receive_gradients(worker)):
+            peer.wait(work)
+            gradients = shard.landings[worker][at]
+            with locks[at]:
+                shard.values[at].add_(gradients, alpha=-learning_rate)
+                # The gradients have done their duty, and what another worker changes must not change under way.
+                gradients.copy_(shard.values[at])
+            sends.append(shard.send_values(worker, at, gradients))
+        for work in sends:
+            peer.wait(work)
+        steps += 1
+    return steps

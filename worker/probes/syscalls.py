@@ -1,0 +1,137 @@
+"""The system call probe: entering the kernel, waking another process, starting a program, page faults, mappings.
+
+The first two are ``perf bench``'s, in C: it opens no performance counter, so that a seccomp filter that denies
+perf_event_open(2) does not touch it (seen with strace). The others do so much in the kernel for each call that the
+interpreter around it hardly counts; only of mmap-munmap it is a large part, and it is the same in every target.
+"""
+
+import contextlib
+import mmap
+import os
+import re
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from worker.probes import tools
+from worker.probes.reading import Measured, ProbeError, Reading, median
+from worker.probes.request import Request
+
+PERF = ("perf", "perf_6.1")
+LEAST_SHARE_OF_FAULTS = 0.9
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often each is done; small enough for an emulated CPU, on which a call costs 20 to 300 times as much."""
+
+    repeats: int
+    calls: int
+    ping_pongs: int
+    programs: int
+    fault_mib: int
+    mappings: int
+
+
+COUNTS = {
+    "smoke": Counts(repeats=3, calls=100_000, ping_pongs=2_000, programs=20, fault_mib=16, mappings=2_000),
+    "quick": Counts(repeats=5, calls=1_000_000, ping_pongs=20_000, programs=200, fault_mib=64, mappings=20_000),
+    "paper": Counts(repeats=10, calls=10_000_000, ping_pongs=200_000, programs=1_000, fault_mib=256, mappings=100_000),
+}
+
+
+def measure(request: Request) -> Measured:
+    """What cannot be measured here is absent, and ``refused`` in the details says why."""
+    counts = COUNTS[request.size]
+    parts: dict[str, Callable[[Counts], Reading]] = {
+        "getppid": getppid,
+        "pipe-ping-pong": pipe_ping_pong,
+        "fork-exec": fork_exec,
+        "page-fault": page_fault,
+        "mmap-munmap": mmap_munmap,
+    }
+    metrics, refused = {}, {}
+    for name, part in parts.items():
+        try:
+            metrics[name] = part(counts)
+        except ProbeError as error:
+            refused[name] = f"{error}; {error.remedy}"
+    if not metrics:
+        raise ProbeError("; ".join(refused.values()), remedy="see what the target denies")
+    return Measured(metrics, {"refused": refused} if refused else {})
+
+
+def getppid(counts: Counts) -> Reading:
+    samples = [perf_bench("syscall", "basic", counts.calls) * 1e3 for _ in range(counts.repeats)]
+    return median(samples, "ns", "less")
+
+
+def pipe_ping_pong(counts: Counts) -> Reading:
+    samples = [perf_bench("sched", "pipe", counts.ping_pongs) for _ in range(counts.repeats)]
+    return median(samples, "us", "less")
+
+
+def perf_bench(collection: str, name: str, loops: int) -> float:
+    """Microseconds for each, by ``perf bench``. Not its simple format: that one is in whole milliseconds."""
+    done = tools.run([tools.find(*PERF), "bench", collection, name, "--loop", str(loops)])
+    return parse_perf(done.stdout, done.stderr)
+
+
+def parse_perf(written: str, said: str = "") -> float:
+    found = re.search(r"([\d.]+) usecs/op", written)
+    if not found or not float(found[1]) > 0:
+        words = (said or written).strip().splitlines()[-1:] or ["it says nothing"]
+        raise ProbeError(f"perf bench gives no time: {words[0][:200]}", remedy=tools.MISSING)
+    return float(found[1])
+
+
+def fork_exec(counts: Counts) -> Reading:
+    """Start ``true`` and wait for it, once each."""
+    try:
+        argv = [tools.find("true"), "true"]
+    except ProbeError:
+        argv = [tools.find("busybox"), "busybox", "true"]
+    samples = []
+    for _ in range(counts.programs):
+        begin_ns = time.perf_counter_ns()
+        child = os.posix_spawn(argv[0], argv[1:], {})
+        _, status = os.waitpid(child, 0)
+        samples.append((time.perf_counter_ns() - begin_ns) / 1e3)
+        if status:
+            raise ProbeError(f"{argv[0]} ended with {status}", remedy="see what the target denies")
+    return median(samples, "us", "less")
+
+
+def page_fault(counts: Counts) -> Reading:
+    """Touch one byte of every page of fresh memory in one call: nanoseconds a page, without huge pages."""
+    pages = (counts.fault_mib << 20) // mmap.PAGESIZE
+    ones, samples = b"\1" * pages, []
+    for _ in range(counts.repeats):
+        with mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:
+            with contextlib.suppress(OSError):  # a kernel that knows no huge pages
+                fresh.madvise(mmap.MADV_NOHUGEPAGE)
+            with memoryview(fresh) as view, view[:: mmap.PAGESIZE] as first_bytes:
+                faults = _minor_faults()
+                begin_ns = time.perf_counter_ns()
+                first_bytes[:] = ones
+                samples.append((time.perf_counter_ns() - begin_ns) / pages)
+                faults = _minor_faults() - faults
+        if faults < pages * LEAST_SHARE_OF_FAULTS:
+            raise ProbeError(f"{pages} pages came with {faults} faults", remedy="turn huge pages off in the target")
+    return median(samples, "ns", "less")
+
+
+def _minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def mmap_munmap(counts: Counts) -> Reading:
+    """Map one page and give it back, untouched."""
+    samples = []
+    for _ in range(counts.repeats):
+        begin_ns = time.perf_counter_ns()
+        for _ in range(counts.mappings):
+            mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        samples.append((time.perf_counter_ns() - begin_ns) / counts.mappings)
+    return median(samples, "ns", "less")

@@ -1,0 +1,28 @@
+"""How many threads torch computes with: one, or all of the envelope's."""
+
+from collections.abc import Iterator
+
+import torch
+
+from worker.probes.request import Request
+from worker.training.device import gpus
+
+
+def prepare(request: Request) -> dict[str, object]:
+    """Give torch the envelope's threads; returns the facts of torch as fields of ``records.Environment``."""
+    torch.set_num_interop_threads(1)
+    torch.set_num_threads(request.threads)
+    return {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpus": gpus() if request.device == "cuda" else None,
+    }
+
+
+def one_and_all(threads: int) -> Iterator[str]:
+    """Set torch to one thread, then to all; where all are one, only that. Yields the ending of the metric's name."""
+    for count, name in ((1, "one-thread"), (threads, "all-threads")):
+        if name == "one-thread" or count > 1:
+            torch.set_num_threads(count)
+            yield name

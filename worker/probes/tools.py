@@ -1,0 +1,70 @@
+"""The measuring tools of the image, run inside the target: there is nobody else in it to run them."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from worker.probes.reading import ProbeError
+
+MISSING = "the image holds it: bench image build; on a tree of your own, install it"
+
+
+def find(*names: str) -> str:
+    """The first of the programs that is there. Raises ProbeError."""
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    raise ProbeError(f"{names[0]} is not installed here", remedy=MISSING)
+
+
+def version_of(program: str, least: tuple[int, int]) -> str:
+    """What the program says its version is. Raises ProbeError when it is too old, or says nothing like a version."""
+    said = run([program, "--version"]).stdout
+    found = re.search(r"(\d+)\.(\d+)\S*", said)
+    if not found or (int(found[1]), int(found[2])) < least:
+        name, words = program.rpartition("/")[2], said.strip().splitlines()[:1] or ["nothing"]
+        wanted = ".".join(map(str, least))
+        raise ProbeError(f"{name} {wanted} or newer is needed; here it says {words[0][:80]!r}", remedy=MISSING)
+    return found[0]
+
+
+def run(
+    argv: Sequence[str], *, variables: Mapping[str, str] | None = None, timeout_s: float | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run to the end, whatever its status. Raises ProbeError when it cannot be started, or does not end."""
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=variables,
+            timeout=timeout_s,
+            check=False,
+        )
+    except OSError as error:
+        raise ProbeError(f"{argv[0]} cannot be started: {error.strerror}", remedy=MISSING) from error
+    except subprocess.TimeoutExpired:
+        raise ProbeError(
+            f"{argv[0]} has not ended after {timeout_s:g} s", remedy="see what else uses the machine"
+        ) from None
+
+
+@contextmanager
+def serving(argv: Sequence[str], ready: str) -> Iterator[str]:
+    """A server, ended with the block. Yields what its output holds of ``ready``, a regular expression.
+
+    That it serves is known by its own words: a look by connecting would be taken for its client. Raises ProbeError.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            said = next((found[0] for line in process.stdout or () if (found := re.search(ready, line))), None)
+            if said is None:
+                words = process.communicate()[1].strip()[-300:] or "it says nothing"
+                raise ProbeError(f"{argv[0]} does not serve: {words}", remedy="run it again: another port is chosen")
+            yield said
+        finally:
+            process.kill()

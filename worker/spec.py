@@ -1,0 +1,128 @@
+"""The specification that the worker is given, checked key by key."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from worker.distributed.cluster import Cluster
+
+MODELS = ("inception_v3", "resnet50", "alexnet")
+CHOICES = {
+    "model": MODELS,
+    "recipe": ("reference", "tuned"),
+    "device": ("cpu", "cuda"),
+    "parallel": ("none", "parameter-cpu", "ddp"),
+}
+DATA_CHOICES = {
+    "kind": ("imagenet", "imagefolder", "cifar10", "mnist"),
+    "decoder": ("auto", "simplejpeg", "pillow"),
+}
+LEAST = {"batch": 1, "image_px": 1, "warmup_steps": 0, "steps": 1, "threads": 1, "seed": 0, "devices": 1}
+
+
+class SpecError(Exception):
+    """The specification cannot be run as it is written."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, and how it is read. ``loader_workers`` are of all of the job's processes together."""
+
+    kind: str
+    directory: str
+    loader_workers: int
+    decoder: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One training job. ``batch`` is per device, ``threads`` for all of the job's processes together."""
+
+    model: str
+    batch: int
+    image_px: int
+    warmup_steps: int
+    steps: int
+    threads: int
+    recipe: str
+    seed: int
+    device: str
+    devices: int
+    parallel: str
+    data: Data | None = None
+    """None where data are drawn."""
+    cluster: Cluster | None = None
+    """This rank's view of the job it is part of; None for a job on one instance."""
+
+
+def parse_spec(text: str) -> Spec:
+    """Raises SpecError that names the key, its value and what would do."""
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"the specification is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise SpecError("the specification is not a JSON object")
+    data, cluster = given.pop("data", None), given.pop("cluster", None)
+    _check_keys(given, Spec, "the specification", optional=("data", "cluster"))
+    _check_choices(given, CHOICES)
+    for key, least in LEAST.items():
+        _check_least(key, given[key], least)
+    spec = Spec(**given, data=_parse_data(data), cluster=_parse_cluster(cluster))
+    _check_parallel(spec)
+    return spec
+
+
+def _parse_data(given: object) -> Data | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise SpecError(f"data is {given!r}; it must be null or an object")
+    _check_keys(given, Data, "data")
+    _check_choices(given, DATA_CHOICES)
+    _check_least("loader_workers", given["loader_workers"], 0)
+    directory = given["directory"]
+    if not isinstance(directory, str) or not directory.startswith("/"):
+        raise SpecError(f"directory is {directory!r}; it must be an absolute path")
+    return Data(**given)
+
+
+def _parse_cluster(given: object) -> Cluster | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise SpecError(f"cluster is {given!r}; it must be null or an object")
+    _check_keys(given, Cluster, "cluster", optional=("timeout_s", "join_timeout_s"))
+    try:
+        return Cluster(**given)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"cluster: {error}") from None
+
+
+def _check_keys(given: Mapping[str, object], into: type, name: str, *, optional: tuple[str, ...] = ()) -> None:
+    known = [field.name for field in dataclasses.fields(into)]
+    if missing := [key for key in known if key not in given and key not in optional]:
+        raise SpecError(f"{name} lacks {', '.join(missing)}")
+    if unknown := [key for key in given if key not in known]:
+        raise SpecError(f"{name} has unknown keys {', '.join(unknown)}; known are {', '.join(known)}")
+
+
+def _check_choices(given: Mapping[str, object], choices_of: Mapping[str, tuple[str, ...]]) -> None:
+    for key, choices in choices_of.items():
+        if given[key] not in choices:
+            raise SpecError(f"{key} is {given[key]!r}; it can be {', '.join(choices)}")
+
+
+def _check_least(key: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SpecError(f"{key} is {value!r}; it must be a whole number of at least {least}")
+
+
+def _check_parallel(spec: Spec) -> None:
+    if spec.cluster and spec.parallel != "none":
+        raise SpecError(f"parallel is {spec.parallel!r} in a cluster; each of its ranks has one device")
+    if spec.parallel == "none" and spec.devices != 1:
+        raise SpecError(f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'")
+    if spec.parallel == "ddp" and spec.threads < spec.devices:
+        raise SpecError(f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes")

@@ -1,0 +1,1 @@
+"""Trains on the devices of one instance."""

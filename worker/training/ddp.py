@@ -1,0 +1,134 @@
+"""DistributedDataParallel on one instance: a process for each device, gloo between CPUs and NCCL between GPUs.
+
+The worker itself is rank 0 and starts the others, which read the same specification and print nothing.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from json import dumps, loads
+
+import torch
+from torch import distributed
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
+
+from worker.data.batches import watching_loaders
+from worker.data.tally import DataUse
+from worker.errors import JobError
+from worker.protocol import Events
+from worker.spec import Spec
+from worker.training.build import build_trainer, opened_batches
+from worker.training.device import Device, open_devices
+from worker.training.samples import Samples
+
+_PATIENCE = timedelta(minutes=30)
+"""An emulated CPU can be far behind another one; a rank that died is noticed by its exit and not by this."""
+_PR_SET_PDEATHSIG = 1
+DATA_FAILED = 3
+"""Exit status of a rank that has failed for its data."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The process group. ``threads`` is what all its processes use together."""
+
+    threads: int
+    store: TCPStore
+
+    def uses(self, spec: Spec) -> list[DataUse]:
+        """What the other ranks have read, once each of them has said it."""
+        said = [loads(self.store.get(_use_key(rank))) for rank in range(1, spec.devices)]
+        return [DataUse(**each) for each in said if each]
+
+
+def threads_of_rank(spec: Spec, rank: int) -> int:
+    share, rest = divmod(spec.threads, spec.devices)
+    return share + (rank < rest)
+
+
+@contextmanager
+def opened(spec: Spec, events: Events) -> Iterator[Group]:
+    """Start the other ranks and form the group; wait for them at the end."""
+    # Port 0: any that is free. The others are told it, and they can only come once it is known.
+    store = TCPStore("127.0.0.1", 0, spec.devices, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
+    others = [_start(spec, rank, store.port, events) for rank in range(1, spec.devices)]
+    _join(spec, 0, store)
+    total = torch.tensor(torch.get_num_threads(), device="cuda:0" if spec.device == "cuda" else "cpu")
+    distributed.all_reduce(total)
+    yield Group(threads=int(total), store=store)
+    distributed.barrier()
+    distributed.destroy_process_group()
+    for watcher in others:
+        watcher.join()
+
+
+def run_rank(spec: Spec, rank: int, port: int) -> int:
+    """One of the other ranks, in a process of its own: the same steps, unobserved. Returns its exit status."""
+    # Its parent may be killed at any moment, and a rank that waits in NCCL would then wait for ever.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    torch.set_num_interop_threads(1)
+    devices = open_devices(spec.device, spec.devices)
+    store = TCPStore("127.0.0.1", port, spec.devices, is_master=False, timeout=_PATIENCE)
+    _join(spec, rank, store)
+    distributed.all_reduce(torch.tensor(torch.get_num_threads(), device=devices[rank].torch))
+    try:
+        use = _train(spec, devices, rank)
+    except JobError as error:
+        print(f"rank {rank}: {error}", file=sys.stderr)
+        return DATA_FAILED if error.kind == "data" else 1
+    store.set(_use_key(rank), dumps(use and asdict(use)))
+    distributed.barrier()
+    distributed.destroy_process_group()
+    return 0
+
+
+def _train(spec: Spec, devices: list[Device], rank: int) -> DataUse | None:
+    with watching_loaders(), opened_batches(spec, rank) as (batches,):
+        trainer = build_trainer(spec, devices, [batches], rank)
+        scratch = Samples.allocate(1, trainer.phases)
+        for _ in range(spec.warmup_steps + spec.steps):
+            trainer.step(scratch, 0)
+        return batches.close()
+
+
+def _use_key(rank: int) -> str:
+    return f"data-use/{rank}"
+
+
+def _join(spec: Spec, rank: int, store: TCPStore) -> None:
+    torch.set_num_threads(threads_of_rank(spec, rank))
+    # All ranks are in one network namespace: whatever its other interfaces are called, this one is there.
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    backend, own = "gloo", None
+    if spec.device == "cuda":
+        backend, own = "nccl", torch.device("cuda", rank)
+        torch.cuda.set_device(own)
+    distributed.init_process_group(
+        backend, store=store, rank=rank, world_size=spec.devices, timeout=_PATIENCE, device_id=own
+    )
+
+
+def _start(spec: Spec, rank: int, port: int, events: Events) -> threading.Thread:
+    argv = [sys.executable, "-m", "worker", "--rank", str(rank), str(port)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+    if process.stdin is not None:
+        process.stdin.write(dumps(asdict(spec)).encode())
+        process.stdin.close()
+    watcher = threading.Thread(target=watch, args=(process, rank, events), daemon=True)
+    watcher.start()
+    return watcher
+
+
+def watch(process: "subprocess.Popen[bytes]", rank: int, events: Events) -> None:
+    """Sleeps until the rank has ended. When it failed, the job has, and the main thread may never come to notice."""
+    if status := process.wait():
+        kind = {-signal.SIGKILL: "killed", DATA_FAILED: "data"}.get(status, "rank")
+        events.error(kind, f"rank {rank} of the job ended with status {status}; see the output for why")
+        os._exit(1)

@@ -1,0 +1,84 @@
+"""One job: from the specification to the measured steps. The first module that imports torch."""
+
+import contextlib
+import gc
+import math
+import time
+from dataclasses import asdict
+
+import torch
+
+from worker import environment
+from worker.data.batches import watching_loaders
+from worker.data.tally import together
+from worker.errors import JobError
+from worker.protocol import Events
+from worker.spec import Spec
+from worker.training import ddp
+from worker.training.build import build_trainer, opened_batches
+from worker.training.device import gpus, open_devices
+from worker.training.models import torchvision_version
+from worker.training.samples import Samples
+from worker.training.trainer import Trainer
+from worker.usage import usage, whole_usage
+
+
+def run(spec: Spec, events: Events) -> None:
+    """Run the job and emit everything from ``imported`` to ``done``. Raises JobError."""
+    version = torchvision_version()
+    events.emit("imported")
+    torch.set_num_interop_threads(1)
+    torch.set_num_threads(spec.threads)
+    devices = open_devices(spec.device, spec.devices)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watching_loaders())
+        group = stack.enter_context(ddp.opened(spec, events)) if spec.parallel == "ddp" else None
+        events.emit(
+            "environment",
+            environment={
+                **environment.collect(),
+                "threads": group.threads if group else torch.get_num_threads(),
+                "torch": torch.__version__,
+                "torchvision": version,
+                "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+                "gpus": gpus() if spec.device == "cuda" else None,
+            },
+        )
+        if spec.cluster:
+            # Here and not above: nobody else has a use for what it imports.
+            from worker.distributed.job import run_rank
+
+            run_rank(spec, spec.cluster, devices[0], events)
+            return
+        batches = stack.enter_context(opened_batches(spec))
+        trainer = build_trainer(spec, devices, batches)
+        events.emit("built")
+        measure(spec, trainer, events)
+        # The loaders end here, so that what they have used is in the usage of the whole.
+        uses = [use for each in batches if (use := each.close())]
+        uses += group.uses(spec) if group else []
+    events.emit("done", usage=whole_usage(), data_use=asdict(together(uses)) if uses else None)
+
+
+def measure(spec: Spec, trainer: Trainer, events: Events) -> None:
+    scratch = Samples.allocate(1, trainer.phases)
+    for number in range(1, spec.warmup_steps + 1):
+        trainer.step(scratch, 0)
+        events.emit("warmup", step=number, of=spec.warmup_steps)
+    samples = Samples.allocate(spec.steps, trainer.phases)
+    # A collection in the middle would fall on a step at random: all garbage goes now, none is looked for until the end.
+    gc.collect()
+    gc.disable()
+    trainer.synchronize()
+    before = usage()
+    events.emit("measuring", steps=spec.steps)
+    for index in range(spec.steps):
+        trainer.step(samples, index)
+    end_s = time.monotonic()
+    gc.enable()
+    after = usage()
+    events.emit("measured", t=end_s)
+    if not math.isfinite(loss := trainer.loss()):
+        raise JobError(f"the loss is {loss} after the measured steps: that was no training", kind="diverged")
+    used = {name: after[name] - before[name] for name in after}
+    events.emit("steps", steps=samples.columns(), usage=used)

@@ -1,0 +1,43 @@
+"""What this process has used of the machine so far."""
+
+import re
+import resource
+from pathlib import Path
+
+from worker.memory import read
+
+
+def usage() -> dict[str, float]:
+    """Counters that explain a slow step: page faults cost more in a virtual machine, switches mean that others ran."""
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "user_s": now.ru_utime,
+        "system_s": now.ru_stime,
+        "minor_faults": now.ru_minflt,
+        "major_faults": now.ru_majflt,
+        "voluntary_switches": now.ru_nvcsw,
+        "involuntary_switches": now.ru_nivcsw,
+    }
+
+
+def whole_usage(proc: Path = Path("/proc")) -> dict[str, float | int | None]:
+    """Fields of ``records.Usage`` from the start of the job: of this process and of its children that have ended.
+
+    Memory is of this process alone, and by the kernel's VmHWM: ``ru_maxrss`` remembers what the launching process held.
+    """
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    peak_kib = _number(proc / "self/status", "VmHWM")
+    return {
+        "cpu_s": sum(each.ru_utime + each.ru_stime for each in both),
+        "peak_memory_bytes": peak_kib * 1024 if peak_kib is not None else None,
+        "disk_read_bytes": _number(proc / "self/io", "read_bytes"),
+        "disk_written_bytes": _number(proc / "self/io", "write_bytes"),
+        "minor_faults": sum(each.ru_minflt for each in both),
+        "major_faults": sum(each.ru_majflt for each in both),
+    }
+
+
+def _number(path: Path, name: str) -> int | None:
+    """The number after ``name:`` in a file of /proc; None where the place hides it."""
+    found = re.search(rf"^{name}:\s*(\d+)", read(path) or "", re.MULTILINE)
+    return int(found[1]) if found else None
