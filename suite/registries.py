@@ -1,0 +1,30 @@
+"""The axes of the suite, and the only list of the members of each.
+
+To add a member of the suite's own, write its file and one line here. Other packages add to a registry by an entry point
+of its group; see ``suite.registry``. Choices on the command line, in schemas, in ``bench doctor`` and in the documents
+come from here.
+"""
+
+from suite.registry import Registry
+
+SCENARIOS = Registry(
+    "virtbench.scenarios",
+    "scenario",
+    {
+        "synthetic": "scenarios.synthetic:Synthetic",
+        "real": "scenarios.real:Real",
+        "probe": "scenarios.probe:Probe",
+        "distributed": "scenarios.distributed:Distributed",
+        "shared": "scenarios.shared:Shared",
+    },
+)
+
+ENGINES = Registry(
+    "virtbench.engines",
+    "container engine",
+    {
+        "docker": "provisioning.engines.docker:Docker",
+        "podman": "provisioning.engines.podman:Podman",
+        "runc": "provisioning.engines.runc:Runc",
+    },
+)

@@ -1,0 +1,74 @@
+"""A registry: the only list of the members of one axis (engines, probes, figures, ...), which other packages add to.
+
+Members are named as ``module:attribute`` and imported when they are asked for, so that a list of choices costs nothing.
+A package adds one with an entry point of the registry's group, such as::
+
+    [project.entry-points."virtbench.engines"]
+    nerdctl = "my_package.nerdctl:NERDCTL"
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from suite.errors import RequestError
+from suite.suggest import nearest
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The members of one axis by name: the suite's own, in their order, and then those of other packages."""
+
+    group: str
+    """The group of entry points that adds to it, such as ``virtbench.engines``."""
+    what: str
+    """What a member is called in a message, such as ``container engine``."""
+    own: Mapping[str, str]
+    """``module:attribute`` by name."""
+    _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    @cached_property
+    def _places(self) -> dict[str, EntryPoint]:
+        own = {name: EntryPoint(name, place, self.group) for name, place in self.own.items()}
+        # A member of the suite's own keeps its name: another package must not change what a number means.
+        return {**{each.name: each for each in entry_points(group=self.group) if each.name not in own}, **own}
+
+    def names(self) -> tuple[str, ...]:
+        """Return every name: the suite's own in their order, then those of other packages in that of the alphabet."""
+        return (*self.own, *sorted(set(self._places) - set(self.own)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def get(self, name: str) -> Any:  # noqa: ANN401 (the protocol of a member is its room's)
+        """Return the member. Raises RequestError for a name that is unknown, or that fails to load."""
+        if name not in self._places:
+            raise RequestError(f"no {self.what} {name!r}", remedy=nearest(name, list(self.names())))
+        if name not in self._loaded:
+            try:
+                self._loaded[name] = self._places[name].load()
+            except Exception as error:
+                raise RequestError(
+                    f"the {self.what} {name!r} cannot be loaded: {type(error).__name__}: {error}",
+                    remedy=f"mend or uninstall the package that provides {self._places[name].value}",
+                ) from error
+        return self._loaded[name]
+
+    def added(self) -> tuple[str, ...]:
+        """Return the names that other packages have added."""
+        return tuple(name for name in self.names() if name not in self.own)
+
+    def failures(self) -> dict[str, str]:
+        """Return, by name, why a member that another package has added cannot be used; empty where all can."""
+        found = {}
+        for name in self.added():
+            try:
+                self.get(name)
+            except RequestError as error:
+                found[name] = error.message
+        return found
