@@ -25,7 +25,7 @@ from suite.interfaces import Instance, Process
 from suite.job.distributed import CONTAINER_NETWORKS, Cluster
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec, bits_per_s
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
 from worker.distributed.partition import CHUNK_BYTES
 
@@ -43,7 +43,7 @@ def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Tria
         targets=(target,),
         models=("resnet50",),
         profile="smoke",
-        workloads={"resnet50": Workload(batch=1, image_px=32, warmup_steps=1, steps=1)},
+        workloads={"resnet50": Sizes(batch=1, image_px=32, warmup_steps=1, steps=1)},
         envelope=Envelope(
             cpus=tuple(sorted(os.sched_getaffinity(0))), memory_bytes=2 * GIB * (options.workers + 1), threads=1
         ),

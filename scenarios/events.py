@@ -9,7 +9,7 @@ from typing import Protocol
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.records.record import Timeline
 
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
@@ -59,7 +59,7 @@ class Heard(Protocol):
 class Transcript:
     """What the worker has said so far, in the order that the protocol wants."""
 
-    workload: Workload
+    workload: Sizes
     observer: Observer
     clock: Callable[[], float] = time.monotonic
     phase: str = "launching"

@@ -13,7 +13,7 @@ from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
 from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import Environment, Steps, Usage
 
@@ -76,7 +76,7 @@ def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
     return ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())]
 
 
-def workload_of(trial: Trial) -> Workload:
+def workload_of(trial: Trial) -> Sizes:
     """Raises MeasurementError for a trial of a probe."""
     if trial.workload is None:
         raise MeasurementError(f"{trial.trial_id} was planned without a workload: it trains nothing", kind="plan")

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from scenarios.job import Devices, run_job
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import Metric, TrialRecord
 
-LEAST = ("alexnet", Workload(batch=1, image_px=64, warmup_steps=0, steps=1))
+LEAST = ("alexnet", Sizes(batch=1, image_px=64, warmup_steps=0, steps=1))
 LAUNCH = "launching"
 # The phase that is told when the metric is reached.
 REACHED = {"importing": "first-instruction", "building": "import-torch", "finishing": "first-step"}

@@ -11,7 +11,7 @@ from suite.job import ablations
 from suite.job.datasets import Dataset, PageCache
 from suite.job.distributed import Cluster, InstancePlan, instances_of
 from suite.job.envelope import Envelope
-from suite.job.profiles import Recipe, Workload
+from suite.job.profiles import Recipe, Sizes
 from suite.job.sharing import Sharing
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
@@ -55,7 +55,7 @@ class Trial(BaseModel):
     position: int
     """Place in its block, from 0, in the order in which the block was run."""
     seed: int
-    workload: Workload | None = None
+    workload: Sizes | None = None
     """None for a probe."""
     envelope: Envelope
     trial_timeout_s: int
@@ -89,7 +89,7 @@ class Plan(BaseModel):
     recipe: Recipe = "reference"
     blocks: Annotated[int, Field(gt=0)] = 1
     seed: int = 0
-    workloads: dict[str, Workload] = {}
+    workloads: dict[str, Sizes] = {}
     """By model; of probes there is none."""
     envelope: Envelope
     trial_timeout_s: Annotated[int, Field(gt=0)]

@@ -14,7 +14,7 @@ from suite.errors import RequestError
 from suite.job.ablations import ABLATIONS
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.plan import CpuCapability, Plan
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
@@ -63,7 +63,7 @@ def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
         targets=("bare-metal",),
         models=("resnet50",),
         profile="smoke",
-        workloads={"resnet50": Workload(batch=batch, image_px=32, warmup_steps=0, steps=1)},
+        workloads={"resnet50": Sizes(batch=batch, image_px=32, warmup_steps=0, steps=1)},
         envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=1),
         trial_timeout_s=60,
         dataset=dataset,

@@ -6,7 +6,7 @@ from typing import Any
 from suite.errors import RequestError
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import SMALLEST_IMAGE_PX, Profile, Workload
+from suite.job.profiles import SMALLEST_IMAGE_PX, Profile, Sizes
 from suite.job.sharing import PROBES, Sharing, architecture, victim_workload
 
 LEAST_INSTANCE_BYTES = 640 << 20
@@ -27,7 +27,7 @@ def sharing_of(options: Mapping[str, Any], profile: Profile) -> Sharing | None:
     )
 
 
-def victims(profile: Profile, names: Sequence[str], changed: Mapping[str, int]) -> dict[str, Workload]:
+def victims(profile: Profile, names: Sequence[str], changed: Mapping[str, int]) -> dict[str, Sizes]:
     """The victims' workloads with some of their numbers replaced. Raises RequestError on one that cannot be."""
     found = {}
     for name in names:

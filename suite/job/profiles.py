@@ -14,7 +14,7 @@ MODELS = ("inception_v3", "resnet50", "alexnet")
 SMALLEST_IMAGE_PX = {"inception_v3": 75, "resnet50": 32, "alexnet": 63}
 
 
-class Workload(BaseModel):
+class Sizes(BaseModel):
     """One training job: the numbers the worker is given. Sizes in pixels, batch per device."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,7 +32,7 @@ class Profile(BaseModel):
 
     name: str
     summary: str
-    workloads: dict[str, Workload]
+    workloads: dict[str, Sizes]
     memory_bytes: Positive
     trial_timeout_s: Positive
 
@@ -48,7 +48,7 @@ def _profile(
     trial_timeout_s: int,
 ) -> Profile:
     workloads = {
-        model: Workload(batch=batch, image_px=px, warmup_steps=warmup_steps, steps=steps)
+        model: Sizes(batch=batch, image_px=px, warmup_steps=warmup_steps, steps=steps)
         for model, (batch, px) in sizes.items()
     }
     return Profile(
@@ -94,7 +94,7 @@ PROFILES = {
 }
 
 
-def make_workload(profile: Profile, model: str, changed: dict[str, int]) -> Workload:
+def make_workload(profile: Profile, model: str, changed: dict[str, int]) -> Sizes:
     """The workload of a model with some of its numbers replaced. Raises RequestError on one that cannot be."""
     workload = profile.workloads[model].model_copy(update=changed)
     least = SMALLEST_IMAGE_PX[model]

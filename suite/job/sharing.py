@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from suite.job.distributed import InstancePlan, Role, divided
 from suite.job.envelope import Envelope
-from suite.job.profiles import MODELS, Profile, Workload
+from suite.job.profiles import MODELS, Profile, Sizes
 
 BareMetalCpus = Literal["unrestricted", "equal"]
 BARE_METAL_CPUS: tuple[BareMetalCpus, ...] = ("unrestricted", "equal")
@@ -30,7 +30,7 @@ class Sharing(BaseModel):
     bare_metal_cpus: BareMetalCpus = "unrestricted"
     """Jobs on bare metal are in one operating system: each has all CPUs and all memory of the envelope, as in the
     paper, or as equal a share as an instance of any other target has."""
-    workloads: dict[str, Workload] = {}
+    workloads: dict[str, Sizes] = {}
     """Of the aggressors that train; each is repeated until the victim has ended."""
 
     def instances_of(self, target: str, envelope: Envelope) -> tuple[InstancePlan, ...]:
@@ -49,7 +49,7 @@ def architecture(victim: str) -> str:
     return "alexnet" if victim == SMALL_ALEXNET else victim
 
 
-def victim_workload(profile: Profile, victim: str) -> Workload:
+def victim_workload(profile: Profile, victim: str) -> Sizes:
     """As the profile has it; AlexNet's small batch is to its large one as in the paper."""
     workload = profile.workloads[architecture(victim)]
     if victim != SMALL_ALEXNET:

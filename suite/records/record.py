@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from suite.job.datasets import Kind, PageCache
 from suite.job.distributed import Cluster
 from suite.job.envelope import Envelope
-from suite.job.profiles import Recipe, Workload
+from suite.job.profiles import Recipe, Sizes
 from suite.job.sharing import Sharing
 from suite.records.aggression import Aggression, Aggressor
 from suite.records.base import Count, Part, Seconds
@@ -161,7 +161,7 @@ class TrialRecord(Part):
     block: Annotated[int, Field(ge=0)]
     position: Annotated[int, Field(ge=0)]
     seed: int
-    workload: Workload | None = None
+    workload: Sizes | None = None
     envelope: Envelope
     page_cache: PageCache | None = None
     options: dict[str, str] = {}

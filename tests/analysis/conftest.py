@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.records.record import Environment, Environments, Metric, Outcome, Steps, TrialRecord
 from suite.results.store import Run
 
@@ -35,7 +35,7 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         "block": 0,
         "position": 0,
         "seed": 0,
-        "workload": Workload(batch=2, image_px=32, warmup_steps=1, steps=3),
+        "workload": Sizes(batch=2, image_px=32, warmup_steps=1, steps=3),
         "envelope": Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2),
         "outcome": Outcome(status="ok"),
         "throughput_images_per_s": 10.0,

@@ -16,7 +16,7 @@ from analysis.warnings.types import BaselineDiffers, FailedTrials, Incomparable,
 from suite.job.distributed import Cluster, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 
 
@@ -164,7 +164,7 @@ def test_substitutes_and_a_declared_difference_of_cpu_capability_stand_beside_th
         ({"envelope": Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=1)}, "threads 1 against 2"),
         ({"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=2)}, "CPUs 1 against 2"),
         ({"envelope": Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)}, "memory 1 GiB against 2 GiB"),
-        ({"workload": Workload(batch=4, image_px=32, warmup_steps=1, steps=3)}, "batch 4 against 2"),
+        ({"workload": Sizes(batch=4, image_px=32, warmup_steps=1, steps=3)}, "batch 4 against 2"),
         ({"recipe": "tuned"}, "recipe tuned against reference"),
         ({"profile": "quick"}, "profile quick against smoke"),
     ],
@@ -368,9 +368,7 @@ def test_what_decides_no_speed_of_a_cluster_keeps_nothing_apart(
     assert (group.job.variant, group.targets[0].ok) == ("", 2)
 
 
-SHARING = Sharing(
-    aggressors=("alexnet",), workloads={"alexnet": Workload(batch=2, image_px=64, warmup_steps=1, steps=3)}
-)
+SHARING = Sharing(aggressors=("alexnet",), workloads={"alexnet": Sizes(batch=2, image_px=64, warmup_steps=1, steps=3)})
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from analysis.load.records import load
 from analysis.report import tables
 from analysis.warnings.conditions import DamagedImages, NotRead
 from analysis.warnings.types import Incomparable
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.records.record import DataUse, Resources, Usage
 
 MIB = 1 << 20
-WORK = Workload(batch=10, image_px=32, warmup_steps=1, steps=4)
+WORK = Sizes(batch=10, image_px=32, warmup_steps=1, steps=4)
 
 
 def used(inside_s: float, all_in_s: float | None, energy: dict[str, float] | None = None) -> Resources:

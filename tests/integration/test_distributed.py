@@ -20,7 +20,7 @@ from suite.interfaces import Instance, Node
 from suite.job.distributed import Cluster, ContainerNetwork
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.loop import Loop
 from suite.plan import Plan, Trial
 from suite.records.record import Environment, TrialRecord
@@ -67,7 +67,7 @@ def run_cluster(
         targets=(target,),
         models=("resnet50",),
         profile="smoke",
-        workloads={"resnet50": Workload(batch=2, image_px=32, warmup_steps=1, steps=steps)},
+        workloads={"resnet50": Sizes(batch=2, image_px=32, warmup_steps=1, steps=steps)},
         envelope=Envelope(cpus=CPUS, memory_bytes=3 * GIB, threads=len(CPUS)),
         trial_timeout_s=400,
         cluster=cluster,

@@ -19,7 +19,7 @@ from provisioning.targets import Choices, open_target
 from scenarios.synthetic import Synthetic
 from suite.interfaces import Instance
 from suite.job.envelope import Envelope
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.loop import Loop
 from suite.plan import Plan, Trial
 from suite.records.record import Environment, TrialRecord
@@ -57,7 +57,7 @@ def measured(
         targets=("bare-metal", "container"),
         models=("alexnet",),
         profile="smoke",
-        workloads={"alexnet": Workload(batch=4, image_px=px, warmup_steps=0, steps=steps)},
+        workloads={"alexnet": Sizes(batch=4, image_px=px, warmup_steps=0, steps=steps)},
         envelope=envelope,
         trial_timeout_s=300,
         options=choices.options(),

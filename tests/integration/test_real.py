@@ -18,7 +18,7 @@ from scenarios.datasets.resolve import resolve
 from scenarios.real import Real
 from suite.interfaces import Instance, Node
 from suite.job.datasets import Dataset
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.loop import Loop
 from suite.plan import Plan, Trial
 from suite.records.record import Environment, TrialRecord
@@ -88,7 +88,7 @@ def plan_for(dataset: Dataset, target: str, choices: Choices) -> Plan:
         models=("resnet50",),
         data="imagefolder",
         profile="smoke",
-        workloads={"resnet50": Workload(batch=4, image_px=32, warmup_steps=0, steps=STEPS[target])},
+        workloads={"resnet50": Sizes(batch=4, image_px=32, warmup_steps=0, steps=STEPS[target])},
         envelope=ENVELOPE,
         trial_timeout_s=500,
         dataset=dataset,

@@ -12,7 +12,7 @@ import pytest
 
 from analysis.load.records import load
 from analysis.report.page import write_report
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.records.record import DataUse, Resources, Timeline, Usage
 from suite.results.store import Run
 from tests.analysis.conftest import probe, record
@@ -78,7 +78,7 @@ def _trial(
         failed=failed,
         throughput_images_per_s=None if failed else 10 * factor,
         elapsed_s=None if failed else 20 / factor,
-        workload=Workload(batch=8, image_px=64, warmup_steps=1, steps=3),
+        workload=Sizes(batch=8, image_px=64, warmup_steps=1, steps=3),
         timeline=Timeline(launch_s=0.5, imports_s=1 / factor, build_s=0.3, warmup_s=0.4, teardown_s=0.1),
         substitutes=["accelerator:tcg", "userland:not-the-image's-and-a-long-word-" * 3] if "vm" in target else [],
         resources=Resources(

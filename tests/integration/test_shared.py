@@ -21,7 +21,7 @@ from scenarios.shared import Shared
 from suite.errors import MeasurementError
 from suite.interfaces import Instance
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.loop import Loop
 from suite.plan import Plan, Trial
@@ -34,7 +34,7 @@ from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
-TINY = Workload(batch=1, image_px=64, warmup_steps=1, steps=2)
+TINY = Sizes(batch=1, image_px=64, warmup_steps=1, steps=2)
 ENDLESS = TINY.model_copy(update={"steps": 100_000})
 
 

@@ -14,7 +14,7 @@ import pytest
 from suite.errors import CommandError
 from suite.interfaces import Completed, Process
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import TrialRecord
 
@@ -182,7 +182,7 @@ def trial() -> Trial:
         block=0,
         position=0,
         seed=7,
-        workload=Workload(batch=2, image_px=64, warmup_steps=2, steps=3),
+        workload=Sizes(batch=2, image_px=64, warmup_steps=2, steps=3),
         envelope=Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1),
         trial_timeout_s=120,
     )

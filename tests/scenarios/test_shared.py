@@ -15,17 +15,17 @@ import pytest
 from scenarios.shared import Shared
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Process
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.plan import Trial
 from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess
 
-TINY = Workload(batch=1, image_px=64, warmup_steps=1, steps=2)
+TINY = Sizes(batch=1, image_px=64, warmup_steps=1, steps=2)
 ENDLESS = TINY.model_copy(update={"steps": 100_000})
 PROBE = {"threads": 1, "directory": None, "size": "smoke", "job": None, "device": "cpu"}
 
 
-def planned(trial: Trial, aggressor: str | None, victim: Workload = TINY) -> Trial:
+def planned(trial: Trial, aggressor: str | None, victim: Sizes = TINY) -> Trial:
     sharing = Sharing(aggressors=(aggressor or "cpu",), workloads={"alexnet": TINY}, bare_metal_cpus="equal")
     share = sharing.model_copy(update={"bare_metal_cpus": "unrestricted"}).instances_of("bare-metal", trial.envelope)
     changes = {"scenario": "shared", "sharing": sharing, "aggressor": aggressor, "workload": victim, "instances": share}

@@ -10,7 +10,7 @@ import pytest
 from suite.errors import BenchError
 from suite.interfaces import Completed, Instance, Measurement, Observer, Process
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import Workload
+from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
 from suite.records.record import (
     Conditions,
@@ -25,7 +25,7 @@ from suite.records.record import (
 )
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
-WORKLOAD = Workload(batch=2, image_px=32, warmup_steps=1, steps=3)
+WORKLOAD = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 import pytest
 
 from suite.errors import RequestError
-from suite.job.profiles import MODELS, PROFILES, Profile, Workload, get_profile
+from suite.job.profiles import MODELS, PROFILES, Profile, Sizes, get_profile
 
 
 def test_the_paper_profile_is_table_1_of_the_paper() -> None:
@@ -47,4 +47,4 @@ def test_a_known_profile_is_given() -> None:
 @pytest.mark.parametrize("change", [{"batch": 0}, {"image_px": -1}, {"steps": 0}, {"warmup_steps": -1}, {"more": 1}])
 def test_a_workload_holds_no_nonsense(change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
-        Workload.model_validate({"batch": 1, "image_px": 1, "warmup_steps": 0, "steps": 1} | change)
+        Sizes.model_validate({"batch": 1, "image_px": 1, "warmup_steps": 0, "steps": 1} | change)

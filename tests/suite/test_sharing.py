@@ -11,14 +11,14 @@ from pydantic import ValidationError
 from suite.errors import BenchError
 from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import PROFILES, Workload
+from suite.job.profiles import PROFILES, Sizes
 from suite.job.sharing import AGGRESSORS, PROBES, VICTIMS, Sharing, architecture, victim_workload
 from suite.loop import _differences
 from suite.plan import Plan, Trial
 from suite.records.record import Aggression, Aggressor, Environment, Environments, Outcome, TrialRecord
 from tests.suite.conftest import make_plan, record_fields
 
-WORKLOAD = Workload(batch=2, image_px=64, warmup_steps=1, steps=2)
+WORKLOAD = Sizes(batch=2, image_px=64, warmup_steps=1, steps=2)
 SHARING = Sharing(aggressors=("alexnet", "disk"), workloads={"alexnet": WORKLOAD})
 
 
