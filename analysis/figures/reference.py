@@ -29,7 +29,7 @@ def load_reference() -> Records:
     """The paper's numbers as a run: ``compare`` gives its normalised figures."""
     trials: dict[tuple[str, ...], dict[str, object]] = {}
     columns = {metric.name: metric.column for metric in METRICS}
-    for line in csv.DictReader((files("analysis") / _FILE).read_text(encoding="utf-8").splitlines()):
+    for line in csv.DictReader((files("analysis.figures") / _FILE).read_text(encoding="utf-8").splitlines()):
         scenario = _SCENARIOS.get((line["scenario"], line["data"]), line["scenario"])
         key = (scenario, line["data"], line["model"], line["target"])
         trial = trials.setdefault(key, _trial(*key))
