@@ -23,7 +23,7 @@ from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.report.export import FORMATS, steps_tables, trials_table
 from analysis.report.export import write as export
-from analysis.report.tables import as_json
+from analysis.report.rows import as_json
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import MODELS, get_profile
 from suite.plan import TARGETS, Plan, Trial

@@ -28,3 +28,15 @@ ENGINES = Registry(
         "runc": "provisioning.engines.runc:Runc",
     },
 )
+
+FIGURES = Registry(
+    "virtbench.figures",
+    "figure",
+    {
+        "training": "analysis.figures.bars:training_bars",
+        "probe": "analysis.figures.bars:probe_bars",
+        "interference": "analysis.figures.interference:loss_bars",
+        "interference-map": "analysis.figures.interference:heat_map",
+        "trials": "analysis.figures.dots:every_trial",
+    },
+)

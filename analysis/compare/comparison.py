@@ -12,20 +12,19 @@ from typing import Protocol, TypeVar
 import pandas as pd
 
 from analysis.compare.ablations import switches
+from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.effects import Ratios, interactions, judged, overall, ratios_of
 from analysis.compare.groups import Effects, groups
-from analysis.compare.hosts import hosts_differ
 from analysis.compare.interference import interference, isolation
 from analysis.compare.noise import against_itself, differing, noise_floors, replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.results import Comparison, Effect, Group, Job, Overall
 from analysis.compare.validity import usable
-from analysis.explain.costs import ALL_IN, costs, with_costs
 from analysis.load.metrics import SHARED, Metric
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.conditions import disturbances
-from analysis.warnings.findings import failures, mixtures, refusals, unnormalised
+from analysis.warnings.findings import failures, hosts_differ, mixtures, refusals, unnormalised
 from suite.plan import BASELINE
 
 
@@ -72,6 +71,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         isolation=isolation(beside, margin),
         margin=margin,
         warmup_trials=records.warmup_trials,
+        trials=ok,
     )
 
 

@@ -7,20 +7,17 @@ changed or the whole host.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.text import Text
 
 from analysis.compare import validity
 from analysis.compare.pairing import ROW, plain, settings_in, to_baseline, with_common_variants
 from analysis.compare.results import known_first
 from analysis.load.metrics import Metric, metrics_of
 from analysis.load.records import Records
-from analysis.report.formatting import ends, number, times
 from analysis.statistics.ratios import CONFIDENCE, Location, locate, t_quantile
 from suite.job.profiles import MODELS
 from suite.plan import BASELINE, TARGETS
@@ -79,7 +76,7 @@ def regress(old: Records, new: Records, fail_above: float | None = None) -> Regr
     metrics = [metric for metric in old.metrics if metric in new.metrics]
     finished = [frame[frame["ok"]] for frame in trials]
     keys = [set(map(tuple, frame[ROW].astype(str).drop_duplicates().to_numpy())) for frame in finished]
-    unmatched = tuple(sorted(f"{key[-2]} on {_place(key[-1], key[-3])}" for key in keys[0] ^ keys[1]))
+    unmatched = tuple(sorted(f"{key[-2]} on {place_of(key[-1], key[-3])}" for key in keys[0] ^ keys[1]))
     columns = [metric.column for metric in metrics]
     comparable = [validity.usable(to_baseline(frame, columns)).pairs for frame in finished]
     changes: list[Change] = []
@@ -174,38 +171,6 @@ def _half_width(old: Location, new: Location) -> float | None:
     return math.sqrt(total) * t_quantile((1 + CONFIDENCE) / 2, freedom)
 
 
-def as_rows(found: Regression) -> list[Mapping[str, object]]:
-    """For JSON: one object per change, with the fields of ``Change``."""
-    return [asdict(change) for change in found.changes]
-
-
-class Report:
-    """A regression to print on a rich console: a line per change, and what exceeds the bound."""
-
-    def __init__(self, found: Regression) -> None:
-        self.found = found
-
-    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
-        for change in self.found.changes:
-            yield Text(line(change), style="red" if change.exceeded else "")
-        for difference in dict.fromkeys(text for change in self.found.changes for text in change.differences):
-            yield Text("warning: ", style="yellow").append(f"new against old differs in {difference}", style="default")
-        for name in self.found.unmatched:
-            yield Text("warning: ", style="yellow").append(f"{name} was finished in one run only", style="default")
-        if self.found.fail_above is not None:
-            verdict = "slower by more than" if self.found.exceeded else "nothing is slower by more than"
-            yield Text(f"{verdict} {self.found.fail_above:.3g} (as a share)", style="bold")
-
-
-def _place(target: str, variant: str) -> str:
+def place_of(target: str, variant: str) -> str:
+    """Return the target, with its settings where they tell it apart: ``vm (engine=docker)``."""
     return f"{target} ({variant})" if variant else target
-
-
-def line(change: Change) -> str:
-    """``resnet50 on vm, throughput: 39.0 to 35.0, 0.898x (0.890 to 0.907)``."""
-    what = f"{change.metric}, relative to {BASELINE}" if change.normalised else change.metric
-    interval = f" ({ends(change.interval)})" if change.interval else f" (no interval: {min(change.trials)} trial)"
-    return (
-        f"{change.model} on {_place(change.target, change.variant)}, {what}: "
-        f"{number(change.old)} to {number(change.new)}, {times(change.ratio)}x{interval}"
-    )

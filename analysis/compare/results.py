@@ -1,7 +1,10 @@
-"""What a comparison says, as plain typed data. ``compare`` makes it; tables and plots render it."""
+"""What a comparison says, as plain typed data. ``compare`` makes it; tables and figures render it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+import pandas as pd
 
 from analysis.load.metrics import METRICS, PROBE, Metric
 from analysis.statistics.ratios import MARGIN, NoiseFloor, Verdict
@@ -28,7 +31,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Effect:
-    """A ratio that is made of other ratios, block by block; interval and verdict as those of an ``Estimate``."""
+    """A ratio that is made of other ratios, block by block, with interval and verdict like those of an ``Estimate``."""
 
     ratio: float
     blocks: int
@@ -44,9 +47,9 @@ class TargetSummary:
     ok: int
     failed: int
     substitutes: tuple[str, ...]
-    """What stood in for what the host lacks, such as ``accelerator:tcg``: stands wherever the numbers stand."""
+    """What stood in for what the host lacks, such as ``accelerator:tcg``; it is shown wherever the numbers are."""
     marks: tuple[str, ...]
-    """In what the trials differ from bare metal's besides the target, such as ``AVX2 against AVX512``."""
+    """How the trials differ from those of bare metal besides the target, such as ``AVX2 against AVX512``."""
     estimates: dict[str, Estimate]
 
     @property
@@ -56,8 +59,11 @@ class TargetSummary:
 
 @dataclass(frozen=True, order=True)
 class Job:
-    """What was run, but for the model. ``variant`` holds the settings (workload, envelope, options, cluster, sharing,
-    host) that are not the same in all records, as ``name=value, …``; empty where they are."""
+    """What was run, except for the model.
+
+    ``variant`` holds the settings (workload, envelope, options, cluster, sharing, host) that are not the same in all
+    records, as ``name=value, …``; empty where all are.
+    """
 
     scenario: str
     data: str
@@ -85,18 +91,18 @@ class Group:
     noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
     """By the metric's name; absent where bare metal has too few trials."""
     interactions: Mapping[str, Effect] = field(default_factory=dict)
-    """By the metric's name: container-vm's ratio over the product of container's and vm's. 1 is layers that add up."""
+    """By the metric's name: container-vm's ratio over the product of container's and vm's. At 1, the layers add up."""
     metrics: tuple[Metric, ...] = METRICS
     aa: Mapping[str, Effect] = field(default_factory=dict)
     """By the metric's name: the second bare-metal trial of the blocks over the first. Empty without A/A."""
     ablations: "tuple[AblationEffect, ...]" = ()
     costs: "tuple[Cost, ...]" = ()
-    """Of the targets of which something is known."""
+    """What each target takes of the host, where something is known."""
 
 
 @dataclass(frozen=True)
 class AblationEffect:
-    """A target with one property switched, over the same target of the same block without."""
+    """A target with an ablation, over the same target of the same block without."""
 
     job: Job
     model: str
@@ -105,7 +111,7 @@ class AblationEffect:
     effects: Mapping[str, Effect]
     """By the metric's name."""
     notes: tuple[str, ...] = ()
-    """Substitutes of the switched trials, and in what they differ besides the switch where that was forced."""
+    """Substitutes of the trials with the ablation, and how else they differ where the comparison was forced."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class Interference:
     model: str
     target: str
     ablation: str
-    """Switched in both; empty where nothing is."""
+    """The ablation of both; empty where there is none."""
     aggressor: str
     effects: Mapping[str, Effect]
     """By the metric's name: throughput, elapsed, step-p99 (the 99th percentile of a trial's steps), cpu-time and
@@ -127,14 +133,17 @@ class Interference:
     kept: Effect | None = None
     """The aggressor's own speed beside the victim, over that of the same aggressor before the victim was launched."""
     steal_shares: tuple[float | None, float | None] = (None, None)
-    """Of the envelope's CPU time, alone and beside: what a hypervisor below this machine took."""
+    """The shares of the envelope's CPU time that a hypervisor below this machine took: alone, and beside."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """How much a target's victims keep: the geometric mean of their throughput ratios over the ``cells`` (victims and
-    aggressors) that every target has. The first of a job isolates best."""
+    """How much of its throughput a victim keeps on a target. The first of a job isolates best.
+
+    ``effect`` is the geometric mean of the throughput ratios over the ``cells`` (a victim and an aggressor) that every
+    target has.
+    """
 
     job: Job
     target: str
@@ -145,11 +154,11 @@ class Isolation:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one target takes of the host, per ``unit``: all-in is everything that serves the target, the job included,
-    by the host's accounting; inside is the job by its own. Under emulation the two clocks need not agree.
+    """What one target takes of the host, per ``unit``.
 
-    CPU seconds and energy are geometric means over the trials, disk bytes arithmetic ones, per trial; memory is the
-    highest peak. What is not known is None.
+    All-in is everything that serves the target, the job included, by the host's accounting; inside is the job by its
+    own. Under emulation the two clocks need not agree. CPU seconds and energy are geometric means over the trials, disk
+    bytes arithmetic ones, per trial; memory is the highest peak. What is not known is None.
     """
 
     job: Job
@@ -168,7 +177,7 @@ class Cost:
     disk_written_inside_bytes: float | None
     disk_written_all_in_bytes: float | None
     energy_j: float | None
-    """Of the whole host."""
+    """The energy of the whole host."""
     notes: tuple[str, ...]
 
 
@@ -185,7 +194,17 @@ class Overall:
     effects: Mapping[str, Effect]
     """By the metric's name."""
     notes: tuple[str, ...] = ()
-    """Substitutes and marks of any of its trials: they stand wherever the numbers stand."""
+    """Substitutes and marks of any of its trials; they are shown wherever the numbers are."""
+
+
+class _OfJob(Protocol):
+    """A finding about one job."""
+
+    @property
+    def job(self) -> Job: ...
+
+
+_Found = TypeVar("_Found", bound=_OfJob)
 
 
 @dataclass(frozen=True)
@@ -201,7 +220,27 @@ class Comparison:
     isolation: tuple[Isolation, ...] = ()
     margin: float = MARGIN
     warmup_trials: int = 0
-    """Left out of everything, by the rule that says which blocks are warm-up."""
+    """The number of trials that are left out of everything because they belong to warm-up blocks."""
+    trials: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)
+    """The finished trials of the targets as they are, with ``variant``, for figures that show single trials."""
+
+    def of(self, job: Job) -> "Comparison":
+        """Return what it says of one job; the warnings stay."""
+
+        def own(found: tuple[_Found, ...]) -> tuple[_Found, ...]:
+            return tuple(one for one in found if one.job == job)
+
+        trials = self.trials
+        for name, value in vars(job).items() if len(trials) else ():
+            trials = trials[trials[name] == value]
+        return replace(
+            self,
+            groups=own(self.groups),
+            overall=own(self.overall),
+            interference=own(self.interference),
+            isolation=own(self.isolation),
+            trials=trials,
+        )
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -216,7 +255,7 @@ class Comparison:
         return tuple(one for group in self.groups for one in group.costs)
 
 
-_SWITCHED = {
+_ABLATED = {
     "seccomp": "seccomp off",
     "network": "network of the node",
     "rootfs": "root file system bound in place",
@@ -231,11 +270,11 @@ _SWITCHED = {
 }
 
 
-def switched(ablation: str) -> str:
-    """What an ablation makes of its property, in two or three words."""
-    return _SWITCHED.get(ablation, f"{ablation} switched")
+def ablated(ablation: str) -> str:
+    """Return what an ablation makes of its property, in two or three words."""
+    return _ABLATED.get(ablation, f"{ablation} switched")
 
 
 def known_first(known: Sequence[str], name: str) -> tuple[int, str]:
-    """A sort key: names in the order of ``known``, the others after them by the alphabet."""
+    """Return a sort key: names in the order of ``known``, all others after them in alphabetical order."""
     return (known.index(name) if name in known else len(known), name)

@@ -1,1 +1,1 @@
-"""How the figures are drawn; the only place that imports matplotlib and seaborn, besides ``plots``."""
+"""How figures are drawn; the only room that imports matplotlib and seaborn."""

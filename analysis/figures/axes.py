@@ -1,4 +1,4 @@
-"""What all axes share: grouped bars, their scale, and the words around them."""
+"""What all axes share: grouped bars, their scale, titles and labels."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from analysis.figures.style import palette
 
 WIDTH = 0.84
-"""Of the bars of one place together, where places are 1 apart."""
+"""The width of the bars of one place together, where places are 1 apart."""
 _LINEAR_RANGE = 20.0
 """Ratios further apart than this are drawn on a logarithmic axis: on a linear one the small bars would vanish."""
 
 
 def grouped(axes: Axes, bars: pd.DataFrame, x: str, y: str, places: Sequence[str], targets: Sequence[str]) -> None:
-    """A bar of height ``y`` for each row, by ``x`` and, inside that, by its column ``target``."""
+    """Draw a bar of height ``y`` for each row, by ``x`` and, inside that, by its column ``target``."""
     sns.barplot(
         bars,
         x=x,
@@ -35,7 +35,7 @@ def grouped(axes: Axes, bars: pd.DataFrame, x: str, y: str, places: Sequence[str
 
 
 def middles(bars: pd.DataFrame, x: str, places: Sequence[str], targets: Sequence[str]) -> list[float]:
-    """Where ``grouped`` draws each row's bar on the horizontal axis."""
+    """Return where ``grouped`` draws each row's bar on the horizontal axis."""
     return [
         places.index(place) + (targets.index(target) + 0.5) * WIDTH / len(targets) - WIDTH / 2
         for place, target in zip(bars[x], bars["target"], strict=True)
@@ -43,6 +43,7 @@ def middles(bars: pd.DataFrame, x: str, places: Sequence[str], targets: Sequence
 
 
 def scale(axes: Axes, heights: "pd.Series[float]") -> None:
+    """Fit the vertical axis to the heights: from zero, or logarithmic where they are far apart."""
     low, high = heights.min(), heights.max()
     if low > 0 and high / low > _LINEAR_RANGE:
         axes.set_yscale("log")
@@ -53,7 +54,7 @@ def scale(axes: Axes, heights: "pd.Series[float]") -> None:
 
 
 def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) -> None:
-    """``below`` stands small under the title, ``what`` at the vertical axis."""
+    """Write the title, ``below`` in small letters under it, and ``what`` at the vertical axis."""
     axes.set_xlabel("")
     axes.set_ylabel(what + (", log scale" if axes.get_yscale() == "log" else ""))
     if normalised:

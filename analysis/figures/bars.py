@@ -1,5 +1,7 @@
-"""Grouped bars: targets beside each other, normalised to bare metal, the measured value above each; with 95 %
-intervals, the noise floor as a band around 1, and published values as markers."""
+"""Grouped bars: targets beside each other, normalised to bare metal, with the measured value above each.
+
+They carry 95 % intervals, the noise floor as a band around 1, and published values as markers.
+"""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,35 +10,52 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from analysis.compare.results import Group, Job, TargetSummary
+from analysis.compare.results import Comparison, Group, Job, TargetSummary
 from analysis.figures.axes import WIDTH, grouped, label, middles, scale
-from analysis.figures.reference import SOURCE, Key, kind_of
-from analysis.figures.style import hatch, legend, legend_below, style, targets_of
-from analysis.load.metrics import Metric
+from analysis.figures.drawing import Drawing, canvas, style
+from analysis.figures.reference import SOURCE, Reference, figure_number, kind_of
+from analysis.figures.style import hatch, legend, legend_below, targets_of
+from analysis.load.metrics import PROBE, SHARED, Metric
 from analysis.report.formatting import number
 from analysis.statistics.ratios import NoiseFloor
 from suite.plan import BASELINE
 
-_TITLES = {"throughput": "Throughput", "elapsed": "Elapsed time", "opening": "Opening time of the target"}
-_NO_REFERENCE: Mapping[Key, float] = {}
 _NAN = float("nan")
 
 
 @dataclass(frozen=True)
-class _Words:
+class _Labels:
     title: str
     job: Job
     unit: str
 
 
-def figure(
-    groups: Sequence[Group], metric: Metric, reference: Mapping[Key, float] = _NO_REFERENCE, title: str | None = None
-) -> Figure:
-    """One metric of a job: models along the axis."""
+def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Drawing]:
+    """Yield one drawing per metric that a training measured: models along the axis."""
+    job = comparison.jobs[0]
+    if job.scenario in (PROBE, SHARED):
+        return
+    for metric in dict.fromkeys(metric for group in comparison.groups for metric in group.metrics):
+        if any(metric.name in summary.estimates for group in comparison.groups for summary in group.targets):
+            place = figure_number(job, metric.name)
+            what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
+            title = f"Figure {place}: {what}" if place else f"{what[0].upper()}{what[1:]}"
+            yield Drawing(metric.name, title, metric_chart(comparison.groups, metric, title, reference), place)
+
+
+def probe_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+    """Yield one drawing per probe: its metrics along the axis."""
+    for group in comparison.groups:
+        if group.job.scenario == PROBE and any(summary.estimates for summary in group.targets):
+            title = f"The probe {group.model}: every metric on every target"
+            yield Drawing(group.model, title, probe_chart(group))
+
+
+def metric_chart(groups: Sequence[Group], metric: Metric, title: str, reference: Reference) -> Figure:
+    """Draw one metric of a job."""
     bars = pd.DataFrame(_bar(group.model, summary, metric) for group in groups for summary in group.targets)
     job = groups[0].job
     keys = [
@@ -45,24 +64,23 @@ def figure(
     ]
     bars["published"] = [reference.get(key, _NAN) if key[3] != BASELINE else _NAN for key in keys]
     floors = {group.model: floor for group in groups if (floor := group.noise_floors.get(metric.name))}
-    words = _Words(title or _TITLES.get(metric.name, metric.name), job, metric.unit)
     with style():
-        return _figure(bars, groups, floors, words)
+        return _chart(bars, groups, floors, _Labels(title, job, metric.unit))
 
 
-def probe_figure(group: Group) -> Figure:
-    """All metrics of a probe along the axis."""
+def probe_chart(group: Group) -> Figure:
+    """Draw all metrics of a probe."""
     names = {metric.name: _place(metric) for metric in group.metrics}
     bars = pd.DataFrame(
         _bar(names[metric.name], summary, metric) for metric in group.metrics for summary in group.targets
     ).assign(published=_NAN)
     floors = {names[name]: floor for name, floor in group.noise_floors.items() if name in names}
     with style():
-        return _figure(bars, [group], floors, _Words(f"Probe: {group.model}", group.job, "the measured value"))
+        return _chart(bars, [group], floors, _Labels(f"Probe: {group.model}", group.job, "the measured value"))
 
 
 def _place(metric: Metric) -> str:
-    """A name breaks at its hyphens, so that neighbours do not run into each other."""
+    """Break the name at its hyphens, so that neighbours do not run into each other."""
     name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
     return f"{name}\n{metric.unit}, {metric.better} is better"
 
@@ -75,13 +93,12 @@ def _bar(place: str, summary: TargetSummary, metric: Metric) -> dict[str, object
     return {"place": place, "target": summary.target, "value": value, "ratio": ratio, "low": low, "high": high}
 
 
-def _figure(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, NoiseFloor], words: _Words) -> Figure:
+def _chart(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, NoiseFloor], labels: _Labels) -> Figure:
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
     places = list(bars["place"].unique())
     targets = [name for name in targets_of(groups) if name in set(bars["target"])]
-    chart = Figure(figsize=(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8), layout="constrained")
-    FigureCanvasAgg(chart)
+    chart = canvas(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8)
     axes = chart.subplots()
     grouped(axes, bars, "place", "height", places, targets)
     bars["x"] = middles(bars, "place", places, targets)
@@ -89,8 +106,8 @@ def _figure(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, No
     bars["top"] = bars[["height", "high"]].max(axis=1)
     scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
     _annotate(axes, bars, targets)
-    what = f"relative to {BASELINE}" if normalised else f"{words.unit}, not normalised"
-    label(axes, words.title, f"{words.job}\nabove the bars: {words.unit}", what, normalised=normalised)
+    what = f"relative to {BASELINE}" if normalised else f"{labels.unit}, not normalised"
+    label(axes, labels.title, f"{labels.job}\nabove the bars: {labels.unit}", what, normalised=normalised)
     entries: list[Artist | Container] = [*legend(groups, targets), *_uncertainty(axes, bars, floors, places)]
     if len(published):
         entries.append(_markers(axes, published, len(targets)))
@@ -99,7 +116,7 @@ def _figure(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, No
 
 
 def _annotate(axes: Axes, bars: pd.DataFrame, targets: Sequence[str]) -> None:
-    """Hatches, and above each bar the measured value; where there is no bar, why."""
+    """Add the hatches, and above each bar the measured value; where there is no bar, say why."""
     floor = axes.get_ylim()[0]
     for place, target in enumerate(targets):
         for patch in axes.containers[place]:
@@ -123,7 +140,7 @@ def _annotate(axes: Axes, bars: pd.DataFrame, targets: Sequence[str]) -> None:
 def _uncertainty(
     axes: Axes, bars: pd.DataFrame, floors: Mapping[str, NoiseFloor], places: Sequence[str]
 ) -> Iterator[Artist | Container]:
-    """Draws the intervals and the noise floors; yields the entries of the legend."""
+    """Draw the intervals and the noise floors, and yield the entries of the legend."""
     known = bars[bars["low"].notna() & bars["ratio"].notna()]
     if len(known):
         errors = [known["height"] - known["low"], known["high"] - known["height"]]

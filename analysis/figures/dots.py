@@ -1,52 +1,54 @@
 """Every trial as a dot: what the bars of a mean cannot show."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 import seaborn as sns
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis.compare.pairing import plain
-from analysis.compare.results import Group
+from analysis.compare.results import Comparison, Group
 from analysis.figures.axes import label, scale
-from analysis.figures.style import legend, legend_below, palette, style, targets_of
+from analysis.figures.drawing import Drawing, canvas, style
+from analysis.figures.reference import Reference
+from analysis.figures.style import legend, legend_below, palette, targets_of
 from analysis.load.metrics import METRICS, PROBE
 from suite.plan import BASELINE
 
+_MOST_VECTORS = 2000
+"""More dots than these are drawn as one image inside an SVG, which would otherwise grow by 100 bytes for each."""
 
-def spread(groups: Sequence[Group], trials: pd.DataFrame) -> Figure | None:
-    """The throughput of every finished trial over bare metal's geometric mean: one dot each, so that outliers show.
 
-    ``trials`` as in ``load.Records``. None where no model has bare metal, and for probes.
+def every_trial(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+    """Yield the throughput of each finished trial over the geometric mean of bare metal, so that outliers show.
+
+    Nothing is drawn for probes, and of models that have no bare metal.
     """
-    metric, job = METRICS[0], groups[0].job
+    metric, groups = METRICS[0], comparison.groups
     base = {
         group.model: summary.estimates[metric.name].value
         for group in groups
         for summary in group.targets
         if summary.target == BASELINE and metric.name in summary.estimates
     }
-    mine = plain(trials[trials["ok"] & trials["model"].isin(list(base))])
-    for key in ("scenario", "data", "profile", "recipe"):
-        mine = mine[mine[key] == getattr(job, key)]
-    if mine.empty or job.scenario == PROBE:
-        return None
-    dots = pd.DataFrame({"model": mine["model"].astype(str), "target": mine["target"].astype(str)})
-    dots["ratio"] = mine[metric.column] / dots["model"].map(base)
+    if not base or comparison.trials.empty or comparison.jobs[0].scenario == PROBE:
+        return
+    trials = comparison.trials[comparison.trials["model"].isin(list(base))]
+    dots = pd.DataFrame({"model": trials["model"].astype(str), "target": trials["target"].astype(str)})
+    dots["ratio"] = trials[metric.column] / dots["model"].map(base)
     with style():
-        return _spread(dots, groups, [group.model for group in groups if group.model in base])
+        chart = _chart(dots, groups, [group.model for group in groups if group.model in base])
+    text = "throughput of every single trial relative to bare metal's mean, one dot per trial"
+    yield Drawing("trials", "Every trial", chart, description=text)
 
 
-def _spread(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Figure:
+def _chart(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Figure:
     targets = [target for target in targets_of(groups) if target in set(dots["target"])]
-    chart = Figure(figsize=(max(6.4, 2.0 + 0.75 * len(models) * len(targets)), 4.2), layout="constrained")
-    FigureCanvasAgg(chart)
+    chart = canvas(max(6.4, 2.0 + 0.75 * len(models) * len(targets)), 4.2)
     axes = chart.subplots()
     order = {"x": "model", "y": "ratio", "hue": "target", "order": models, "hue_order": targets}
     # Not jittered: the same records give the same picture, and equal values are to lie on each other.
     look = {"dodge": True, "jitter": False, "alpha": 0.6, "size": 6, "legend": False}
-    sns.stripplot(dots, **order, **look, palette=palette(targets), ax=axes)
+    sns.stripplot(dots, **order, **look, palette=palette(targets), rasterized=len(dots) > _MOST_VECTORS, ax=axes)
     scale(axes, dots["ratio"])
     if axes.get_yscale() == "linear":
         margin = 0.1 * (dots["ratio"].max() - dots["ratio"].min()) or 0.1

@@ -1,35 +1,56 @@
 """Victims beside aggressors: the paper's figure 10, and the heat map of all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 import seaborn as sns
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis.compare.results import Interference, known_first
+from analysis.compare.interference import SHARED_METRICS
+from analysis.compare.results import Comparison, Interference, known_first
 from analysis.figures.axes import WIDTH, grouped, label, middles
-from analysis.figures.reference import SOURCE, expected_loss
-from analysis.figures.style import entry, hatch, legend_below, style
+from analysis.figures.drawing import Drawing, canvas, style
+from analysis.figures.reference import SOURCE, Reference, expected_loss
+from analysis.figures.style import entry, hatch, legend_below
 from analysis.load.metrics import Metric
 from suite.job.sharing import AGGRESSORS, VICTIMS
 from suite.plan import TARGETS
 
+_PAPERS_AGGRESSOR = "alexnet"
 _MOST_SAID = 0.6
 """Where the paper says only that a loss exceeds a share, its mark ends here at least."""
 
 
-def losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure:
-    """Per cent that each victim loses beside one aggressor: bars by target, the paper's words as outlines."""
+def loss_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+    """Yield the paper's figure 10: what each victim loses beside AlexNet, by throughput and by elapsed time."""
+    found = [one for one in _as_they_are(comparison) if one.aggressor == _PAPERS_AGGRESSOR]
+    for metric in SHARED_METRICS[:2]:
+        if any(metric.name in one.effects for one in found):
+            title = f"Figure 10: {metric.name} beside AlexNet, shared scenario"
+            yield Drawing(metric.name, title, _losses(found, metric, title), 10)
+
+
+def heat_map(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+    """Yield the per cent of throughput lost: victims down, aggressors across, a panel for each target on one scale."""
+    found = _as_they_are(comparison)
+    if any("throughput" in one.effects for one in found):
+        title = "Interference: throughput that victims lose beside aggressors"
+        yield Drawing("interference", title, _map(found, title))
+
+
+def _as_they_are(comparison: Comparison) -> list[Interference]:
+    return [one for one in comparison.interference if not one.ablation]
+
+
+def _losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure:
+    """Draw bars by target, the ranges that the paper's text gives as outlines."""
     victims, targets = _order(found)
     bars = pd.DataFrame(_bar(one, metric) for one in found if metric.name in one.effects)
     bars["x"] = middles(bars, "victim", victims, targets)
     with style():
-        chart = Figure(figsize=(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8), layout="constrained")
-        FigureCanvasAgg(chart)
+        chart = canvas(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8)
         axes = chart.subplots()
         _draw(axes, bars, victims, targets)
         if metric.more_is_faster:  # the paper's figure is of what a job achieves
@@ -38,16 +59,13 @@ def losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure:
         job = found[0].job
         label(axes, title, str(job), f"{metric.name} lost, %", normalised=False)
         axes.axhline(0, color="0.2", linewidth=1)
-        entries = _legend(found, targets)
-        entries.append(
-            Rectangle((0, 0), 1, 1, fill=False, linestyle=":", edgecolor="black", label=f"{SOURCE},\nby its text")
-        )
+        outline = Rectangle((0, 0), 1, 1, fill=False, linestyle=":", edgecolor="black", label=f"{SOURCE},\nby its text")
+        entries = [*(entry(target, _notes(found, target)) for target in targets), outline]
         legend_below(chart, entries, len(entries))
     return chart
 
 
-def heat_map(found: Sequence[Interference], title: str) -> Figure:
-    """Per cent of throughput lost: victims down, aggressors across, a panel for each target on one scale."""
+def _map(found: Sequence[Interference], title: str) -> Figure:
     victims, targets = _order(found)
     aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(AGGRESSORS, name))
     cells = {
@@ -57,9 +75,7 @@ def heat_map(found: Sequence[Interference], title: str) -> Figure:
     }
     top = max(10.0, *cells.values())
     with style():
-        size = (2.0 + (1.2 + 0.9 * len(aggressors)) * len(targets), 2.4 + 0.6 * len(victims))
-        chart = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(chart)
+        chart = canvas(2.0 + (1.2 + 0.9 * len(aggressors)) * len(targets), 2.4 + 0.6 * len(victims))
         for place, target in enumerate(targets):
             axes = chart.add_subplot(1, len(targets), place + 1)
             table = pd.DataFrame(
@@ -93,7 +109,7 @@ def _order(found: Sequence[Interference]) -> tuple[list[str], list[str]]:
 
 
 def _lost(ratio: float, *, more: bool) -> float:
-    """The share of the performance that is gone: of the images per second, or of the speed that a time stands for."""
+    """Return the share of the performance that is gone: of images per second, or of the speed that a time means."""
     return 1 - (ratio if more else 1 / ratio)
 
 
@@ -138,10 +154,6 @@ def _paper(axes: Axes, bars: pd.DataFrame, width: float) -> None:
             )
         )
     axes.autoscale_view()
-
-
-def _legend(found: Sequence[Interference], targets: Sequence[str]) -> list[Artist]:
-    return [entry(target, _notes(found, target)) for target in targets]
 
 
 def _notes(found: Sequence[Interference], target: str) -> tuple[str, ...]:

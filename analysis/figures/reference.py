@@ -11,6 +11,7 @@ from importlib.resources import files
 
 import pandas as pd
 
+from analysis.compare.results import Job
 from analysis.load.fields import COLUMNS
 from analysis.load.metrics import METRICS
 from analysis.load.records import FLOATS, Records
@@ -23,10 +24,29 @@ _SCENARIOS = {("single", "real"): "real", ("single", "synthetic"): "synthetic"}
 
 Key = tuple[str, str, str, str, str]
 """Scenario, data, model, target and the metric's name."""
+Reference = Mapping[Key, float]
+"""Published ratios to bare metal."""
+
+_FIGURES = {
+    ("synthetic", "synthetic", "throughput"): 2,
+    ("synthetic", "synthetic", "elapsed"): 3,
+    ("real", "real", "throughput"): 4,
+    ("real", "real", "elapsed"): 5,
+    ("distributed", "synthetic", "throughput"): 6,
+    ("distributed", "synthetic", "elapsed"): 7,
+    ("distributed", "real", "throughput"): 8,
+    ("distributed", "real", "elapsed"): 9,
+}
+"""The number of the paper's figure, by scenario, kind of data and metric."""
+
+
+def figure_number(job: Job, metric: str) -> int | None:
+    """Return the number of the paper's figure that shows this metric of such a job; None where it has none."""
+    return _FIGURES.get((job.scenario, kind_of(job.data), metric))
 
 
 def load_reference() -> Records:
-    """The paper's numbers as a run: ``compare`` gives its normalised figures."""
+    """Return the paper's numbers as a run: ``compare`` gives its normalised figures."""
     trials: dict[tuple[str, ...], dict[str, object]] = {}
     columns = {metric.name: metric.column for metric in METRICS}
     for line in csv.DictReader((files("analysis.figures") / _FILE).read_text(encoding="utf-8").splitlines()):
@@ -62,13 +82,13 @@ def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, objec
 
 
 def kind_of(data: str) -> str:
-    """As the paper tells data apart: whatever is read is real."""
+    """Return ``synthetic`` or ``real``, as the paper tells data apart: whatever is read is real."""
     return data if data == "synthetic" else "real"
 
 
 @cache
-def normalised() -> Mapping[Key, float]:
-    """Each published value over bare metal's."""
+def normalised() -> Reference:
+    """Return each published value over that of bare metal."""
     trials = load_reference().trials.set_index(["scenario", "data", "model", "target"])
     found: dict[Key, float] = {}
     for scenario, data, model, target in trials.index:
@@ -88,7 +108,7 @@ FIGURE_10 = (
 
 
 def expected_loss(victim: str, target: str) -> tuple[float, float]:
-    """The same of one bar: the share that a victim loses beside AlexNet at its large batch, from and to."""
+    """Return the range of the share that a victim loses beside AlexNet at its large batch, by the paper's text."""
     if victim == "alexnet":
         return 0.30, 1.0
     return (0.0, 0.10) if victim == SMALL_ALEXNET and target in ("container", "vm") else (0.15, 0.20)

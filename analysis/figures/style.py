@@ -1,16 +1,8 @@
-"""How figures look: colours, hatches, and the ways to save one.
+"""How targets look in every figure: colours, hatches and legends."""
 
-Drawn on figures of their own with the Agg and SVG back ends, inside contexts: no state of matplotlib's is left changed,
-and the same comparison gives the same bytes.
-"""
-
-import io
 import textwrap
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
 
-import matplotlib as mpl
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.container import Container
@@ -23,53 +15,26 @@ from suite.plan import TARGETS
 # Colours of seaborn's colour-blind palette, ordered so that they also differ in lightness; hatches for print in grey.
 _COLOURS = {target: sns.color_palette("colorblind")[place] for target, place in zip(TARGETS, (7, 0, 1, 2), strict=True)}
 _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
-_STYLE = {
-    "svg.hashsalt": "virtbench",
-    "hatch.linewidth": 0.6,
-    "hatch.color": "white",
-    "axes.edgecolor": "0.3",
-    "grid.color": "0.9",
-    "font.family": ["DejaVu Sans"],
-}
-
-
-def style() -> AbstractContextManager[None]:
-    """The style in which figures are drawn and saved; matplotlib's own is back afterwards."""
-    return mpl.rc_context(sns.axes_style("whitegrid") | sns.plotting_context("notebook") | _STYLE)
-
-
-def save(chart: Figure, paths: Sequence[Path]) -> Sequence[Path]:
-    with style():
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-            chart.savefig(path, dpi=160, metadata=metadata)
-    return paths
-
-
-def svg(chart: Figure) -> bytes:
-    """The figure as SVG, for a page that holds its pictures."""
-    out = io.BytesIO()
-    with style():
-        chart.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()
 
 
 def palette(targets: Sequence[str]) -> dict[str, object]:
+    """Return the colour of each target; grey for one that the suite does not know."""
     return {target: _COLOURS.get(target, "0.5") for target in targets}
 
 
 def hatch(target: str) -> str:
+    """Return the hatch of a target, which tells it apart in print."""
     return _HATCHES.get(target, "...")
 
 
 def targets_of(groups: Sequence[Group]) -> list[str]:
-    """All targets, those of the paper first and in its order."""
+    """Return all targets, those of the paper first and in its order."""
     found = dict.fromkeys(summary.target for group in groups for summary in group.targets)
     return [target for target in TARGETS if target in found] + sorted(set(found) - set(TARGETS))
 
 
 def legend(groups: Sequence[Group], targets: Sequence[str]) -> list[Patch]:
-    """One entry per target that names its substitutes and marks."""
+    """Return one entry per target, which names its substitutes and marks."""
     entries = []
     for target in targets:
         summaries = [summary for group in groups for summary in group.targets if summary.target == target]
@@ -79,13 +44,13 @@ def legend(groups: Sequence[Group], targets: Sequence[str]) -> list[Patch]:
 
 
 def entry(target: str, notes: Iterable[str]) -> Patch:
-    """Of a legend."""
+    """Return the entry of one target."""
     look = {"facecolor": _COLOURS.get(target, "0.5"), "hatch": hatch(target), "edgecolor": "white"}
     return Patch(**look, label="\n".join((target, *(textwrap.fill(note, 40) for note in notes))))
 
 
 def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: int) -> None:
-    """The legend under the figure, in as many columns as its width has room for, and ``columns`` at most."""
+    """Put the legend under the figure, in as many columns as its width has room for, and ``columns`` at most."""
     widest = max(len(line) for entry in entries for line in str(entry.get_label()).splitlines())
     fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
     columns = min(columns, max(fitting, 1))

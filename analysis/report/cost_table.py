@@ -1,69 +1,54 @@
-"""What targets take of the host, as a table of texts: the same in the terminal, in Markdown and on the page."""
+"""The cost table: what each target takes of the host."""
 
-from analysis.compare.results import Cost, Effect, Group
-from analysis.report.formatting import ends, number, times
+from collections.abc import Callable, Mapping
+
+from analysis.compare.results import Cost, Group
+from analysis.report.formatting import number, times
+from analysis.report.table import Cell, Head, Table
 from suite.plan import BASELINE
 
-HEADER = (
-    "target",
-    "CPU s inside",
-    "CPU s all-in",
-    "all-in/inside",
-    f"all-in to {BASELINE}",
-    "memory",
-    "disk read",
-    "disk written",
-    "energy J",
-)
 _UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
+_COLUMNS: Mapping[str, Callable[[Cost], Cell]] = {
+    "CPU s inside": lambda cost: _number(cost.cpu_inside_s),
+    "CPU s all-in": lambda cost: _number(cost.cpu_all_in_s),
+    "all-in/inside": lambda cost: None if cost.all_in_to_inside is None else times(cost.all_in_to_inside),
+    f"all-in to {BASELINE}": lambda cost: cost.normalised if cost.target != BASELINE else _itself(cost),
+    "memory": lambda cost: _both(cost.memory_inside_bytes, cost.memory_all_in_bytes),
+    "disk read": lambda cost: _both(cost.disk_read_inside_bytes, cost.disk_read_all_in_bytes),
+    "disk written": lambda cost: _both(cost.disk_written_inside_bytes, cost.disk_written_all_in_bytes),
+    "energy J": lambda cost: _number(cost.energy_j),
+}
 
 
-def caption(group: Group) -> str:
-    """What the columns mean; empty where nothing is known."""
-    if not group.costs:
-        return ""
-    return (
+def cost_table(group: Group) -> Table:
+    """Return targets below each other and resources beside each other; no rows where nothing is known."""
+    rows = tuple(
+        (Head(cost.target, cost.notes), tuple(cell(cost) for cell in _COLUMNS.values())) for cost in group.costs
+    )
+    caption = (
         f"taken of the host per {group.costs[0].unit}: inside is the job by its own accounting, all-in everything that "
         "serves the target by the host's; memory is the peak, disk is per trial, both inside / all-in; energy is the "
         "whole host's"
+        if group.costs
+        else ""
     )
+    return Table("target", tuple(map(Head, _COLUMNS)), rows, caption)
 
 
-def cells(cost: Cost) -> tuple[str, ...]:
-    """Under ``HEADER``; what is not known is a dash."""
-    return (
-        cost.target,
-        _number(cost.cpu_inside_s),
-        _number(cost.cpu_all_in_s),
-        "-" if cost.all_in_to_inside is None else times(cost.all_in_to_inside),
-        _ratio(cost.normalised) if cost.target != BASELINE else _own(cost),
-        _both(cost.memory_inside_bytes, cost.memory_all_in_bytes),
-        _both(cost.disk_read_inside_bytes, cost.disk_read_all_in_bytes),
-        _both(cost.disk_written_inside_bytes, cost.disk_written_all_in_bytes),
-        _number(cost.energy_j),
-    )
+def _itself(cost: Cost) -> str | None:
+    return None if cost.cpu_all_in_s is None else "1.000x"
 
 
-def _own(cost: Cost) -> str:
-    return "-" if cost.cpu_all_in_s is None else "1.000x"
+def _number(value: float | None) -> str | None:
+    return None if value is None else number(value)
 
 
-def _ratio(effect: Effect | None) -> str:
-    if effect is None:
-        return "-"
-    return f"{times(effect.ratio)}x" + (f" ({ends(effect.interval)})" if effect.interval else "")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else number(value)
-
-
-def _both(inside: float | None, all_in: float | None) -> str:
-    return "-" if inside is None and all_in is None else f"{size(inside)} / {size(all_in)}"
+def _both(inside: float | None, all_in: float | None) -> Cell:
+    return None if inside is None and all_in is None else (size(inside), size(all_in))
 
 
 def size(value: float | None) -> str:
-    """``1.25 GiB``; a dash where it is not known."""
+    """Return a size as text, ``1.25 GiB``; a dash where it is not known."""
     if value is None:
         return "-"
     for unit, bits in _UNITS:

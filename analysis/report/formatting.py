@@ -1,17 +1,18 @@
-"""Numbers and findings in words, the same in every table, figure and page."""
+"""Numbers and findings as text, the same in every table, figure and page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.compare.results import AblationEffect, Comparison, Effect, Estimate, Group, Job, switched
+from analysis.compare.results import AblationEffect, Comparison, Effect, Estimate, Group, Job, ablated
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import Verdict
+from analysis.warnings.conditions import notices
 from suite.plan import BASELINE
 
 _SOURCES = {"a/a": "A/A in {} blocks", "across-blocks": "bare metal across {} blocks"}
 
 
 def number(value: float) -> str:
-    """Three significant digits without an exponent where that is readable: ``0.0123``, ``4.56``, ``789``, ``12345``."""
+    """Return three significant digits, without an exponent where that is readable: ``0.0123``, ``4.56``, ``12345``."""
     if value != 0 and not 1e-3 <= abs(value) < 1e7:
         return f"{value:.2e}"
     magnitude = int(f"{value:.2e}".split("e")[1])
@@ -19,22 +20,28 @@ def number(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """A ratio: three decimals near 1, where the small differences are read."""
+    """Return a ratio: three decimals near 1, where small differences matter."""
     return f"{value:.3f}" if 0.1 <= value < 10 else number(value)
 
 
 def ends(interval: tuple[float, float]) -> str:
-    """``0.951 to 0.989``."""
+    """Return an interval: ``0.951 to 0.989``."""
     return f"{times(interval[0])} to {times(interval[1])}"
 
 
+def seconds(value: float) -> str:
+    """Return a difference with its sign, and decimals where they matter: ``+0.012``, ``-1.23``, ``+45.6``."""
+    digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # + 0.0: no minus before a zero
+
+
 def verdict(found: Verdict) -> str:
-    """``slower``, or ``undecided, +12`` with the blocks that would probably decide."""
+    """Return ``slower``, or ``undecided, +12`` with the number of blocks that would probably decide."""
     return found.name if found.more_blocks is None else f"{found.name}, +{found.more_blocks}"
 
 
 def ratio(found: Effect | Estimate) -> str:
-    """``0.972x (0.951 to 0.989), slower`` as far as it is known; empty without a ratio."""
+    """Return ``0.972x (0.951 to 0.989), slower`` as far as it is known; empty without a ratio."""
     if found.ratio is None:
         return ""
     interval = "" if found.interval is None else f" ({ends(found.interval)})"
@@ -44,8 +51,10 @@ def ratio(found: Effect | Estimate) -> str:
 
 
 def group_lines(group: Group) -> Iterator[str]:
-    """What is known of a group besides its targets: bare metal's own noise, whether the layers add up, and what was
-    switched."""
+    """Yield what is known of a group besides its targets.
+
+    That is the noise of bare metal, whether the layers add up, and the ablations.
+    """
     if group.job.scenario == SHARED:
         yield "the victim alone, the instances beside it idle: what is beside aggressors is held against this"
     floors: dict[str, list[str]] = {}
@@ -63,33 +72,33 @@ def group_lines(group: Group) -> Iterator[str]:
 
 
 def ablation_line(found: AblationEffect, metrics: Sequence[Metric] = METRICS) -> str:
-    """``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
+    """Return ``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
     notes = f" ({', '.join(found.notes)})" if found.notes else ""
-    what = f"{found.target}, {switched(found.ablation)}{notes}"
+    what = f"{found.target}, {ablated(found.ablation)}{notes}"
     return f"switched in the same blocks: {what}: {effects(found.effects, metrics)}"
 
 
 def effects(found: Mapping[str, Effect], metrics: Sequence[Metric] = METRICS) -> str:
-    """``throughput 0.961x (0.950 to 0.970), slower; elapsed …``."""
+    """Return ``throughput 0.961x (0.950 to 0.970), slower; elapsed …``."""
     return "; ".join(f"{metric.name} {ratio(found[metric.name])}" for metric in metrics if metric.name in found)
 
 
 def warmup_line(comparison: Comparison) -> str:
-    """That warm-up trials were left out; empty when none was."""
+    """Say that warm-up trials were left out; empty if none was."""
     n = comparison.warmup_trials
     return f"{n} warm-up trial{'s' if n > 1 else ''} left out of everything" if n else ""
 
 
 def overall_lines(comparison: Comparison, job: Job) -> Iterator[str]:
-    """Per target of a job, its ratios over all models."""
+    """Yield the ratios of each target of a job over all models."""
     for found in comparison.overall:
         if found.job == job:
             notes = f" ({', '.join(found.notes)})" if found.notes else ""
             yield f"{found.target}{notes}: {effects(found.effects)}"
 
 
-def explanation(comparison: Comparison) -> str:
-    """What the ratios, intervals and verdicts of a comparison mean; empty when it has no ratio."""
+def reading_guide(comparison: Comparison) -> str:
+    """Say what the ratios, intervals and verdicts of a comparison mean; empty if it has no ratio."""
     estimates = [e for group in comparison.groups for summary in group.targets for e in summary.estimates.values()]
     if all(estimate.ratio is None for estimate in estimates):
         return ""
@@ -101,3 +110,14 @@ def explanation(comparison: Comparison) -> str:
             "+n: more blocks that would probably decide"
         )
     return text
+
+
+def warning_lines(comparison: Comparison) -> list[str]:
+    """Return each warning as one line of plain text, those of the same finding as one."""
+    found = notices(comparison.warnings, comparison.jobs)
+    return [f"warning: {one_line(f'{message}; {advice}')}" for message, advice in found]
+
+
+def one_line(text: str) -> str:
+    """Return the text with every run of white space as one blank."""
+    return " ".join(text.split())

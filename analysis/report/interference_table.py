@@ -1,55 +1,50 @@
-"""Victims beside aggressors in words and as a matrix, the same for the terminal, Markdown and the page."""
+"""The interference table: what victims keep beside aggressors, and what the table does not hold as lines."""
 
 from collections.abc import Iterator
 
 from analysis.compare.interference import SHARED_METRICS
-from analysis.compare.results import Comparison, Interference, Isolation, Job, known_first, switched
+from analysis.compare.results import Comparison, Interference, Isolation, Job, ablated, known_first
 from analysis.figures import reference
 from analysis.report.formatting import ends, number, ratio, times
-from analysis.report.grid import Grid, Head
+from analysis.report.table import Head, Table
 from suite.job.sharing import AGGRESSORS
 
 TITLE = "throughput beside an aggressor, over the same alone"
 
 
-def jobs(comparison: Comparison) -> list[Job]:
-    """Those in which something ran beside a victim."""
+def jobs_with_aggressors(comparison: Comparison) -> list[Job]:
+    """Return the jobs in which something ran beside a victim."""
     return list(dict.fromkeys(one.job for one in comparison.interference))
 
 
-def matrix(comparison: Comparison, job: Job) -> Grid:
-    """Victims and targets below each other, aggressors beside each other."""
-    mine = [one for one in comparison.interference if one.job == job]
-    aggressors = sorted({one.aggressor for one in mine}, key=lambda name: known_first(AGGRESSORS, name))
-    cells = {(_row(one), one.aggressor): _cell(one) for one in mine}
+def interference_table(comparison: Comparison, job: Job) -> Table:
+    """Return victims and targets below each other, aggressors beside each other."""
+    found = comparison.of(job).interference
+    aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(AGGRESSORS, name))
+    cells = {(_victim(one), one.aggressor): one.effects.get("throughput") for one in found}
     notes: dict[str, dict[str, None]] = {}
-    for one in mine:
-        notes.setdefault(_row(one), {}).update(dict.fromkeys(one.notes))
+    for one in found:
+        notes.setdefault(_victim(one), {}).update(dict.fromkeys(one.notes))
     rows = tuple(
-        (Head(row, tuple(found)), tuple(cells.get((row, name)) for name in aggressors)) for row, found in notes.items()
+        (Head(row, tuple(noted)), tuple(cells.get((row, name)) for name in aggressors)) for row, noted in notes.items()
     )
-    return Grid("victim", tuple(Head(f"beside {name}") for name in aggressors), rows)
+    return Table("victim", tuple(Head(f"beside {name}") for name in aggressors), rows)
 
 
-def _row(one: Interference) -> str:
-    return f"{one.model} on {one.target}" + (f", {switched(one.ablation)}" if one.ablation else "")
-
-
-def _cell(one: Interference) -> str | None:
-    found = one.effects.get("throughput")
-    return ratio(found) if found else None
-
-
-def lines(comparison: Comparison, job: Job) -> Iterator[str]:
-    """What the matrix does not hold: the other metrics, the aggressors' own loss, the ranking, the paper's words."""
-    for one in comparison.interference:
-        if one.job == job:
-            yield "; ".join(_parts(one))
-    if ranked := [one for one in comparison.isolation if one.job == job]:
-        cells = ranked[0].cells
-        yield f"isolation, best first (mean over {cells} victim-aggressor pairs): " + ", ".join(map(_ranked, ranked))
-    if job in jobs(comparison):
+def interference_lines(comparison: Comparison, job: Job) -> Iterator[str]:
+    """Yield the other metrics, what the aggressors lost themselves, the ranking, and what the paper says."""
+    own = comparison.of(job)
+    for one in own.interference:
+        yield "; ".join(_parts(one))
+    if own.isolation:
+        ranked = ", ".join(map(_ranked, own.isolation))
+        yield f"isolation, best first (mean over {own.isolation[0].cells} victim-aggressor pairs): {ranked}"
+    if own.interference:
         yield f"{reference.SOURCE}, figure 10 (beside AlexNet at batch 512): {reference.FIGURE_10}"
+
+
+def _victim(one: Interference) -> str:
+    return f"{one.model} on {one.target}" + (f", {ablated(one.ablation)}" if one.ablation else "")
 
 
 def _ranked(one: Isolation) -> str:
@@ -58,7 +53,7 @@ def _ranked(one: Isolation) -> str:
 
 
 def _parts(one: Interference) -> Iterator[str]:
-    yield f"{_row(one)} beside {one.aggressor}"
+    yield f"{_victim(one)} beside {one.aggressor}"
     for metric in SHARED_METRICS:
         if found := one.effects.get(metric.name):
             floor = one.noise_floors.get(metric.name)

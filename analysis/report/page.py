@@ -1,8 +1,7 @@
 """One self-contained page with everything a run says: no network, no script."""
 
 import base64
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -10,19 +9,21 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Group, Job
+from analysis.compare.results import Comparison, Job
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation
-from analysis.explain.narrative import answers, overall_answers
-from analysis.explain.waterfall import interval, prediction_lines, seconds, share, step_lines
+from analysis.figures.drawing import svg
+from analysis.figures.plots import pictures
 from analysis.figures.reference import SOURCE, normalised
 from analysis.load.metrics import PROBE
 from analysis.load.records import Records
-from analysis.report import cost_table as expenses
-from analysis.report import formatting as words
-from analysis.report import interference_table as beside
-from analysis.report.grid import grid
+from analysis.report import formatting
+from analysis.report.cost_table import cost_table
+from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
+from analysis.report.narrative import answers, overall_answers
 from analysis.report.provenance import provenance
+from analysis.report.table import line, results_table
+from analysis.report.waterfall import interval, prediction_lines, share, step_lines
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.conditions import notices
 from suite.results.store import write_atomic
@@ -31,7 +32,7 @@ TEMPLATE = "report.html.j2"
 
 
 @dataclass(frozen=True)
-class Picture:
+class EmbeddedPicture:
     """A figure: SVG as a data URI, with what it shows and the text that stands for it."""
 
     uri: str
@@ -51,27 +52,27 @@ def write_report(records: Records, path: Path, *, margin: float = MARGIN, force:
 
 
 def render(records: Records, comparison: Comparison, explained: Explained) -> str:
-    """The page as text."""
+    """Return the page as text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(
-        beside=beside, words=words, expenses=expenses, grid=grid, bars=_bars, step_lines=step_lines
+        formatting=formatting, line=line, results_table=results_table, cost_table=cost_table, bars=_bars
     )
-    environment.globals.update(seconds=seconds, share=share, interval=interval, prediction_lines=prediction_lines)
+    environment.globals.update(share=share, interval=interval, step_lines=step_lines, prediction_lines=prediction_lines)
     template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]
     return template.render(
         runs=comparison.runs,
-        sections=[_section(comparison, explained, job, records) for job in comparison.jobs],
+        sections=[_section(comparison, explained, job) for job in comparison.jobs],
         notices=notices(warnings, comparison.jobs),
         provenance=provenance(records),
-        explanation=words.explanation(comparison),
-        warmup=words.warmup_line(comparison),
+        reading_guide=formatting.reading_guide(comparison),
+        warmup=formatting.warmup_line(comparison),
         trains=any(group.job.scenario != PROBE for group in comparison.groups),
         source=SOURCE,
     )
 
 
-def _section(comparison: Comparison, explained: Explained, job: Job, records: Records) -> dict[str, object]:
+def _section(comparison: Comparison, explained: Explained, job: Job) -> dict[str, object]:
     groups = [group for group in comparison.groups if group.job == job]
     explanations = [one for one in explained.explanations if one.job == job]
     return {
@@ -81,31 +82,22 @@ def _section(comparison: Comparison, explained: Explained, job: Job, records: Re
         "answers": []
         if job.scenario == PROBE
         else [line for group in groups for line in answers(group, explanations, comparison.margin)],
-        "overall": list(words.overall_lines(comparison, job)),
-        "beside": beside.matrix(comparison, job) if job in beside.jobs(comparison) else None,
-        "beside_lines": list(beside.lines(comparison, job)),
-        "pictures": _pictures(comparison, groups, records),
+        "overall": list(formatting.overall_lines(comparison, job)),
+        "interference": replace(interference_table(comparison, job), caption=TITLE)
+        if job in jobs_with_aggressors(comparison)
+        else None,
+        "interference_lines": list(interference_lines(comparison, job)),
+        "pictures": _pictures(comparison, job),
         "explanations": explanations,
     }
 
 
-def _pictures(comparison: Comparison, groups: Sequence[Group], records: Records) -> list[Picture]:
-    # Here and not above: matplotlib takes a second to import, and who renders without pictures need not wait.
-    from analysis.figures.plots import figures, spread, svg
-
-    text = "relative to bare metal; the table holds the values"
-    found = [
-        Picture(_uri(svg(one.chart)), one.caption, f"{one.caption}, {text}")
-        for one in figures(groups, comparison.jobs, normalised(), comparison)
-    ]
-    if chart := spread(groups, records.trials):
-        text = "throughput of every single trial relative to bare metal's mean, one dot per trial"
-        found.append(Picture(_uri(svg(chart)), "Every trial", text))
+def _pictures(comparison: Comparison, job: Job) -> list[EmbeddedPicture]:
+    found = []
+    for one in pictures(comparison, job, normalised()):
+        uri = "data:image/svg+xml;base64," + base64.b64encode(svg(one.drawing.chart)).decode("ascii")
+        found.append(EmbeddedPicture(uri, one.caption, f"{one.caption}, {one.drawing.description}"))
     return found
-
-
-def _uri(image: bytes) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(image).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -118,7 +110,7 @@ class Bar:
 
 
 def _bars(one: Explanation) -> list[Bar]:
-    """Each part where the one before it ended, and the whole from zero."""
+    """Return a bar for each part, beginning where the one before ended, and one for the whole, from zero."""
     ends = [0.0]
     for part in one.parts:
         ends.append(ends[-1] + part.difference_s)

@@ -1,104 +1,179 @@
-"""The rows of a comparison for machines; ``tables`` says what their keys mean."""
+"""A comparison for other programs: as JSON and as CSV."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
-from analysis.compare.results import Comparison, Effect, Estimate
+from analysis.compare.results import Comparison, Effect, Estimate, Job
 
-KEYS = (
-    *("scenario", "data", "profile", "recipe", "variant", "model", "target", "metric", "unit"),
-    *("value", "trials", "failed", "ratio", "blocks", "ratio_low", "ratio_high", "verdict", "p", "more_blocks"),
-    *("noise_floor", "noise_method", "substitutes", "marks"),
-)
-Row = dict[str, object]
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one target: a row of the CSV, and of ``rows`` in the JSON. The names of the fields are stable.
+
+    What is absent is null in JSON and empty in CSV, never zero.
+    """
+
+    scenario: str
+    data: str
+    profile: str
+    recipe: str
+    variant: str
+    """The settings that differ among the records; empty where none does."""
+    model: str
+    """The model, or the probe."""
+    target: str
+    metric: str
+    """``throughput`` (images/s), ``elapsed`` (s), ``opening`` (s), or what the probe measures."""
+    unit: str
+    value: float | None
+    """The geometric mean over the finished trials."""
+    trials: int
+    failed: int
+    ratio: float | None
+    """The trimmed geometric mean of the ratios to bare metal inside the blocks."""
+    blocks: int
+    """The number of blocks that have such a ratio."""
+    ratio_low: float | None
+    """The lower end of the 95 % interval; absent for bare metal and for a single block."""
+    ratio_high: float | None
+    verdict: str | None
+    """``equivalent``, ``slower``, ``faster`` or ``undecided``."""
+    p: float | None
+    """The Holm-adjusted level of the verdict."""
+    more_blocks: int | None
+    """The number of further blocks that would probably decide."""
+    noise_floor: float | None
+    """The smallest overhead (a share) that the data could have shown."""
+    noise_method: str | None
+    """``a/a`` or ``across-blocks``."""
+    substitutes: list[str]
+    """What the number must not be read without, as are ``marks``; joined by "; " in CSV."""
+    marks: list[str]
+
+
+KEYS = tuple(field.name for field in fields(Row))
+
+
+def as_json(comparison: Comparison) -> str:
+    """Return one object: ``schema_version``, ``runs`` (their ids), ``margin``, lists of rows, and ``warnings``.
+
+    Each list has the keys of ``Row`` that it shares. ``overall`` holds ratios over all models, ``interactions`` those
+    of container-vm over the product of container and vm, ``aa`` those of the second bare-metal trial over the first,
+    ``ablations`` those of a target with an ablation over the same target without. ``costs`` is what targets take of the
+    host; see ``results.Cost``. ``interference`` is a victim beside an aggressor over the same alone, ``isolation``
+    ranks the targets; see ``results.Interference``. ``warmup_trials`` were left out of everything. A warning has
+    ``kind``, ``message`` and ``advice``.
+    """
+    return json.dumps(
+        {
+            "schema_version": 1,
+            "runs": list(comparison.runs),
+            "margin": comparison.margin,
+            "rows": [vars(row) for row in rows(comparison)],
+            "overall": list(_overall(comparison)),
+            "interactions": [
+                row for group in comparison.groups for row in _rows(group.job, group.interactions, model=group.model)
+            ],
+            "aa": [row for group in comparison.groups for row in _rows(group.job, group.aa, model=group.model)],
+            "ablations": list(_ablations(comparison)),
+            "costs": list(_costs(comparison)),
+            "interference": list(_interference(comparison)),
+            "isolation": list(_isolation(comparison)),
+            "warmup_trials": comparison.warmup_trials,
+            "warnings": [warning.as_json() for warning in comparison.warnings],
+        },
+        indent=1,
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+
+
+def as_csv(comparison: Comparison) -> str:
+    """Return a header and the rows. The warnings are not part of it: print ``formatting.warning_lines`` beside."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, KEYS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows(comparison):
+        cells = vars(row).items()
+        writer.writerow({key: "; ".join(value) if isinstance(value, list) else value for key, value in cells})
+    return out.getvalue()
 
 
 def rows(comparison: Comparison) -> Iterator[Row]:
-    """One per group, target and metric, in the order of the comparison."""
+    """Yield one row per group, target and metric, in the order of the comparison."""
     for group in comparison.groups:
         for summary in group.targets:
             for metric in group.metrics:
                 estimate, floor = summary.estimates.get(metric.name), group.noise_floors.get(metric.name)
-                yield {
+                yield Row(
                     **asdict(group.job),
-                    "model": group.model,
-                    "target": summary.target,
-                    "metric": metric.name,
-                    "unit": metric.unit,
-                    "value": estimate.value if estimate else None,
-                    "trials": estimate.trials if estimate else 0,
-                    "failed": summary.failed,
+                    model=group.model,
+                    target=summary.target,
+                    metric=metric.name,
+                    unit=metric.unit,
+                    value=estimate.value if estimate else None,
+                    trials=estimate.trials if estimate else 0,
+                    failed=summary.failed,
                     **_effect(estimate),
-                    "noise_floor": floor.share if floor else None,
-                    "noise_method": floor.method if floor else None,
-                    "substitutes": list(summary.substitutes),
-                    "marks": list(summary.marks),
-                }
+                    noise_floor=floor.share if floor else None,
+                    noise_method=floor.method if floor else None,
+                    substitutes=list(summary.substitutes),
+                    marks=list(summary.marks),
+                )
 
 
-def _effect(found: Estimate | Effect | None) -> Row:
-    interval, verdict = (found.interval, found.verdict) if found else (None, None)
-    return {
-        "ratio": found.ratio if found else None,
-        "blocks": found.blocks if found else 0,
-        "ratio_low": interval[0] if interval else None,
-        "ratio_high": interval[1] if interval else None,
-        "verdict": verdict.name if verdict else None,
-        "p": verdict.p if verdict else None,
-        "more_blocks": verdict.more_blocks if verdict else None,
-    }
+def _ratio(found: Estimate | Effect | None) -> dict[str, Any]:
+    low, high = found.interval if found and found.interval else (None, None)
+    ratio, blocks = (found.ratio, found.blocks) if found else (None, 0)
+    return {"ratio": ratio, "blocks": blocks, "ratio_low": low, "ratio_high": high}
 
 
-def overall_rows(comparison: Comparison) -> Iterator[Row]:
-    for found in comparison.overall:
-        for name, effect in found.effects.items():
-            lists = {"models": list(found.models), "notes": list(found.notes)}
-            yield {**asdict(found.job), **lists, "target": found.target, "metric": name, **_effect(effect)}
+def _effect(found: Estimate | Effect | None) -> dict[str, Any]:
+    verdict = found.verdict if found else None
+    judged = {"verdict": verdict.name, "p": verdict.p, "more_blocks": verdict.more_blocks} if verdict else {}
+    return _ratio(found) | dict.fromkeys(("verdict", "p", "more_blocks")) | judged
 
 
-def interaction_rows(comparison: Comparison) -> Iterator[Row]:
-    for group in comparison.groups:
-        for name, effect in group.interactions.items():
-            yield {**asdict(group.job), "model": group.model, "metric": name, **_effect(effect)}
+def _rows(job: Job, effects: Mapping[str, Effect], **what: object) -> Iterator[dict[str, Any]]:
+    for name, effect in effects.items():
+        yield {**asdict(job), **what, "metric": name, **_effect(effect)}
 
 
-def aa_rows(comparison: Comparison) -> Iterator[Row]:
-    for group in comparison.groups:
-        for name, effect in group.aa.items():
-            yield {**asdict(group.job), "model": group.model, "metric": name, **_effect(effect)}
+def _overall(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    for one in comparison.overall:
+        yield from _rows(one.job, one.effects, models=list(one.models), notes=list(one.notes), target=one.target)
 
 
-def ablation_rows(comparison: Comparison) -> Iterator[Row]:
+def _ablations(comparison: Comparison) -> Iterator[dict[str, Any]]:
     for one in comparison.ablations:
-        for name, effect in one.effects.items():
-            what = {"model": one.model, "target": one.target, "ablation": one.ablation, "metric": name}
-            yield {**asdict(one.job), **what, **_effect(effect), "notes": list(one.notes)}
+        for row in _rows(one.job, one.effects, model=one.model, target=one.target, ablation=one.ablation):
+            yield row | {"notes": list(one.notes)}
 
 
-def interference_rows(comparison: Comparison) -> Iterator[Row]:
+def _interference(comparison: Comparison) -> Iterator[dict[str, Any]]:
     for one in comparison.interference:
-        what = {"model": one.model, "target": one.target, "ablation": one.ablation, "aggressor": one.aggressor}
         alone, beside = one.steal_shares
-        more = {"steal_share_alone": alone, "steal_share_beside": beside, "notes": list(one.notes)}
-        kept = {f"kept_{name}": value for name, value in (_ratio(one.kept) if one.kept else {}).items()}
-        for name, found in one.effects.items():
-            floor = one.noise_floors.get(name)
+        kept = {f"kept_{name}": value for name, value in _ratio(one.kept).items()} if one.kept else {}
+        more = {**kept, "steal_share_alone": alone, "steal_share_beside": beside, "notes": list(one.notes)}
+        what = {"model": one.model, "target": one.target, "ablation": one.ablation, "aggressor": one.aggressor}
+        for row in _rows(one.job, one.effects, **what):
+            floor = one.noise_floors.get(row["metric"])
             floors = {"noise_floor": floor.share if floor else None, "noise_method": floor.method if floor else None}
-            yield {**asdict(one.job), **what, "metric": name, **_effect(found), **floors, **kept, **more}
+            yield row | floors | more
 
 
-def isolation_rows(comparison: Comparison) -> Iterator[Row]:
+def _isolation(comparison: Comparison) -> Iterator[dict[str, Any]]:
     for rank, one in enumerate(comparison.isolation, start=1):
-        what = {"target": one.target, "rank": rank, "cells": one.cells, "metric": "throughput"}
-        yield {**asdict(one.job), **what, **_effect(one.effect), "notes": list(one.notes)}
+        for row in _rows(one.job, {"throughput": one.effect}, target=one.target, rank=rank, cells=one.cells):
+            yield row | {"notes": list(one.notes)}
 
 
-def cost_rows(comparison: Comparison) -> Iterator[Row]:
+def _costs(comparison: Comparison) -> Iterator[dict[str, Any]]:
     for one in comparison.costs:
         row = asdict(one)
-        row |= {**row.pop("job"), "notes": list(one.notes), "normalised": None}
-        yield row | ({"normalised": _ratio(one.normalised)} if one.normalised else {})
-
-
-def _ratio(effect: Effect) -> Row:
-    return {name: value for name, value in _effect(effect).items() if name.startswith("ratio") or name == "blocks"}
+        normalised = _ratio(one.normalised) if one.normalised else None
+        yield row | {**row.pop("job"), "notes": list(one.notes), "normalised": normalised}

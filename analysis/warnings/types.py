@@ -212,3 +212,20 @@ class MixedSubstitutes(AnalysisWarning):
     @property
     def advice(self) -> str:
         return "compare the runs one at a time"
+
+
+@dataclass(frozen=True)
+class HostsDiffer(AnalysisWarning):
+    """The trials come from hosts, or from states of one host, that are not equal."""
+
+    kind = "hosts-differ"
+    hosts: tuple[str, ...]
+    found: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        return f"the trials are of hosts that are not equal ({', '.join(self.hosts)}): {'; '.join(self.found)}"
+
+    @property
+    def advice(self) -> str:
+        return "a block is of one host, so its ratios hold there; for one answer, compare the hosts one at a time"

@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from rich.console import Console
 
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explanation
-from analysis.explain.waterfall import Waterfall, as_rows
 from analysis.load.records import load
+from analysis.report.waterfall import Waterfall
 from analysis.warnings.types import SkippedRecord
 from suite.records.record import Steps, Timeline
 
@@ -133,4 +134,4 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
     for word in (*PHASES, "unexplained", "whole", "p95", "jitter"):
         assert word in text
     assert max(map(len, text.splitlines())) <= width
-    assert json.loads(json.dumps(as_rows(found)))[0]["target"] == "container-vm"
+    assert json.loads(json.dumps([asdict(one) for one in found.explanations]))[0]["target"] == "container-vm"

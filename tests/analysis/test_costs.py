@@ -9,10 +9,13 @@ from rich.console import Console
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.load.records import load
-from analysis.report import tables
+from analysis.report.markdown import as_markdown
+from analysis.report.rows import as_json
+from analysis.report.terminal import Terminal
 from analysis.warnings.conditions import DamagedImages, NotRead
 from analysis.warnings.types import Incomparable
 from suite.job.profiles import Sizes
+from suite.plan import TARGETS
 from suite.records.record import DataUse, Resources, Usage
 
 MIB = 1 << 20
@@ -27,7 +30,7 @@ def used(inside_s: float, all_in_s: float | None, energy: dict[str, float] | Non
 
 def printed(comparison: Comparison, width: int) -> str:
     console = Console(width=width, file=io.StringIO())
-    console.print(tables.Terminal(comparison))
+    console.print(Terminal(comparison, costs=True))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -53,6 +56,21 @@ def test_cpu_seconds_are_those_of_1000_images_on_all_devices_with_the_warm_up_st
     assert (vm.disk_read_inside_bytes, vm.disk_read_all_in_bytes) == (3 * MIB, 0)
 
 
+def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_for(tmp_path: Path, save: Any) -> None:
+    for block in range(3):
+        for target in TARGETS:
+            save(block=block, target=target, workload=WORK, resources=used(1.0, 1.1 + block / 10, {"package-0": 20}))
+    comparison = compare(load([tmp_path / "run"]))
+    lines = printed(comparison, 80).splitlines()
+    assert sum(line.split() == list(TARGETS) for line in lines) == 1
+    assert max(map(len, lines)) <= 80
+    console = Console(width=80, file=io.StringIO())
+    console.print(Terminal(comparison))
+    assert isinstance(console.file, io.StringIO)
+    assert "500 MiB" not in console.file.getvalue()
+    assert "--costs" in console.file.getvalue()
+
+
 @pytest.mark.parametrize("width", [40, 80, 100, 160])
 def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
     tmp_path: Path, save: Any, width: int
@@ -64,12 +82,12 @@ def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
     comparison = compare(load([tmp_path / "run"]))
     text = printed(comparison, width)
     assert max(map(len, text.splitlines())) <= width
-    for word in ("0.550", "2.000x", "accelerator:tcg", "500 MiB / 700 MiB", "per 1,000"):
+    for word in ("0.550", "2.000x", "accelerator:tcg", "500 MiB", "700 MiB", "per 1,000"):
         assert word in " ".join(text.split())
-    assert "| container | 20.0 | - | - | - | 500 MiB / 700 MiB | 3.00 MiB / 0 B | 0 B / - | - |" in tables.as_markdown(
+    assert "| container | 20.0 | - | - | - | 500 MiB / 700 MiB | 3.00 MiB / 0 B | 0 B / - | - |" in as_markdown(
         comparison
     )
-    rows = json.loads(tables.as_json(comparison))["costs"]
+    rows = json.loads(as_json(comparison))["costs"]
     assert [row["target"] for row in rows] == ["bare-metal", "container", "vm"]
     assert rows[2]["normalised"].pop("ratio") == pytest.approx(2)
     assert rows[2]["normalised"] == {"blocks": 1, "ratio_low": None, "ratio_high": None}
@@ -81,7 +99,7 @@ def test_records_that_counted_nothing_have_no_table_of_costs(tmp_path: Path, sav
     save(target="vm")
     comparison = compare(load([tmp_path / "run"]))
     assert comparison.costs == ()
-    assert "CPU s inside" not in tables.as_markdown(comparison)
+    assert "CPU s inside" not in as_markdown(comparison)
 
 
 def data(sha256: str = "d" * 64, **changes: Any) -> DataUse:

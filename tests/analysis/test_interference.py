@@ -13,9 +13,10 @@ from analysis.compare.results import Comparison, Interference
 from analysis.figures.plots import draw
 from analysis.figures.reference import expected_loss
 from analysis.load.records import load
-from analysis.report.interference_table import jobs, lines, matrix
+from analysis.report.interference_table import interference_lines, interference_table, jobs_with_aggressors
+from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
-from analysis.report.tables import as_json, as_markdown
+from analysis.report.rows import as_json
 from analysis.warnings.types import FailedTrials
 from suite.job.sharing import Sharing
 from suite.records.record import Aggression, Aggressor, CacheUse, Conditions, Environment, Resources, Steps, Usage
@@ -176,7 +177,7 @@ def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: 
 def test_without_aggressors_nothing_is_said_of_them(tmp_path: Path, save: Save) -> None:
     save()
     comparison = compare(load([tmp_path / "run"]))
-    assert (comparison.interference, comparison.isolation, jobs(comparison)) == ((), (), [])
+    assert (comparison.interference, comparison.isolation, jobs_with_aggressors(comparison)) == ((), (), [])
 
 
 def test_instances_of_unlike_size_are_no_warning_where_each_is_held_against_itself(tmp_path: Path, save: Save) -> None:
@@ -194,11 +195,11 @@ def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_pat
     sweep(save)
     records = load([tmp_path / "run"])
     comparison = compare(records)
-    (job,) = jobs(comparison)
-    laid = matrix(comparison, job)
+    (job,) = jobs_with_aggressors(comparison)
+    laid = interference_table(comparison, job)
     assert [head.text for head in laid.columns] == ["beside alexnet", "beside disk"]
     assert [head.text for head, _ in laid.rows] == ["resnet50 on bare-metal", "resnet50 on vm"]
-    text = list(lines(comparison, job))
+    text = list(interference_lines(comparison, job))
     assert any(line.startswith("isolation, best first (mean over 2 victim-aggressor pairs): vm 0.8") for line in text)
     assert "AlexNet at batch 512 exceeds 30 %" in text[-1]
     for form in (as_markdown(comparison), write_report(records, tmp_path / "page.html").read_text()):
@@ -220,6 +221,7 @@ def test_figure_10_and_the_heat_map_are_drawn(tmp_path: Path, save: Save) -> Non
         "figure-10-shared-throughput.png",
         "figure-10-shared-elapsed.png",
         "shared-interference.png",
+        "shared-trials.png",
     }
     svg = (tmp_path / "plots" / "figure-10-shared-throughput.svg").read_text()
     assert "Lin, Pai and Chou 2018," in svg

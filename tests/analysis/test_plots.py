@@ -1,13 +1,17 @@
+from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from analysis.compare.results import Comparison, Estimate, Group, Job, TargetSummary
-from analysis.figures.plots import draw, figure, figures, probe_figure
-from analysis.figures.reference import normalised
+from analysis.figures.bars import metric_chart, probe_chart
+from analysis.figures.plots import draw, pictures
+from analysis.figures.reference import Reference, normalised
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.ratios import NoiseFloor
 from suite.errors import RequestError
@@ -26,7 +30,11 @@ def group(job: Job = JOB, model: str = "resnet50", vm: float | None = 0.5) -> Gr
     return Group(job, model, targets)
 
 
-def texts(chart: mpl.figure.Figure) -> set[str]:
+def throughput(groups: Sequence[Group], reference: Reference = MappingProxyType({})) -> Figure:
+    return metric_chart(groups, METRICS[0], "Throughput", reference)
+
+
+def texts(chart: Figure) -> set[str]:
     return {text.get_text() for axes in chart.axes for text in axes.texts}
 
 
@@ -54,21 +62,21 @@ def test_the_same_comparison_gives_the_same_bytes_and_leaves_matplotlib_as_it_wa
 
 
 def test_the_measured_value_stands_above_each_bar_whose_height_is_the_ratio() -> None:
-    chart = figure([group(), group(model="alexnet")], METRICS[0])
+    chart = throughput([group(), group(model="alexnet")])
     assert {"123", "61.7"} <= texts(chart)
     heights = [[bar.get_height() for bar in container] for container in chart.axes[0].containers]
     assert heights == [[1.0, 1.0], [0.5, 0.5]]
 
 
 def test_the_legend_names_the_substitutes() -> None:
-    labels = [text.get_text() for text in figure([group()], METRICS[0]).legends[0].get_texts()]
+    labels = [text.get_text() for text in throughput([group()]).legends[0].get_texts()]
     assert labels == ["bare-metal", "vm\naccelerator:tcg"]
 
 
 @pytest.mark.parametrize("models", [1, 3])
 def test_the_legend_lies_inside_the_figure_however_long_the_notes_are(models: int) -> None:
     noted = tuple(summary(target, 1.0, 1.0, "AVX2 against AVX512", "a substitute " * 9) for target in TARGETS)
-    chart = figure([Group(JOB, f"model{number}", noted) for number in range(models)], METRICS[0])
+    chart = throughput([Group(JOB, f"model{number}", noted) for number in range(models)])
     chart.canvas.draw()
     box = chart.legends[0].get_window_extent()
     assert box.x0 >= 0
@@ -76,20 +84,20 @@ def test_the_legend_lies_inside_the_figure_however_long_the_notes_are(models: in
 
 
 def test_without_bare_metal_the_bars_are_the_values_and_the_axis_says_so() -> None:
-    axes = figure([Group(JOB, "resnet50", (summary("vm", 61.7, None),))], METRICS[0]).axes[0]
+    axes = throughput([Group(JOB, "resnet50", (summary("vm", 61.7, None),))]).axes[0]
     assert axes.containers[0][0].get_height() == 61.7
     assert axes.get_ylabel() == "images/s, not normalised"
 
 
 def test_ratios_far_apart_are_drawn_on_a_named_logarithmic_axis() -> None:
-    axes = figure([group(vm=0.001)], METRICS[0]).axes[0]
+    axes = throughput([group(vm=0.001)]).axes[0]
     assert axes.get_yscale() == "log"
     assert "log scale" in axes.get_ylabel()
 
 
 def test_a_target_that_failed_or_has_no_ratio_is_said_to_and_not_drawn_as_zero() -> None:
     failed = TargetSummary("container", 0, 2, (), (), {})
-    chart = figure([Group(JOB, "resnet50", (*group().targets, failed, summary("container-vm", 5.0, None)))], METRICS[0])
+    chart = throughput([Group(JOB, "resnet50", (*group().targets, failed, summary("container-vm", 5.0, None)))])
     assert {"failed", "5.00\nnot normalised"} <= texts(chart)
 
 
@@ -107,7 +115,7 @@ def test_intervals_the_noise_floor_and_the_papers_values_are_drawn_and_named() -
     targets = (summary("bare-metal", 123.4, 1.0), judged("vm", 0.8, (0.7, 0.95)))
     one = Group(JOB, "resnet50", targets, {"throughput": NoiseFloor(0.03, "a/a", 8)})
     reference = {("synthetic", "synthetic", "resnet50", "vm", "throughput"): 1.4}
-    chart = figure([one], METRICS[0], reference)
+    chart = throughput([one], reference)
     labels = [text.get_text() for text in chart.legends[0].get_texts()]
     assert labels == ["bare-metal", "vm", "95 % interval", "noise floor", "Lin, Pai and Chou 2018"]
     axes = chart.axes[0]
@@ -116,7 +124,7 @@ def test_intervals_the_noise_floor_and_the_papers_values_are_drawn_and_named() -
 
 
 def test_values_that_the_paper_does_not_have_leave_no_mark() -> None:
-    labels = [text.get_text() for text in figure([group()], METRICS[0], {}).legends[0].get_texts()]
+    labels = [text.get_text() for text in throughput([group()], {}).legends[0].get_texts()]
     assert labels == ["bare-metal", "vm\naccelerator:tcg"]
 
 
@@ -137,11 +145,11 @@ def test_files_and_captions_have_the_number_of_the_papers_figure(
 ) -> None:
     job = Job(scenario, data, "quick", "reference", "")
     targets = (TargetSummary("bare-metal", 1, 0, (), (), {metric: Estimate(1.0, 1, 1.0, 1)}),)
-    (found,) = figures([Group(job, "resnet50", targets)], [job])
+    (found,) = pictures(Comparison((), (Group(job, "resnet50", targets),), ()), job, {})
     assert found.stem == stem
     number = stem.split("-")[1] if stem.startswith("figure") else None
     assert found.caption.startswith(f"Figure {number}: ") == bool(number)
-    assert found.chart.axes[0].get_title(loc="left").startswith(f"Figure {number}: ") == bool(number)
+    assert found.drawing.chart.axes[0].get_title(loc="left").startswith(f"Figure {number}: ") == bool(number)
 
 
 def test_the_papers_figure_5_is_marked_on_real_data_of_any_name() -> None:
@@ -150,10 +158,10 @@ def test_the_papers_figure_5_is_marked_on_real_data_of_any_name() -> None:
 
     job = Job("real", "generated", "quick", "reference", "page_cache=cold")
     targets = tuple(elapsed(target, 1.0) for target in TARGETS)
-    (found,) = figures([Group(job, "alexnet", targets)], [job], normalised())
-    labels = [text.get_text() for text in found.chart.legends[0].get_texts()]
+    (found,) = pictures(Comparison((), (Group(job, "alexnet", targets),), ()), job, normalised())
+    labels = [text.get_text() for text in found.drawing.chart.legends[0].get_texts()]
     assert labels[-1] == "Lin, Pai and Chou 2018"
-    (marks,) = [drawn for drawn in found.chart.axes[0].collections if drawn.get_label() == labels[-1]]
+    (marks,) = [drawn for drawn in found.drawing.chart.axes[0].collections if drawn.get_label() == labels[-1]]
     assert sorted(np.asarray(marks.get_offsets())[:, 1]) == pytest.approx([160 / 157, 184 / 157, 200 / 157])
 
 
@@ -178,7 +186,7 @@ def test_a_probe_is_one_figure_with_its_metrics_side_by_side(tmp_path: Path) -> 
         "probe-disk.png",
         "figure-2-synthetic-throughput.png",
     ]
-    chart = probe_figure(disk(0.5))
+    chart = probe_chart(disk(0.5))
     places = [text.get_text() for text in chart.axes[0].get_xticklabels()]
     assert [place.replace("\n", "") for place in places] == [
         "random-read-depth1-latency-p99us, less is better",

@@ -1,6 +1,7 @@
 import io
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from rich.console import Console
 
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explanation, Predicted, Prediction
-from analysis.explain.waterfall import Waterfall, as_rows, prediction_lines
 from analysis.load.records import load
 from analysis.report.page import write_report
+from analysis.report.waterfall import Waterfall, prediction_lines
 from suite.job.envelope import GIB, Envelope
 from suite.records.record import Steps, Timeline
 from tests.analysis.conftest import probe
@@ -102,7 +103,7 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
     console.print(Waterfall(explain(records)))
     assert isinstance(console.file, io.StringIO)
     assert "predicted by the probes" in console.file.getvalue()
-    (row,) = json.loads(json.dumps(as_rows(explain(records))))
+    (row,) = json.loads(json.dumps([asdict(one) for one in explain(records).explanations]))
     assert row["prediction"]["parts"] is True
     assert "measurement and prediction part" in write_report(records, tmp_path / "report.html").read_text()
 

@@ -13,7 +13,9 @@ from analysis.compare.comparison import compare
 from analysis.compare.regression import regress
 from analysis.compare.results import Comparison
 from analysis.load.records import load
-from analysis.report import tables
+from analysis.report.markdown import as_markdown
+from analysis.report.rows import KEYS, as_csv, as_json
+from analysis.report.terminal import Terminal
 from analysis.statistics.sequential import EXTRA_BLOCKS, should_stop_run
 from analysis.warnings.types import Incomparable, MetricRedefined, NotNormalised
 from tests.analysis.conftest import probe
@@ -66,12 +68,12 @@ def test_each_probe_is_a_group_with_metrics_of_its_own(tmp_path: Path, save: Any
 
 def test_the_rows_for_machines_keep_their_keys(tmp_path: Path, save: Any) -> None:
     comparison = sweep(tmp_path, save, 2)
-    rows = json.loads(tables.as_json(comparison))["rows"]
-    assert all(tuple(row) == tables.KEYS for row in rows)
+    rows = json.loads(as_json(comparison))["rows"]
+    assert all(tuple(row) == KEYS for row in rows)
     row = next(row for row in rows if row["metric"] == "random-read-iops" and row["target"] == "vm")
     assert (row["scenario"], row["model"], row["unit"]) == ("probe", "disk", "1/s")
     assert row["ratio"] == pytest.approx(0.8, rel=0.02)
-    lines = list(csv.DictReader(io.StringIO(tables.as_csv(comparison))))
+    lines = list(csv.DictReader(io.StringIO(as_csv(comparison))))
     assert len(lines) == len(rows) == 2 * (4 + 1 + 3)
 
 
@@ -79,13 +81,13 @@ def test_the_rows_for_machines_keep_their_keys(tmp_path: Path, save: Any) -> Non
 def test_many_metrics_are_rows_and_few_are_columns(tmp_path: Path, save: Any, width: int) -> None:
     comparison = sweep(tmp_path, save, 2)
     console = Console(width=width, file=io.StringIO())
-    console.print(tables.Terminal(comparison))
+    console.print(Terminal(comparison))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width
     for word in ("random-read-latency-p99", "seq-write-throughput", "accelerator:tcg", "triad"):
         assert word in text
-    markdown = tables.as_markdown(comparison)
+    markdown = as_markdown(comparison)
     assert "| metric | bare-metal | vm (accelerator:tcg) |" in markdown
     assert "| target | triad GB/s | trials |" in markdown
 
@@ -114,7 +116,7 @@ def test_a_probe_whose_every_trial_failed_and_one_that_gained_a_metric_are_no_er
     save("failed", scenario="probe", model="disk", failed="fio is missing")
     (group,) = compare(load([tmp_path / "failed"])).groups
     assert (group.metrics, group.targets[0].failed) == ((), 1)
-    assert "failed" in tables.as_markdown(compare(load([tmp_path / "failed"])))
+    assert "failed" in as_markdown(compare(load([tmp_path / "failed"])))
     save(**probe("memory", triad=(20.0, "GB/s", "more")))
     save(target="vm", **probe("memory", triad=(10.0, "GB/s", "more"), copy=(5.0, "GB/s", "more")))
     vm = compare(load([tmp_path / "run"])).groups[0].targets[1]

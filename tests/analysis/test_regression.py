@@ -1,6 +1,7 @@
 import io
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from analysis.compare.regression import Change, Regression, Report, as_rows, regress
+from analysis.compare.regression import Change, Regression, regress
 from analysis.load.records import load
+from analysis.report.terminal import RegressionTerminal
 from suite.job.distributed import Cluster
 from suite.job.lab import LabSpec
 
@@ -70,7 +72,7 @@ def test_single_trials_are_judged_by_their_value_and_say_so(tmp_path: Path, save
     found = runs(tmp_path)
     assert found.exceeded
     console = Console(width=100, file=io.StringIO())
-    console.print(Report(found))
+    console.print(RegressionTerminal(found))
     assert isinstance(console.file, io.StringIO)
     assert "no interval: 1 trial" in console.file.getvalue()
 
@@ -127,7 +129,7 @@ def test_without_a_bound_nothing_is_exceeded_and_rows_are_json(tmp_path: Path, s
     make(save, "new", 1.0, 2)
     found = runs(tmp_path, None)
     assert not found.exceeded
-    assert json.loads(json.dumps(as_rows(found)))[0]["metric"] == "throughput"
+    assert json.loads(json.dumps([asdict(change) for change in found.changes]))[0]["metric"] == "throughput"
 
 
 def sweep(save: Any, run: str, **speeds: float) -> None:

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.compare.results import Comparison, Effect, Estimate, Group, Job, Overall, TargetSummary
-from analysis.report import tables
 from analysis.report.formatting import number
+from analysis.report.markdown import as_markdown
+from analysis.report.rows import KEYS, as_csv, as_json
+from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.warnings.types import NotNormalised
 
@@ -33,7 +35,7 @@ COMPARISON = Comparison(
 
 def printed(comparison: Comparison, width: int) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(tables.Terminal(comparison))
+    console.print(Terminal(comparison))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -47,7 +49,7 @@ def test_every_word_and_number_is_whole_on_every_terminal(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
-@pytest.mark.parametrize("render", [tables.as_json, tables.as_csv, tables.as_markdown, lambda c: printed(c, 80)])
+@pytest.mark.parametrize("render", [as_json, as_csv, as_markdown, lambda c: printed(c, 80)])
 def test_substitutes_and_marks_are_named_in_every_form(render: object) -> None:
     assert callable(render)
     text = render(COMPARISON)
@@ -55,7 +57,7 @@ def test_substitutes_and_marks_are_named_in_every_form(render: object) -> None:
     assert "AVX2 against AVX512" in text
 
 
-@pytest.mark.parametrize("render", [tables.as_json, tables.as_markdown, lambda c: printed(c, 200)])
+@pytest.mark.parametrize("render", [as_json, as_markdown, lambda c: printed(c, 200)])
 def test_warnings_and_their_advice_are_part_of_every_form_that_has_a_place_for_them(render: object) -> None:
     assert callable(render)
     text = render(COMPARISON)
@@ -96,10 +98,10 @@ def test_intervals_verdicts_and_the_noise_floor_are_whole_on_every_terminal(widt
 
 
 def test_intervals_verdicts_and_the_noise_floor_are_in_markdown_and_for_machines() -> None:
-    text = tables.as_markdown(FULL)
+    text = as_markdown(FULL)
     for word in ("0.883x (0.873 to 0.894), undecided, +1234", "noise floor (A/A in 8 blocks)", "1.111x", "0.961x"):
         assert word in text
-    found = json.loads(tables.as_json(FULL))
+    found = json.loads(as_json(FULL))
     row = found["rows"][3]
     assert (row["ratio_low"], row["ratio_high"]) == (0.873, 0.894)
     assert (row["verdict"], row["p"], row["more_blocks"]) == ("undecided", 0.2, 1234)
@@ -117,13 +119,13 @@ def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
 
 
 def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> None:
-    found = json.loads(tables.as_json(COMPARISON))
+    found = json.loads(as_json(COMPARISON))
     assert list(found) == [
         *("schema_version", "runs", "margin", "rows", "overall", "interactions"),
         *("aa", "ablations", "costs", "interference", "isolation", "warmup_trials", "warnings"),
     ]
     assert len(found["rows"]) == 6
-    assert all(tuple(row) == tables.KEYS for row in found["rows"])
+    assert all(tuple(row) == KEYS for row in found["rows"])
     last = found["rows"][-1]
     assert (last["target"], last["metric"], last["unit"]) == ("container-vm", "opening", "s")
     assert (last["value"], last["ratio"], last["trials"], last["failed"]) == (None, None, 0, 2)
@@ -131,22 +133,16 @@ def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> N
     assert found["warnings"][0]["kind"] == "not-normalised"
 
 
-def test_the_documentation_names_every_key() -> None:
-    assert tables.__doc__
-    for key in tables.KEYS:
-        assert key in tables.__doc__
-
-
 def test_csv_has_the_same_rows_with_empty_cells_where_nothing_was_measured() -> None:
-    lines = list(csv.DictReader(io.StringIO(tables.as_csv(COMPARISON))))
-    assert tuple(lines[0]) == tables.KEYS
+    lines = list(csv.DictReader(io.StringIO(as_csv(COMPARISON))))
+    assert tuple(lines[0]) == KEYS
     assert len(lines) == 6
     assert float(lines[0]["value"]) == 0.0123456
     assert (lines[-1]["value"], lines[-1]["substitutes"]) == ("", "accelerator:tcg")
 
 
 def test_markdown_keeps_its_columns_whatever_the_texts_hold() -> None:
-    lines = tables.as_markdown(COMPARISON).splitlines()
+    lines = as_markdown(COMPARISON).splitlines()
     assert lines[0].startswith("### resnet50")
     assert {line.count("|") for line in lines if line.startswith("|")} == {6}
     assert any("a \\| job" in line and "there is no bare-metal trial" in line for line in lines)

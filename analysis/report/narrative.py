@@ -1,15 +1,15 @@
-"""The answer in words: what each target costs, and which part of it where that is known."""
+"""The answer as sentences: what each target costs, and which part of a trial costs most where that is known."""
 
 from collections.abc import Iterator, Sequence
 
 from analysis.compare.results import Effect, Estimate, Group, Overall, TargetSummary
 from analysis.explain.explanation import UNEXPLAINED, Explanation
-from analysis.explain.waterfall import seconds
+from analysis.report.formatting import seconds
 from suite.plan import BASELINE
 
 
 def answers(group: Group, explanations: Sequence[Explanation], margin: float) -> Iterator[str]:
-    """One sentence or two per target other than bare metal."""
+    """Yield one sentence or two per target other than bare metal."""
     explained = {one.target: one for one in explanations if (one.job, one.model) == (group.job, group.model)}
     for summary in group.targets:
         if summary.target != BASELINE:
@@ -19,7 +19,7 @@ def answers(group: Group, explanations: Sequence[Explanation], margin: float) ->
 
 
 def overall_answers(found: Sequence[Overall], margin: float) -> Iterator[str]:
-    """One sentence per target, over all models."""
+    """Yield one sentence per target, over all models."""
     for one in found:
         if effect := one.effects.get("throughput"):
             cost = _cost(f"the {len(one.models)} models together", one.target, effect, margin)
@@ -44,13 +44,13 @@ def _cost(what: str, target: str, found: Estimate | Effect | None, margin: float
 
 
 def _share(value: float) -> str:
-    """In per cent; what is left of 100 % is worth a digit more."""
+    """Return a share in per cent; close to 100 %, what is left of it deserves one more digit."""
     percent = value * 100
     return f"{percent:.2f} %" if 99 < percent < 100 else f"{percent:.1f} %"
 
 
 def _change(found: Estimate | Effect) -> str:
-    """The throughput's change with its interval."""
+    """Return the change of the throughput with its interval."""
     change = (found.ratio or 1.0) - 1
     return f"throughput {'+' if change > 0 else ''}{_share(change)}; {_ends(found, 1)}"
 
@@ -72,7 +72,7 @@ def _caveat(summary: TargetSummary | Overall) -> str:
 
 
 def _why(one: Explanation) -> str:
-    """The greatest part of a difference in time that is surely there."""
+    """Name the greatest part of a difference in time; empty where the interval does not exclude zero."""
     interval = one.whole.interval
     if not interval or interval[0] <= 0 <= interval[1]:
         return ""

@@ -1,30 +1,25 @@
-"""Explanations as text: for the terminal (rich) and as JSON."""
+"""Explanations for the terminal, and their lines for the page."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from analysis.explain.explanation import Difference, Explained, Explanation, Predicted
-from analysis.report.formatting import ablation_line
+from analysis.report.formatting import ablation_line, seconds
+from analysis.report.terminal import empty_table
 from analysis.statistics.ratios import StepTimes
 from suite.plan import BASELINE
 
 
-def seconds(value: float) -> str:
-    """With a sign and three decimals where they matter: ``+0.012``, ``-1.23``, ``+45.6``."""
-    digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
-    return f"{round(value, digits) + 0.0:+.{digits}f}"  # + 0.0: no minus before a zero
-
-
 def share(part: Difference, whole: Difference) -> str:
-    """Of the whole difference; empty where that is nothing."""
+    """Return the share of a part in the whole difference, ``34 %``; empty where the whole is nothing."""
     return f"{round(100 * part.difference_s / whole.difference_s) + 0.0:.0f} %" if whole.difference_s else ""
 
 
 def interval(part: Difference) -> str:
+    """Return the interval of a difference in seconds; empty where it has none."""
     return "" if part.interval is None else f"{seconds(part.interval[0])} to {seconds(part.interval[1])}"
 
 
@@ -53,13 +48,9 @@ class Waterfall:
             yield Text("warning: ", style="yellow").append(f"{found.message}; {found.advice}", style="default")
 
 
-def _table(one: Explanation, *, narrow: bool) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    titles = (
-        ("part", "difference s", "of it") if narrow else ("part", BASELINE, one.target, "difference s", "", "of it")
-    )
-    for place, title in enumerate(titles):
-        table.add_column(title, justify="right" if place else "left")
+def _table(one: Explanation, *, narrow: bool) -> RichTable:
+    columns = () if narrow else (BASELINE, one.target)
+    table = empty_table(("part", *columns, "difference s", *(() if narrow else ("",)), "of it"))
     for part in (*one.parts, one.whole):
         style = "bold" if part is one.whole else ""
         values = () if narrow else (seconds(part.baseline_s).lstrip("+"), seconds(part.target_s).lstrip("+"))
@@ -69,7 +60,7 @@ def _table(one: Explanation, *, narrow: bool) -> Table:
 
 
 def step_lines(one: Explanation) -> Iterator[str]:
-    """How the measured steps spread on both sides."""
+    """Yield how the measured steps spread on bare metal and on the target."""
     for name, found in ((BASELINE, one.baseline_steps), (one.target, one.target_steps)):
         if found:
             yield f"steps on {name}: {_steps(found)}"
@@ -81,7 +72,7 @@ def _steps(found: StepTimes) -> str:
 
 
 def prediction_lines(one: Explanation) -> Iterator[str]:
-    """What the probes predict for each part and for the whole, and where measurement and prediction part."""
+    """Yield what the probes predict for each part and for the whole, and where the measurement departs from it."""
     if (found := one.prediction) is None:
         return
     yield f"predicted by the probes: {'; '.join(map(_predicted, found.predicted))}"
@@ -114,8 +105,3 @@ def _sentence(what: str, predicted_s: float, measured_s: float, by: str) -> str:
         f"measurement and prediction part: the cost {what} is {seconds(measured_s)} s, {side} than the "
         f"{seconds(predicted_s)} s that {by} would have it, beyond both intervals"
     )
-
-
-def as_rows(explained: Explained) -> list[dict[str, object]]:
-    """For JSON: one object per explanation, with the fields of the types; seconds throughout."""
-    return [asdict(one) for one in explained.explanations]

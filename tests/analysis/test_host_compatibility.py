@@ -2,8 +2,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.compare.comparison import compare
-from analysis.compare.hosts import HostsDiffer
 from analysis.load.records import load
+from analysis.warnings.types import HostsDiffer
 from suite.records.record import Environment, Environments
 
 FACTS = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU", "cpus": [0, 1]}

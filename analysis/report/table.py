@@ -1,0 +1,70 @@
+"""A table as data: rows of cells under heads, which the terminal, Markdown and the page render in their own ways."""
+
+from dataclasses import dataclass
+
+from analysis.compare.results import Effect, Estimate, Group, TargetSummary
+from analysis.load.metrics import Metric
+from analysis.report.formatting import number, ratio
+
+_MOST_METRICS = 3
+Cell = Estimate | Effect | tuple[str, ...] | str | None
+"""An estimate, an effect, texts that belong together (inside and all-in), a text; None where nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a row or a column. Its numbers must not be read without the notes."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.text, *(f"({note})" for note in self.notes)))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under heads; ``corner`` says what the rows are."""
+
+    corner: str
+    columns: tuple[Head, ...]
+    rows: tuple[tuple[Head, tuple[Cell, ...]], ...]
+    caption: str = ""
+
+    def turned(self, corner: str) -> "Table":
+        """Return the table with its rows as columns."""
+        columns = tuple(head for head, _ in self.rows)
+        rows = tuple((head, tuple(cells[place] for _, cells in self.rows)) for place, head in enumerate(self.columns))
+        return Table(corner, columns, rows, self.caption)
+
+
+def line(cell: Cell) -> str:
+    """Return a cell in one line: ``12.3 0.972x (0.951 to 0.989), slower``; a dash where nothing was measured."""
+    if isinstance(cell, Estimate):
+        return f"{number(cell.value)} {ratio(cell)}".rstrip()
+    if isinstance(cell, Effect):
+        return ratio(cell)
+    return " / ".join(cell) if isinstance(cell, tuple) else cell or "-"
+
+
+def results_table(group: Group) -> Table:
+    """Return targets below each other and metrics beside each other; turned where a probe has many metrics."""
+    columns = (*(Head(title(metric)) for metric in group.metrics), Head("trials"))
+    rows = tuple(
+        (
+            Head(summary.target, summary.notes),
+            (*(summary.estimates.get(metric.name) for metric in group.metrics), _trials(summary)),
+        )
+        for summary in group.targets
+    )
+    table = Table("target", columns, rows)
+    return table if len(group.metrics) <= _MOST_METRICS else table.turned("metric")
+
+
+def title(metric: Metric) -> str:
+    """Return the head of a metric; the throughput of a training goes by its unit alone."""
+    return metric.unit if metric.name == "throughput" and not metric.probe else f"{metric.name} {metric.unit}"
+
+
+def _trials(summary: TargetSummary) -> str:
+    return f"{summary.ok}, {summary.failed} failed" if summary.failed else str(summary.ok)

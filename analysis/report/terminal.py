@@ -1,0 +1,160 @@
+"""Comparisons and regressions for the terminal, printed by rich."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from analysis.compare.regression import Change, Regression, place_of
+from analysis.compare.results import Comparison, Effect, Estimate
+from analysis.report.cost_table import cost_table
+from analysis.report.formatting import (
+    ends,
+    group_lines,
+    number,
+    one_line,
+    overall_lines,
+    reading_guide,
+    times,
+    verdict,
+    warmup_line,
+)
+from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
+from analysis.report.table import Cell, Head, Table, line, results_table
+from analysis.warnings.conditions import notices
+from suite.plan import BASELINE
+
+_NARROW = 72  # columns; below, a table would break its words
+_STYLES = {"slower": "red", "faster": "green", "equivalent": "cyan", "undecided": "dim"}
+
+
+class Terminal:
+    """A comparison to print on a rich console: tables, or lists where the terminal is narrow; then the warnings.
+
+    ``costs`` adds what each target takes of the host.
+    """
+
+    def __init__(self, comparison: Comparison, *, costs: bool = False) -> None:
+        self.comparison = comparison
+        self.costs = costs
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for group in self.comparison.groups:
+            yield _title(group.model, group.job)
+            yield _fitting(console, options, results_table(group))
+            yield from _notes(group_lines(group))
+            if self.costs and group.costs:
+                # Targets beside each other: eight resources in a row are wider than 80 columns.
+                costs = cost_table(group).turned("")
+                yield Text(costs.caption, style="dim")
+                yield _fitting(console, options, costs)
+            yield Text()
+        for job in jobs_with_aggressors(self.comparison):
+            yield _title(TITLE, job)
+            yield _fitting(console, options, interference_table(self.comparison, job))
+            yield from _notes(interference_lines(self.comparison, job))
+            yield Text()
+        for job in dict.fromkeys(overall.job for overall in self.comparison.overall):
+            yield _title("all models", job)
+            yield from map(Text, overall_lines(self.comparison, job))
+            yield Text()
+        more = "CPU, memory and disk that each target takes of the host: add --costs"
+        hint = more if self.comparison.costs and not self.costs else ""
+        yield from _notes(filter(None, (reading_guide(self.comparison), warmup_line(self.comparison), hint)))
+        for message, advice in notices(self.comparison.warnings, self.comparison.jobs):
+            yield _warning(one_line(message))
+            yield Text(f"  {one_line(advice)}", style="dim")
+
+
+class RegressionTerminal:
+    """A regression to print on a rich console: a line per change, and what exceeds the bound."""
+
+    def __init__(self, found: Regression) -> None:
+        self.found = found
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
+        for change in self.found.changes:
+            yield Text(change_line(change), style="red" if change.exceeded else "")
+        for difference in dict.fromkeys(text for change in self.found.changes for text in change.differences):
+            yield _warning(f"new against old differs in {difference}")
+        for name in self.found.unmatched:
+            yield _warning(f"{name} was finished in one run only")
+        if self.found.fail_above is not None:
+            found = "slower by more than" if self.found.exceeded else "nothing is slower by more than"
+            yield Text(f"{found} {self.found.fail_above:.3g} (as a share)", style="bold")
+
+
+def change_line(change: Change) -> str:
+    """Return ``resnet50 on vm, throughput: 39.0 to 35.0, 0.898x (0.890 to 0.907)``."""
+    what = f"{change.metric}, relative to {BASELINE}" if change.normalised else change.metric
+    interval = f" ({ends(change.interval)})" if change.interval else f" (no interval: {min(change.trials)} trial)"
+    return (
+        f"{change.model} on {place_of(change.target, change.variant)}, {what}: "
+        f"{number(change.old)} to {number(change.new)}, {times(change.ratio)}x{interval}"
+    )
+
+
+def empty_table(titles: Sequence[Text | str]) -> RichTable:
+    """Return a table without rows or borders: the first column to the left, numbers to the right."""
+    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for place, title in enumerate(titles):
+        table.add_column(title, justify="right" if place else "left", no_wrap=place > 0)
+    return table
+
+
+def _title(what: str, job: object) -> Text:
+    return Text(what, style="bold").append(f"  {job}", style="not bold")
+
+
+def _notes(lines: Iterator[str]) -> Iterator[Text]:
+    return (Text(text, style="dim") for text in lines)
+
+
+def _warning(text: str) -> Text:
+    return Text("warning: ", style="yellow").append(text, style="default")
+
+
+def _fitting(console: Console, options: ConsoleOptions, table: Table) -> RichTable | Text:
+    """Return the table, or a list where the terminal is too narrow for it."""
+    shown = empty_table((table.corner, *map(_head, table.columns)))
+    for head, cells in table.rows:
+        shown.add_row(_head(head), *map(_cell, cells))
+    # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells. The words
+    # of the first column may stand below each other.
+    endless = options.update(max_width=10_000)
+    first = [console.measure(cell, options=endless) for cell in shown.columns[0].cells]
+    spare = max(found.maximum for found in first) - max(found.minimum for found in first) if first else 0
+    fits = console.measure(shown, options=endless).maximum - spare <= options.max_width
+    return shown if fits and options.max_width >= _NARROW else _list(table)
+
+
+def _head(head: Head) -> Text:
+    text = Text(head.text)
+    for note in head.notes:
+        text.append(f"\n  {note}", style="yellow")
+    return text
+
+
+def _list(table: Table) -> Text:
+    text = Text()
+    for head, cells in table.rows:
+        text.append(head.text, style="bold")
+        text.append("".join(f", {note}" for note in head.notes) + "\n", style="yellow")
+        for column, cell in zip(table.columns, cells, strict=True):
+            text.append(f"  {column}: ", style="dim").append(f"{line(cell)}\n")
+    text.rstrip()
+    return text
+
+
+def _cell(cell: Cell) -> Text:
+    """Return below each other the value and, where there are, the ratio, its interval and the verdict."""
+    if not isinstance(cell, (Estimate, Effect)):
+        return Text("\n".join(cell) if isinstance(cell, tuple) else cell or "-")
+    ratio = "" if cell.ratio is None else f"{times(cell.ratio)}x"
+    text = Text(f"{number(cell.value)} {ratio:>6}".rstrip() if isinstance(cell, Estimate) else ratio)
+    if cell.interval:
+        text.append(f"\n{ends(cell.interval)}", style="dim")
+        if cell.verdict:
+            text.append(f"\n{verdict(cell.verdict)}", style=_STYLES[cell.verdict.name])
+    return text
