@@ -1,1 +1,4 @@
-"""What records say: loading, comparison, tables and plots. Reads records only and imports no sibling but ``suite``."""
+"""Analyses records: loads, compares and explains them, and makes tables, figures and the report.
+
+It reads records only, and imports no other room but ``suite``.
+"""

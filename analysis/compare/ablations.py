@@ -1,16 +1,16 @@
 """Ablations: what one property of a target costs, from the trials in which it was switched.
 
-The switched trial is held against the same target of the same block as it is, by the rules by which a target is held
-against bare metal; only what was switched may differ. Its verdicts are a family of their own per job and metric: the
-question is another one than what the targets cost, and asking it must not change the answer to that.
+The switched trial is compared with the same target of the same block as it is, by the rules that compare a target with
+bare metal; only what was switched may differ. Its verdicts are a family of their own per job and metric: the question
+is not what the targets cost, and asking it must not change the answer to that.
 """
 
 from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.compare.effects import judged, ratios_of
-from analysis.compare.pairing import ROW, pair, plain
+from analysis.compare.effects import judged, notes_of, ratios_of
+from analysis.compare.pairing import pair, plain
 from analysis.compare.results import AblationEffect, Effect, Job, known_first
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
@@ -22,10 +22,13 @@ from suite.plan import TARGETS
 _Key = tuple[Job, str, str, str]
 
 
-def switches(
+def ablation_effects(
     ok: pd.DataFrame, metrics: Sequence[Metric], margin: float, *, force: bool = False
 ) -> tuple[list[AblationEffect], list[Incomparable]]:
-    """From trials that are ok and have ``variant``: the effects in the order of the paper, and what is refused."""
+    """Return the effects, in the order of the paper, and what is refused.
+
+    ``ok`` are the trials that are ok; they have ``variant``.
+    """
     ratios: dict[str, dict[_Key, pd.Series[float]]] = {metric.column: {} for metric in metrics}
     notes: dict[_Key, tuple[str, ...]] = {}
     warnings: list[Incomparable] = []
@@ -38,18 +41,8 @@ def switches(
         for metric in metrics:
             for (job, model, target), values in ratios_of(found.pairs, metric).items():
                 ratios[metric.column][job, model, target, str(name)] = values
-        notes |= _notes(own, found.pairs, str(name))
+        notes |= {(*key, str(name)): noted for key, noted in notes_of(own, found.pairs).items()}
     return _effects(ratios, notes, metrics, margin), warnings
-
-
-def _notes(own: pd.DataFrame, pairs: pd.DataFrame, name: str) -> dict[_Key, tuple[str, ...]]:
-    texts: dict[_Key, dict[str, None]] = {}
-    for table, column in ((own, "substitutes"), (pairs, "marks")):
-        for key, rows in table.groupby(ROW):
-            *job, model, target = (str(part) for part in key)
-            lines = (line for text in rows[column].unique() for line in str(text).splitlines())
-            texts.setdefault((Job(*job), model, target, name), {}).update(dict.fromkeys(lines))
-    return {key: tuple(found) for key, found in texts.items()}
 
 
 def _effects(

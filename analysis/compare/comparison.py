@@ -1,4 +1,4 @@
-"""Targets beside each other: values of each, and their ratio to bare metal with interval and verdict.
+"""The comparison of targets: values of each, and their ratio to bare metal with interval and verdict.
 
 The trial is the sample, the block its frame: a ratio is formed inside a block (same run, close in time), on the log
 scale, and the ratios of the blocks are averaged there. A value is the geometric mean of the trials, which belongs to
@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import pandas as pd
 
-from analysis.compare.ablations import switches
+from analysis.compare.ablations import ablation_effects
 from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.effects import Ratios, interactions, judged, overall, ratios_of
 from analysis.compare.groups import Effects, groups
@@ -29,7 +29,7 @@ from suite.plan import BASELINE
 
 
 def compare(records: Records, *, margin: float = MARGIN, force: bool = False) -> Comparison:
-    """Every target of every group, in the order of the paper. Never raises for what the records hold.
+    """Compare the targets of every group, in the order of the paper. Never raises for what the records hold.
 
     ``margin``: the share (0.02 is 2 %) by which a ratio may differ from 1 and still be called equivalent. ``force``
     forms the ratios that validity refuses, and marks them.
@@ -44,22 +44,22 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     layers = _layers(ratios, metrics, margin)
     again = replicas(ok, metrics)
     floors, itself = noise_floors(ok, again, metrics), against_itself(again, metrics, margin)
-    switched, refused = switches(every_ok, metrics, margin, force=force)
+    ablations, refused = ablation_effects(every_ok, metrics, margin, force=force)
     taken = costs(ok, formed.pairs)
-    beside = interference(every_ok, margin, force=force)
+    shared = interference(every_ok, margin, force=force)
     found = [
         replace(
             group,
             noise_floors=floors.get((group.job, group.model), {}),
             interactions=_own(group, layers),
             aa=itself.get((group.job, group.model), {}),
-            ablations=_of(group, switched),
+            ablations=_of(group, ablations),
             costs=_of(group, taken),
         )
         for group in groups(plain(trials), formed.pairs, metrics, effects)
     ]
     of_records = (*records.warnings, *hosts_differ(trials), *failures(trials), *mixtures(plain(trials)))
-    of_ratios = (*refusals(_to_warn(formed.refused)), *refused, *beside.warnings)
+    of_ratios = (*refusals(_to_warn(formed.refused)), *refused, *shared.warnings)
     normalised = [one for one in found if one.job.scenario != SHARED]
     of_trust = (*unnormalised(normalised), *differing(again, metrics), *disturbances(every_ok))
     return Comparison(
@@ -67,8 +67,8 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         groups=tuple(found),
         warnings=(*of_records, *of_ratios, *of_trust),
         overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin)),
-        interference=beside.found,
-        isolation=isolation(beside, margin),
+        interference=shared.found,
+        isolation=isolation(shared, margin),
         margin=margin,
         warmup_trials=records.warmup_trials,
         trials=ok,
@@ -76,7 +76,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
 
 
 def _layers(ratios: Mapping[str, Ratios], metrics: Sequence[Metric], margin: float) -> Effects:
-    """Whether layers add up. Not asked of opening: one layer comes after the other, and their times add."""
+    """Judge whether layers add up. Opening is left out: one layer comes after the other, and their times add."""
     return {
         metric.column: judged(interactions(ratios[metric.column]), metric, margin)
         for metric in metrics
@@ -90,12 +90,12 @@ def _own(group: Group, layers: Effects) -> dict[str, Effect]:
 
 
 def _to_warn(refused: pd.DataFrame) -> pd.DataFrame:
-    """Jobs that share the machine are held against themselves alone, and on bare metal they may have all of it."""
+    """Leave out jobs that share the machine: each is compared with itself alone, and bare metal may have all CPUs."""
     return refused[refused["scenario"] != SHARED]
 
 
 class _Placed(Protocol):
-    """What belongs to a group."""
+    """A finding about one job and model."""
 
     @property
     def job(self) -> Job: ...

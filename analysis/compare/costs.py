@@ -1,4 +1,4 @@
-"""What a target takes of the host beside what the job inside it uses: all-in against inside."""
+"""The costs of a target on the host: everything that serves it (all-in), and the job inside it alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from suite.plan import BASELINE, TARGETS
 
 PER_IMAGES, PER_TRIAL = "1,000 images", "trial"
 ALL_IN = "cost_all_in"
-"""A column of the trials with ``with_costs``: CPU seconds of everything that serves the target, per unit."""
+"""A column that ``with_costs`` adds: CPU seconds of everything that serves the target, per unit."""
 _MEANS = {"cpu_inside_s": "cost_inside", "cpu_all_in_s": ALL_IN, "all_in_to_inside": "cost_ratio", "energy_j": "cost_j"}
 _PEAKS = {"memory_inside_bytes": "worker_peak_memory_bytes", "memory_all_in_bytes": "serving_peak_memory_bytes"}
 _BYTES = {
@@ -26,7 +26,7 @@ _BYTES = {
 
 
 def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials with what each cost per 1,000 images, warm-up steps included; a probe's per trial."""
+    """Add what each trial cost per 1,000 images, warm-up steps included; a probe costs per trial."""
     # A record that names no devices is of a job on one.
     images = trials["batch"] * trials["devices"].fillna(1) * (trials["warmup_steps"] + trials["steps"])
     units = (images / 1000).mask((trials["scenario"] == PROBE).astype(bool), 1.0)
@@ -40,7 +40,10 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
-    """Of trials as they are, and their usable pairs with bare metal, both with ``with_costs``'s columns."""
+    """Return the costs of each target, from trials as they are and their usable pairs with bare metal.
+
+    Both have the columns that ``with_costs`` adds. Empty if nothing is known.
+    """
     columns = [*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]
     if ok[columns].isna().all(axis=None):
         return []

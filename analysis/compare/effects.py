@@ -1,4 +1,4 @@
-"""Effects from log ratios by block: of targets, of layers on each other, and over all models."""
+"""Effects, made of log ratios by block: of targets, of layers on each other, and over all models."""
 
 import math
 from collections import defaultdict
@@ -21,7 +21,7 @@ Ratios = Mapping[Key, "pd.Series[float]"]
 
 
 def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, "pd.Series[float]"]:
-    """Log ratios of every target of the pairs, in the blocks in which the metric was measured."""
+    """Return the log ratios of every target of the pairs, in the blocks in which the metric was measured."""
     measured = pairs[metric.rows(pairs) & pairs[metric.column].notna()].set_index(["run_id", "block"])
     found = {}
     for key, rows in measured.groupby(ROW):
@@ -31,7 +31,7 @@ def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, "pd.Series[float
 
 
 def judged(ratios: "Mapping[_Key, pd.Series[float]]", metric: Metric, margin: float) -> dict[_Key, Effect]:
-    """An effect of each; the family that verdicts are corrected for is all that are given of the same job."""
+    """Return the effect of each. Verdicts are corrected for all ratios given of the same job, which are one family."""
     families: dict[Job, list[_Key]] = defaultdict(list)
     for key in ratios:
         families[key[0]].append(key)
@@ -46,14 +46,25 @@ def judged(ratios: "Mapping[_Key, pd.Series[float]]", metric: Metric, margin: fl
 
 
 def effect(place: Location, verdict: Verdict | None = None) -> Effect:
-    """Of a mean of log ratios."""
+    """Return the effect that a mean of log ratios stands for."""
     ends = place.interval
     interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
     return Effect(math.exp(place.centre), place.n, interval, verdict)
 
 
+def notes_of(own: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...]]:
+    """Return the substitutes of the trials and the marks of their pairs."""
+    texts: dict[Key, dict[str, None]] = defaultdict(dict)
+    for table, column in ((own, "substitutes"), (pairs, "marks")):
+        for key, rows in table.groupby(ROW):
+            *job, model, target = (str(part) for part in key)
+            for text in rows[column].unique():
+                texts[Job(*job), model, target] |= dict.fromkeys(str(text).splitlines())
+    return {key: tuple(found) for key, found in texts.items()}
+
+
 def interactions(ratios: Ratios) -> dict[Key, "pd.Series[float]"]:
-    """log(container-vm / (container x vm)), all to bare metal, in the blocks that hold all four; per job and model."""
+    """Return log(container-vm / (container x vm)) of each job and model, in the blocks that hold all four targets."""
     found = {}
     for job, model, target in ratios:
         parts = [ratios.get((job, model, part)) for part in ("container-vm", "container", "vm")]
@@ -66,9 +77,9 @@ def interactions(ratios: Ratios) -> dict[Key, "pd.Series[float]"]:
 
 
 def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
-    """Over all models of each job and target, per metric of a training; nothing where there is one model.
+    """Return the ratios of each job and target over all models, per metric of a training.
 
-    ``ratios`` by the metric's column.
+    Empty for a single model. ``ratios`` by the metric's column.
     """
     models: dict[tuple[Job, str], list[str]] = defaultdict(list)
     for job, model, target in dict.fromkeys(key for metric in METRICS for key in ratios[metric.column]):
@@ -87,7 +98,7 @@ def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
 
 
 def _mean(ratios: Ratios, job: Job, models: list[str], target: str) -> "pd.Series[float]":
-    """Per block, over the models; blocks that lack one are left out, so that all weigh the same."""
+    """Return the mean over the models, per block; blocks that lack a model are left out, so that all weigh the same."""
     columns = [ratios[job, model, target] for model in models if (job, model, target) in ratios]
     if len(columns) < len(models):
         return pd.Series(dtype=float)

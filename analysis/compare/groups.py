@@ -1,4 +1,4 @@
-"""From trials and effects to the summaries of the targets, group by group."""
+"""Groups: the summaries of the targets of each job and model, made of trials and effects."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,9 +18,9 @@ Effects = Mapping[str, Mapping[Key, Effect]]
 
 
 def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric], effects: Effects) -> list[Group]:
-    """The targets of each job and model, in the order of the paper; with interactions where ``effects`` has them.
+    """Return the targets of each job and model, in the order of the paper.
 
-    ``trials`` are those of the targets as they are, failed ones too; ``pairs`` those with bare metal that are usable.
+    ``trials`` are those of the targets as they are, failed ones too; ``pairs`` are the usable pairs with bare metal.
     """
     targets: dict[tuple[Job, str], list[TargetSummary]] = {}
     for row in _table(trials, pairs, metrics).to_dict("records"):
@@ -42,7 +42,7 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric],
 
 
 def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
-    """One row per group and target with what is counted; a metric that no trial has is missing."""
+    """Return a row of counts and means per group and target; a metric that no trial has is missing."""
     rows = trials.groupby(ROW)
     marked = pairs[pairs["marks"] != ""]
     columns = {
@@ -87,5 +87,5 @@ def _summary(
 
 
 def _items(texts: Iterable[str]) -> tuple[str, ...]:
-    """The distinct lines of all texts."""
+    """Return the distinct lines of all texts."""
     return tuple(dict.fromkeys(line for text in texts for line in text.splitlines()))

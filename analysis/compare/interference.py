@@ -1,7 +1,7 @@
 """Interference: what a victim loses when an aggressor runs beside it, and which target shields it best.
 
-The trial beside an aggressor is held against the same target alone in the same block, by the rules by which a target is
-held against bare metal. The verdicts are a family of their own per job and metric.
+The trial beside an aggressor is compared with the same target alone in the same block, by the rules that compare a
+target with bare metal. The verdicts are a family of their own per job and metric.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import effect, judged, ratios_of
+from analysis.compare.effects import effect, judged, notes_of, ratios_of
 from analysis.compare.pairing import ROW, pair
 from analysis.compare.results import Effect, Interference, Isolation, Job, known_first
 from analysis.compare.validity import usable
@@ -36,20 +36,20 @@ Key = tuple[Job, str, str, str, str]
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What was found, and the log ratios of the throughput by block that it was made of."""
+class SharedFindings:
+    """The interference, and the log ratios of the throughput by block that it was made of."""
 
     found: tuple[Interference, ...]
     warnings: tuple[Incomparable, ...]
     throughput: Mapping[Key, "pd.Series[float]"]
 
 
-def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Beside:
-    """From trials that are ok and have ``variant``; nothing where no victim has had an aggressor."""
-    shared = ok[ok["scenario"] == SHARED]
-    if shared["aggressor"].isna().all():
-        return Beside((), (), {})
-    trials = _with_tails(shared.assign(ablation=shared["ablation"].fillna("")))
+def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> SharedFindings:
+    """Return the interference of trials that are ok and have ``variant``; empty if no victim had an aggressor."""
+    mine = ok[ok["scenario"] == SHARED]
+    if mine["aggressor"].isna().all():
+        return SharedFindings((), (), {})
+    trials = _with_tails(mine.assign(ablation=mine["ablation"].fillna("")))
     ratios: dict[str, dict[Key, pd.Series[float]]] = {metric.column: {} for metric in SHARED_METRICS}
     warnings: list[Incomparable] = []
     notes: dict[Key, tuple[str, ...]] = {}
@@ -60,15 +60,18 @@ def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Bes
         for metric in SHARED_METRICS:
             for (job, model, target), values in ratios_of(formed.pairs, metric).items():
                 ratios[metric.column][job, model, target, str(ablation), str(aggressor)] = values
-        notes |= _notes(own, formed.pairs, str(ablation), str(aggressor))
+        notes |= {(*key, str(ablation), str(aggressor)): found for key, found in notes_of(own, formed.pairs).items()}
     found = _effects(trials, ratios, notes, margin)
-    return Beside(found, tuple(warnings), ratios[METRICS[0].column])
+    return SharedFindings(found, tuple(warnings), ratios[METRICS[0].column])
 
 
-def isolation(beside: Beside, margin: float) -> tuple[Isolation, ...]:
-    """Per job and target as they are, best first; the blocks that hold all cells that every target of the job has."""
+def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
+    """Rank the targets of each job, as they are, best first.
+
+    Cells that a target of the job lacks are left out, and blocks that lack a cell.
+    """
     cells: dict[tuple[Job, str], dict[tuple[str, str], pd.Series[float]]] = defaultdict(dict)
-    for (job, model, target, ablation, aggressor), values in beside.throughput.items():
+    for (job, model, target, ablation, aggressor), values in shared.throughput.items():
         if not ablation:
             cells[job, target][model, aggressor] = values
     common = {
@@ -83,14 +86,14 @@ def isolation(beside: Beside, margin: float) -> tuple[Isolation, ...]:
         if common[job]
     }
     made = [
-        Isolation(job, target, len(common[job]), one, _notes_of(beside, job, target))
+        Isolation(job, target, len(common[job]), one, _notes_of(shared, job, target))
         for (job, target), one in judged(means, METRICS[0], margin).items()
     ]
     return tuple(sorted(made, key=lambda one: (one.job, -one.effect.ratio)))
 
 
-def _notes_of(beside: Beside, job: Job, target: str) -> tuple[str, ...]:
-    mine = [one for one in beside.found if (one.job, one.target) == (job, target)]
+def _notes_of(shared: SharedFindings, job: Job, target: str) -> tuple[str, ...]:
+    mine = [one for one in shared.found if (one.job, one.target) == (job, target)]
     return tuple(dict.fromkeys(note for one in mine for note in one.notes))
 
 
@@ -124,7 +127,7 @@ def _order(key: Key) -> tuple[object, ...]:
 
 
 def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":
-    """The trials by what runs in them; the aggressor of a victim alone is nothing."""
+    """Group the trials by what runs in them; the aggressor of a victim alone is empty."""
     arms = trials.assign(aggressor=trials["aggressor"].fillna(""))
     return [(_key(key), rows) for key, rows in arms.groupby([*ROW, "ablation", "aggressor"])]
 
@@ -151,7 +154,7 @@ def _steal(trials: pd.DataFrame) -> dict[Key, float]:
 
 
 def _floors(trials: pd.DataFrame) -> dict[tuple[Job, str, str, str], dict[str, NoiseFloor]]:
-    """Of each victim alone: by its second trials in the blocks (A/A), or else from block to block."""
+    """Return the noise floor of each victim alone: by second trials in its blocks (A/A), or else across blocks."""
     floors: dict[tuple[Job, str, str, str], dict[str, NoiseFloor]] = {}
     for key, rows in _rows(trials[trials["aggressor"].isna()]):
         for metric in SHARED_METRICS:
@@ -165,23 +168,13 @@ def _floors(trials: pd.DataFrame) -> dict[tuple[Job, str, str, str], dict[str, N
     return floors
 
 
-def _notes(own: pd.DataFrame, pairs: pd.DataFrame, ablation: str, aggressor: str) -> dict[Key, tuple[str, ...]]:
-    texts: dict[Key, dict[str, None]] = {}
-    for table, column in ((own, "substitutes"), (pairs, "marks")):
-        for key, rows in table.groupby(ROW):
-            *job, model, target = (str(part) for part in key)
-            lines = (line for text in rows[column].unique() for line in str(text).splitlines())
-            texts.setdefault((Job(*job), model, target, ablation, aggressor), {}).update(dict.fromkeys(lines))
-    return {key: tuple(found) for key, found in texts.items()}
-
-
 def _with_tails(trials: pd.DataFrame) -> pd.DataFrame:
-    """With the 99th percentile of each trial's steps: the steps are in the records' files alone."""
+    """Add the 99th percentile of the steps of each trial, which only the files of the records hold."""
     return trials.assign(**{STEP_P99.column: [_p99_s(Path(str(path))) for path in trials["path"]]})
 
 
 def _p99_s(path: Path) -> float:
-    """Not a number where the file is gone, or holds no steps."""
+    """Return NaN if the file is gone, or holds no steps."""
     try:
         steps = json.loads(path.read_bytes())["steps"]["elapsed_s"]
         return float(np.quantile(steps, 0.99, method="inverted_cdf"))

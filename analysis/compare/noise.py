@@ -20,7 +20,7 @@ Floors = dict[Group, dict[str, NoiseFloor]]
 
 
 def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key, "pd.Series[float]"]]:
-    """By the metric's column: log(second / first bare-metal trial) of the blocks that hold both."""
+    """Return, by the metric's column, log(second / first bare-metal trial) of the blocks that hold both."""
     base = baseline(ok)
     again = base[base["replica"] == 1]
     if again.empty:
@@ -32,7 +32,7 @@ def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key,
 def against_itself(
     ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric], margin: float
 ) -> dict[Group, dict[str, Effect]]:
-    """What the two bare-metal trials say against each other; a family of its own per job and metric."""
+    """Return the effects of the second bare-metal trial over the first: a family of its own per job and metric."""
     found: dict[Group, dict[str, Effect]] = {}
     for metric in metrics:
         for (job, model, _), effect in judged(ratios[metric.column], metric, margin).items():
@@ -43,7 +43,7 @@ def against_itself(
 def noise_floors(
     ok: pd.DataFrame, ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
 ) -> Floors:
-    """From trials that are ok and have ``variant``, and their ``replicas``."""
+    """Return the noise floors, from trials that are ok and have ``variant``, and from their ``replicas``."""
     floors: Floors = {}
     for key, rows in baseline(ok).groupby(GROUP):
         *parts, model = (str(part) for part in key)
@@ -58,7 +58,7 @@ def noise_floors(
 
 
 def _runs(rows: pd.DataFrame, column: str) -> list[np.ndarray]:
-    """Of each run, the logarithms in the order of its blocks."""
+    """Return the logarithms of each run, in the order of its blocks."""
     logs = np.log(rows[column].where(rows[column] > 0))
     means: pd.Series[float] = logs.groupby([rows["run_id"].astype(str), rows["block"]]).mean()
     return [run.dropna().to_numpy() for _, run in means.groupby("run_id")]
@@ -67,7 +67,7 @@ def _runs(rows: pd.DataFrame, column: str) -> list[np.ndarray]:
 def differing(
     ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
 ) -> Iterator[BaselineDiffers]:
-    """The groups whose two bare-metal trials differ: their interval leaves 1 out, whatever the margin."""
+    """Yield the groups whose two bare-metal trials differ: their interval excludes 1, whatever the margin."""
     for metric in metrics:
         for (job, model, _), values in ratios[metric.column].items():
             place = locate(list(values))

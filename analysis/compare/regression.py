@@ -1,4 +1,4 @@
-"""Two runs of the same targets at different times: what has become slower.
+"""Regression: what has become slower between two runs of the same targets.
 
 The runs share no block, so their trials are two independent samples: the interval is Yuen's t of the trimmed means of
 the logarithms (Biometrika 61 (1974) 165; Welch's where nothing is trimmed). What the host did between the runs is part
@@ -25,10 +25,11 @@ from suite.plan import BASELINE, TARGETS
 
 @dataclass(frozen=True)
 class Change:
-    """New over old of one metric on one target. ``slower`` is by how much, as a share; negative is faster.
+    """One metric on one target, new over old.
 
-    ``interval`` is the 95 % interval of ``ratio``; None where a run has a single trial. ``normalised`` says that ratios
-    to bare metal are compared, which a host that changed as a whole does not move.
+    ``slower`` says by how much, as a share; negative is faster. ``interval`` is the 95 % interval of ``ratio``; None
+    where a run has a single trial. ``normalised`` says that ratios to bare metal are compared, which do not move when
+    the whole host changes.
     """
 
     scenario: str
@@ -49,12 +50,12 @@ class Change:
     slower: float
     exceeded: bool
     differences: tuple[str, ...] = ()
-    """In what the two runs differ besides the time: userland, envelope and the like."""
+    """How the two runs differ besides the time: userland, envelope and the like."""
 
 
 @dataclass(frozen=True)
 class Regression:
-    """``exceeded`` when any change is beyond ``fail_above``; ``unmatched`` are targets that one run lacks."""
+    """The changes between two runs; ``unmatched`` are the targets that one run lacks."""
 
     changes: tuple[Change, ...]
     fail_above: float | None
@@ -62,11 +63,12 @@ class Regression:
 
     @property
     def exceeded(self) -> bool:
+        """Whether any change is beyond ``fail_above``."""
         return any(change.exceeded for change in self.changes)
 
 
 def regress(old: Records, new: Records, fail_above: float | None = None) -> Regression:
-    """Every metric of every target that both runs finished, and its ratio to bare metal where both have it.
+    """Compare every metric of every target that both runs finished, and its ratio to bare metal where both have it.
 
     A change exceeds ``fail_above`` (0.05 is 5 %) when it is slower by more than that and its interval does not hold 1;
     from single trials, which have no interval, the value alone decides. Opening times are shown and never fail a run,
@@ -159,7 +161,7 @@ def _change(
 
 
 def _half_width(old: Location, new: Location) -> float | None:
-    """With the degrees of freedom of Welch and Satterthwaite."""
+    """Return the half width of the interval, with the degrees of freedom of Welch and Satterthwaite."""
     if old.standard_error is None or new.standard_error is None:
         return None
     variances = (old.standard_error**2, new.standard_error**2)

@@ -1,4 +1,4 @@
-"""May a ratio be formed? Two trials of a block must agree in everything but the target.
+"""Checks whether a ratio may be formed: two trials of a block must agree in everything but the target.
 
 A difference is refused and named. Two things let a pair pass in spite of it, and the mark stays on the number: the run
 declared it (``isa=native`` leaves each target the CPU capability that it has), or the user forces it.
@@ -23,7 +23,7 @@ class Check:
 
 
 _MEMORY_TOLERANCE = 0.02
-"""As in ``suite.loop.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
+"""The same as in ``suite.loop.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
 CAPABILITY = Check("CPU capability", "torch_cpu_capability")
 CHECKS = (
     # Unequal or not, another machine is another time and place: a ratio of two measures both.
@@ -47,9 +47,9 @@ COLUMNS = tuple(check.column for check in CHECKS)
 
 @dataclass(frozen=True)
 class Assessment:
-    """Per pair, in the pairs' index: ``refused`` names what forbids the ratio, ``declared`` what the run announced.
+    """The differences of each pair, in the pairs' index.
 
-    Each is one text, differences separated by "; ", empty where there is none.
+    ``refused`` names what forbids the ratio, ``declared`` what the run announced. Each is one text, differences separated by "; ", empty where there is none.
     """
 
     refused: "pd.Series[str]"
@@ -80,14 +80,14 @@ def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
 
 @dataclass(frozen=True)
 class Usable:
-    """Pairs of which a ratio may be formed, with ``marks``, and those that are refused, with ``difference``."""
+    """Pairs that may form a ratio, with ``marks``, and pairs that are refused, with ``difference``."""
 
     pairs: pd.DataFrame
     refused: pd.DataFrame
 
 
 def usable(pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str] = ()) -> Usable:
-    """``force`` refuses none and marks what would be."""
+    """Part the pairs into usable and refused ones; ``force`` refuses none and marks those that would be."""
     found = assess(pairs, switched)
     bad = found.refused != ""
     marked = pairs.assign(marks=found.declared.where(~bad, "forced: " + found.refused), difference=found.refused)

@@ -1,4 +1,4 @@
-"""Where an overhead comes from: the difference to bare metal in seconds, part by part, as a waterfall.
+"""Attribution: where the difference to bare metal comes from, in seconds, part by part, as a waterfall.
 
 A part's difference is taken inside blocks; its interval is Student's t on the untrimmed mean, because only means add
 up: the parts and what stays unexplained sum to the difference of the whole (opening and elapsed time).
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from analysis.compare.ablations import switches
+from analysis.compare.ablations import ablation_effects
 from analysis.compare.pairing import ROW, plain, to_baseline, with_variants
 from analysis.compare.results import AblationEffect, Job, known_first
 from analysis.compare.validity import usable
@@ -31,7 +31,7 @@ from suite.records.record import Steps, Timeline
 
 
 class Parts(BaseModel):
-    """What is read of a record here."""
+    """The fields of a record that say how long its parts took."""
 
     open_s: float
     elapsed_s: float
@@ -39,7 +39,7 @@ class Parts(BaseModel):
     steps: Steps | None = None
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each part, in the order of the trial; what was not measured is not there."""
+        """Return the seconds of each part, in the order of the trial; what was not measured is absent."""
         timeline, steps = self.timeline or Timeline(), self.steps
         measured = {
             "data": steps.data_s if steps else None,
@@ -61,13 +61,14 @@ class Parts(BaseModel):
 
     @property
     def total_s(self) -> float:
+        """Return the seconds of the whole trial, opening included."""
         return self.open_s + self.elapsed_s
 
 
 def explain(records: Records, *, margin: float = MARGIN, force: bool = False) -> Explained:
-    """One explanation per job, model and target that shares a block with a comparable bare-metal trial.
+    """Explain every job, model and target that shares a block with a comparable bare-metal trial.
 
-    With what was switched in the same blocks (judged against ``margin``), and what the probes predict.
+    Each explanation holds the ablations of the same blocks (judged against ``margin``) and what the probes predict.
     """
     every = with_variants(records.trials)
     trials = plain(every)
@@ -83,19 +84,19 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
             notes = [*read.substitutes(blocks, target), *(mark for mark in blocks["marks"] if mark)]
             found.append(_explanation(Job(*job), model, target, finished, tuple(dict.fromkeys(notes))))
     found.sort(key=lambda one: (one.job, known_first(MODELS, one.model), known_first(TARGETS, one.target)))
-    switched, _ = switches(every[every["ok"]], METRICS, margin, force=force)
+    ablations, _ = ablation_effects(every[every["ok"]], METRICS, margin, force=force)
     complete = [
-        replace(one, ablations=_beside(one, switched), prediction=prediction)
+        replace(one, ablations=_ablations_of(one, ablations), prediction=prediction)
         for one, prediction in zip(found, predictions(found, trials, records, force=force), strict=True)
     ]
     return Explained(tuple(complete), tuple(read.warnings))
 
 
-def _beside(one: Explanation, switched: Sequence[AblationEffect]) -> tuple[AblationEffect, ...]:
-    """What was switched on the target, and on bare metal."""
+def _ablations_of(one: Explanation, ablations: Sequence[AblationEffect]) -> tuple[AblationEffect, ...]:
+    """Return the ablations of the target, and those of bare metal."""
     return tuple(
         found
-        for found in switched
+        for found in ablations
         if (found.job, found.model) == (one.job, one.model) and found.target in (one.target, BASELINE)
     )
 

@@ -1,4 +1,4 @@
-"""What an explanation says, as typed data. ``attribution`` and ``prediction`` make it; ``waterfall`` prints it."""
+"""An explanation as typed data. ``attribution`` and ``prediction`` make it; ``report.waterfall`` prints it."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,10 @@ UNEXPLAINED = "unexplained"
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean seconds of one part on bare metal and on the target, their difference, and its 95 % interval (of two blocks
-    or more)."""
+    """Mean seconds of one part on bare metal and on the target, and their difference.
+
+    The 95 % interval of the difference takes two blocks or more.
+    """
 
     name: str
     baseline_s: float
@@ -37,14 +39,14 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of one target: part by part, and their sum beside the measured whole."""
+    """The prediction for one target: part by part, and their sum beside the measured whole."""
 
     predicted: tuple[Predicted, ...]
     difference_s: float
     interval: tuple[float, float] | None
     parts: bool
     silent: tuple[str, ...]
-    """Parts that no probe says anything of: they are predicted to cost what they cost on bare metal."""
+    """Parts that no probe stands for: they are predicted to cost what they cost on bare metal."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ class Explanation:
     notes: tuple[str, ...]
     """Substitutes and marks, as in a comparison."""
     ablations: tuple[AblationEffect, ...] = ()
-    """What was switched on this target, and on bare metal, in the same blocks."""
+    """The ablations of this target, and of bare metal, in the same blocks."""
     prediction: Prediction | None = None
-    """Where probes of the same host, envelope and layers are among the records."""
+    """Present if probes of the same host, envelope and layers are among the records."""
 
 
 @dataclass(frozen=True)

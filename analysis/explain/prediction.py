@@ -1,8 +1,8 @@
-"""What the probes predict for a training's overhead, to stand beside what was measured.
+"""Predictions: what the probes say that a training should cost, to be compared with what was measured.
 
-Each part of a trial has a probe for the one resource that it leans on: the part's seconds on bare metal, times what the
-probe lost on the target, are what it should cost there. Where measurement and prediction part, the part leans on
-something else as well, and that is where to look.
+Each part of a trial has a probe for the one resource that it depends on: the part's seconds on bare metal, times what
+the probe lost on the target, are what it should cost there. Where measurement and prediction differ, the part depends
+on something else as well, and that is where to look.
 """
 
 import math
@@ -30,8 +30,10 @@ PREDICTORS: Mapping[str, tuple[str, ...]] = {
     "copy": ("memory/host-to-device-pinned", "memory/host-to-device-pageable"),
     "compute": _CPU,
 }
-"""By part, the columns of the metrics that predict it; the first that was measured counts. Warm-up steps are taken for
-computing. Data are read from the disk in a cold trial alone: in a warm one no probe stands for them."""
+"""By part, the columns of the metrics that predict it; the first that was measured counts.
+
+Warm-up steps count as computing. Data are read from the disk in a cold trial only: in a warm one no probe predicts them.
+"""
 ITSELF = "opening"
 _HOST = ["host_cpu_model", "cpus", "memory_bytes", "threads"]
 _LAYERS = ("engine", "accelerator", "image", "isa")
@@ -41,7 +43,10 @@ Found = Mapping[str, tuple[Metric, Effect]]
 def predictions(
     explanations: Sequence[Explanation], trials: pd.DataFrame, records: Records, *, force: bool = False
 ) -> list[Prediction | None]:
-    """One for each explanation, of ``trials`` as they are and with ``variant``; None where no probe says anything."""
+    """Return a prediction for each explanation; None where no probe says anything.
+
+    ``trials`` are those of the targets as they are, with ``variant``.
+    """
     ok = trials[trials["ok"]]
     probes = ok[(ok["scenario"] == PROBE).astype(bool)]
     if probes.empty:
@@ -69,7 +74,7 @@ def _places(trials: pd.DataFrame) -> "pd.Series[str]":
 
 
 def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force: bool) -> Found:
-    """Of this target, by the metric's column; of several jobs that measured it the one with most blocks."""
+    """Return what each metric lost on the target, by its column; of several jobs the one with most blocks counts."""
     pairs = usable(to_baseline(probes, [metric.column for metric in metrics]), force=force).pairs
     pairs = pairs[(pairs["target"] == target) & (target != BASELINE)]
     found = {}
@@ -82,7 +87,7 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
 
 
 def predict(one: Explanation, ratios: Found, *, cold: bool) -> Prediction | None:
-    """None where no probe says anything of any part."""
+    """Predict one explanation from what the probes lost; None where no probe says anything about any part."""
     predicted: list[Predicted] = []
     silent: list[str] = []
     for part in one.parts:
@@ -114,7 +119,7 @@ def _predicted(part: Difference, metric: Metric, ratio: Effect) -> Predicted:
 
 
 def _half_width(predicted: Sequence[Predicted]) -> float | None:
-    """Of the sum: parts that lean on the same probe err together, those of different probes on their own."""
+    """Return the half width of the sum: parts of one probe err together, parts of different probes independently."""
     widths: dict[str | None, float] = {}
     for one in predicted:
         if one.interval is None:

@@ -25,10 +25,10 @@ FORMATS: tuple[Format, ...] = ("parquet", "csv", "jsonl")
 STEP_KEYS = ("run_id", "trial_id", "scenario", "model", "target", "replica", "ablation", "warm_up", "block")
 STEP_COLUMNS = (*STEP_KEYS, "step", *Steps.model_fields)
 _TRIALS_AT_ONCE = 2000
-"""Of steps, so that those of 100,000 trials need not be in memory together."""
+"""The trials whose steps are in memory together: those of 100,000 would not fit."""
 
 _ROWS_AT_ONCE = 5000
-"""Of text: as one, the text of 100,000 trials takes a gigabyte."""
+"""The rows that are turned into text together: the text of 100,000 takes a gigabyte."""
 
 
 class _Stepped(BaseModel):
@@ -36,13 +36,13 @@ class _Stepped(BaseModel):
 
 
 def trials_table(records: Records) -> pd.DataFrame:
-    """A row per trial: the columns of ``fields.COLUMNS``, ``path``, and ``PROBE/METRIC [UNIT]`` of each metric."""
+    """Return a row per trial: the columns of ``fields.COLUMNS``, ``path``, and ``PROBE/METRIC [UNIT]`` of each metric."""
     units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.probe}
     return records.trials.rename(columns=units)
 
 
 def steps_tables(records: Records, skipped: list[SkippedRecord]) -> Iterator[pd.DataFrame]:
-    """A row per measured step, ``STEP_COLUMNS``, some thousand trials at a time."""
+    """Yield a row per measured step, ``STEP_COLUMNS``, some thousand trials at a time."""
     ok = records.trials[records.trials["ok"].astype(bool)]
     for begin in range(0, len(ok), _TRIALS_AT_ONCE):
         part = ok.iloc[begin : begin + _TRIALS_AT_ONCE]
@@ -53,7 +53,7 @@ def steps_tables(records: Records, skipped: list[SkippedRecord]) -> Iterator[pd.
 
 
 def _steps_table(keys: pd.DataFrame, found: Sequence[Steps]) -> pd.DataFrame:
-    """The keys of each trial beside each of its steps; of the same types also where a phase is absent."""
+    """Return the keys of each trial beside each of its steps, of the same types even if a phase is absent."""
     counts = [len(steps.elapsed_s) for steps in found]
     rows = keys.iloc[np.repeat(np.arange(len(found)), counts)].reset_index(drop=True)
     columns = {name: np.concatenate([_column(steps, name) for steps in found]) for name in Steps.model_fields}
@@ -110,7 +110,7 @@ def _text(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
 
 
 def text(table: pd.DataFrame, form: Format, *, header: bool = True) -> str:
-    """As CSV with one line of names, or as JSON Lines: an object per line, null for what is absent."""
+    """Return CSV with one line of names, or JSON Lines: an object per line, null for what is absent."""
     if form == "csv":
         return table.to_csv(index=False, header=header, lineterminator="\n")
     # 15 digits are what pandas has to give: the last bit of a double may differ from the record's.

@@ -27,7 +27,7 @@ CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 MARGIN = 0.02
 TRIM = 0.15
-"""Share of the blocks that is trimmed at each end: at least one, of five or more."""
+"""The share of the blocks that is trimmed at each end: at least one block, of five or more."""
 _POWER = 0.8
 _MOST_BLOCKS = 10_000
 
@@ -36,7 +36,7 @@ VerdictName = Literal["equivalent", "slower", "faster", "undecided"]
 
 
 def t_quantile(p: float, degrees_of_freedom: float) -> float:
-    """Of Student's t distribution. ``scipy.stats.t`` gives the same 100 times slower, which simulations feel."""
+    """Return a quantile of Student's t. ``scipy.stats.t`` gives the same 100 times slower, which simulations feel."""
     return float(special.stdtrit(degrees_of_freedom, p))
 
 
@@ -51,19 +51,20 @@ class Location:
 
     @property
     def half_width(self) -> float | None:
-        """Of the two-sided interval at ``CONFIDENCE``; zero for values without variance, None for one value."""
+        """Return that of the two-sided interval at ``CONFIDENCE``; zero without variance, None for one value."""
         if self.standard_error is None:
             return None
         return self.standard_error * t_quantile((1 + CONFIDENCE) / 2, self.degrees_of_freedom)
 
     @property
     def interval(self) -> tuple[float, float] | None:
+        """Return the two-sided interval at ``CONFIDENCE``; None for one value."""
         half = self.half_width
         return None if half is None else (self.centre - half, self.centre + half)
 
 
 def locate(values: Samples, trim: float = TRIM) -> Location | None:
-    """The trimmed mean; ``trim`` 0 is the mean. Missing values (NaN) are left out; None when no value is left."""
+    """Return the trimmed mean, the mean for ``trim`` 0. Missing values (NaN) are left out; None if none is left."""
     found = np.sort(np.asarray(values, dtype=np.float64))
     found = found[np.isfinite(found)]
     n = len(found)
@@ -85,9 +86,9 @@ def _cut(n: int, trim: float) -> int:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the data say of a ratio against a margin.
+    """A verdict of the data on a ratio against a margin.
 
-    ``p`` is the Holm-adjusted level at which it holds: of the test that decided, or for ``undecided`` the smaller one;
+    ``p`` is the Holm-adjusted level at which it holds: that of the test that decided, or for ``undecided`` the smaller one;
     None where there is no test. ``more_blocks`` is how many more would decide with a chance of about 80 % if the
     estimates stayed as they are; None when it is decided, or would take more than 10,000.
     """
@@ -100,7 +101,7 @@ class Verdict:
 def judge(
     locations: Sequence[Location | None], margin: float = MARGIN, *, more_is_faster: bool = True
 ) -> list[Verdict | None]:
-    """A verdict for each log ratio of one family of comparisons, corrected for their number.
+    """Judge each log ratio of one family of comparisons; the verdicts are corrected for their number.
 
     ``equivalent``: the ratio is inside 1/(1 + margin) to 1 + margin. ``slower`` and ``faster``: it is outside. Each at
     5 % (the outside counts both directions), Holm-adjusted. None for None; ``undecided`` where one block is all.
@@ -127,7 +128,7 @@ def _verdict(place: Location, bound: float, p_in: float, p_out: float, family: i
 
 
 def _p(distance: float, place: Location) -> float:
-    """Chance of lying ``distance`` or more on the right side of a bound when the truth is on the bound."""
+    """Return the chance of lying ``distance`` or more on the right side of a bound when the truth is on the bound."""
     if place.standard_error is None:
         return 1.0
     if place.standard_error == 0:
@@ -136,7 +137,7 @@ def _p(distance: float, place: Location) -> float:
 
 
 def _more_blocks(place: Location, bound: float, family: int) -> int | None:
-    """From the power of a one-sided t test, at the level that Holm's first step asks of this family."""
+    """Solve the power of a one-sided t test for the blocks, at the level of Holm's first step in this family."""
     distance = abs(abs(place.centre) - bound)
     if not place.standard_error or distance == 0:
         return None
@@ -145,17 +146,17 @@ def _more_blocks(place: Location, bound: float, family: int) -> int | None:
     level, power = (SIGNIFICANCE / family, (1 + _POWER) / 2) if near else (SIGNIFICANCE / family / 2, _POWER)
     scale = place.standard_error * math.sqrt(place.n)
 
-    def enough(n: int) -> bool:
+    def decides(n: int) -> bool:
         freedom = n - 2 * _cut(n, TRIM) - 1
         needed = t_quantile(1 - level, freedom) + t_quantile(power, freedom)
         return needed * scale / math.sqrt(n) <= distance
 
-    more = 1 + bisect_left(range(1, _MOST_BLOCKS + 1), True, key=lambda more: enough(place.n + more))
+    more = 1 + bisect_left(range(1, _MOST_BLOCKS + 1), True, key=lambda more: decides(place.n + more))
     return more if more <= _MOST_BLOCKS else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the same order; NaN stays NaN and is no comparison."""
+    """Return adjusted p values in the same order; NaN stays NaN and is no comparison."""
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p)[: int(np.isfinite(p).sum())]
     adjusted = np.full(len(p), np.nan)
@@ -178,7 +179,7 @@ class NoiseFloor:
 
 
 def noise_floor(replica_log_ratios: Samples, baseline_logs: Sequence[Samples]) -> NoiseFloor | None:
-    """The half width that a ratio to bare metal has by bare metal's own noise.
+    """Return the half width that a ratio to bare metal has by the noise of bare metal alone.
 
     ``replica_log_ratios``: log(second / first bare-metal trial), one per block; with two or more they decide.
     ``baseline_logs``: per run, log of bare metal's value in the order of the blocks. None without either.
@@ -209,7 +210,7 @@ class StepTimes:
 
 
 def step_times(trials: Sequence[Samples]) -> StepTimes | None:
-    """Of the step times of each trial; None when there is none."""
+    """Summarise the step times of all trials; None if there are none."""
     columns = [np.asarray(steps, dtype=np.float64) for steps in trials if len(steps)]
     if not columns:
         return None

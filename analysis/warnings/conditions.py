@@ -1,4 +1,4 @@
-"""What disturbed the trials: from the conditions that a record holds to typed warnings with advice.
+"""Disturbances: typed warnings with advice, made of the conditions that the records hold.
 
 A record without conditions says nothing and gives no warning: what was not measured is absent, never fine.
 """
@@ -16,7 +16,7 @@ from suite.plan import BASELINE
 
 
 class OfTarget(AnalysisWarning):
-    """A warning of one target. ``notices`` tells those of several targets that find the same as one."""
+    """A warning about one target. ``notices`` joins those of several targets that find the same."""
 
     what: str
 
@@ -34,9 +34,9 @@ class OfTarget(AnalysisWarning):
 
 
 def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[tuple[str, str]]:
-    """Message and advice as a reader is to see them: what several targets share is said once.
+    """Return messages and advice as a reader should see them: what several targets share is said once.
 
-    A message does not name its job where ``jobs`` has only one.
+    A message does not name its job if ``jobs`` has only one.
     """
     told: dict[object, tuple[str, str]] = {}
     for found in warnings:
@@ -167,7 +167,7 @@ def _share(text: str) -> Callable[[float], str]:
 
 
 def unread(trials: pd.DataFrame) -> "pd.Series[float]":
-    """The share of a cold trial's data that no counter saw coming from the disk; missing where nothing was counted."""
+    """Return the share of a cold trial's data that no counter saw coming from the disk; missing if none counted."""
     read = trials[["worker_disk_read_bytes", "serving_disk_read_bytes"]].max(axis=1)
     share: pd.Series[float] = 1 - read / trials["data_bytes"].where(trials["data_bytes"] > 0)
     return share.where(trials["page_cache"] == "cold")
@@ -192,7 +192,7 @@ RULES = (
 
 
 def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
-    """Of trials that are ok and have ``variant``: one warning per job, target and kind, models together."""
+    """Yield one warning per job, target and kind, models together, from ok trials that have ``variant``."""
     place = [*JOB, "target"]
     for kind, amount_of, bound, words in RULES:
         amounts = amount_of(ok).astype(float)

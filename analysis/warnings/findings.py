@@ -1,4 +1,4 @@
-"""What a comparison finds that its reader must know: from the trials and from the summaries to typed warnings."""
+"""Findings that a reader must know: typed warnings, made of the trials and of their summaries."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Typed warnings: what a reader of the results must know, each with advice. Shown in every form of the results."""
+"""Typed warnings, each with advice: what a reader must know, shown in every form of the results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from suite.plan import BASELINE
 
 
 class AnalysisWarning:
-    """Base of the warnings. ``kind`` is stable, for machines; ``message`` says what is, ``advice`` what to do."""
+    """Base of the warnings. ``kind`` is stable, for programs; ``message`` says what is wrong, ``advice`` what to do."""
 
     kind: ClassVar[str]
 
