@@ -49,7 +49,8 @@ COLUMNS = tuple(check.column for check in CHECKS)
 class Assessment:
     """The differences of each pair, in the pairs' index.
 
-    ``refused`` names what forbids the ratio, ``declared`` what the run announced. Each is one text, differences separated by "; ", empty where there is none.
+    ``refused`` names what forbids the ratio, ``declared`` what the run announced. Each is one text, differences
+    separated by "; ", empty where there is none.
     """
 
     refused: "pd.Series[str]"

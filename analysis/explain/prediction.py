@@ -32,7 +32,8 @@ PREDICTORS: Mapping[str, tuple[str, ...]] = {
 }
 """By part, the columns of the metrics that predict it; the first that was measured counts.
 
-Warm-up steps count as computing. Data are read from the disk in a cold trial only: in a warm one no probe predicts them.
+Warm-up steps count as computing. Data are read from the disk in a cold trial only: in a warm one no probe predicts
+them.
 """
 ITSELF = "opening"
 _HOST = ["host_cpu_model", "cpus", "memory_bytes", "threads"]

@@ -36,7 +36,7 @@ class _Stepped(BaseModel):
 
 
 def trials_table(records: Records) -> pd.DataFrame:
-    """Return a row per trial: the columns of ``fields.COLUMNS``, ``path``, and ``PROBE/METRIC [UNIT]`` of each metric."""
+    """Return a row per trial: the columns of ``fields.COLUMNS``, ``path``, and ``PROBE/METRIC [UNIT]`` per metric."""
     units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.probe}
     return records.trials.rename(columns=units)
 

@@ -88,7 +88,7 @@ def _cut(n: int, trim: float) -> int:
 class Verdict:
     """A verdict of the data on a ratio against a margin.
 
-    ``p`` is the Holm-adjusted level at which it holds: that of the test that decided, or for ``undecided`` the smaller one;
+    ``p`` is the Holm-adjusted level at which it holds: that of the test that decided, or the smaller one if none did;
     None where there is no test. ``more_blocks`` is how many more would decide with a chance of about 80 % if the
     estimates stayed as they are; None when it is decided, or would take more than 10,000.
     """

@@ -260,8 +260,9 @@ def _steps(plan: Plan, options: dict[str, Any], store: Run, note: Callable[[str]
         return
     import time
 
+    from analysis.compare.convergence import should_stop_run
     from analysis.load.records import load
-    from analysis.statistics.sequential import LEAST_BLOCKS, should_stop_run
+    from analysis.statistics.sequential import LEAST_BLOCKS
 
     least, most = options["min_blocks"] or LEAST_BLOCKS, options["max_blocks"] or 100
     if least > most:

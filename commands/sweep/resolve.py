@@ -159,8 +159,9 @@ def prepare(planned: Sequence[Planned], note: Note) -> None:
 
 def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
     """Whether the intervals of a cell are narrow enough, as ``bench run --until`` decides it."""
+    from analysis.compare.convergence import should_stop_run
     from analysis.load.records import load
-    from analysis.statistics.sequential import LEAST_BLOCKS, should_stop, should_stop_run
+    from analysis.statistics.sequential import LEAST_BLOCKS, should_stop
     from suite.units import parse_share
 
     half_width = parse_share(sweep.until or "")

@@ -19,8 +19,8 @@ Widths = Mapping[str, float | None]
 
 def widths_of(run: Path) -> Widths:
     """Of the records of a cell so far; empty where there is none that counts."""
+    from analysis.compare.convergence import half_widths
     from analysis.load.records import load
-    from analysis.statistics.sequential import half_widths
     from suite.errors import RequestError
 
     try:

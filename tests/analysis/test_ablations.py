@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from analysis.compare.comparison import compare
+from analysis.compare.convergence import should_stop_run
 from analysis.compare.regression import regress
 from analysis.explain.attribution import explain
 from analysis.load.records import load
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
-from analysis.statistics.sequential import should_stop_run
 from analysis.warnings.types import BaselineDiffers, FailedTrials, Incomparable
 from suite.errors import RequestError
 

@@ -10,13 +10,14 @@ import pytest
 from rich.console import Console
 
 from analysis.compare.comparison import compare
+from analysis.compare.convergence import should_stop_run
 from analysis.compare.regression import regress
 from analysis.compare.results import Comparison
 from analysis.load.records import load
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.terminal import Terminal
-from analysis.statistics.sequential import EXTRA_BLOCKS, should_stop_run
+from analysis.statistics.sequential import EXTRA_BLOCKS
 from analysis.warnings.types import Incomparable, MetricRedefined, NotNormalised
 from tests.analysis.conftest import probe
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analysis.compare.convergence import should_stop_run
 from analysis.load.records import load
-from analysis.statistics.sequential import EXTRA_BLOCKS, should_stop, should_stop_run
+from analysis.statistics.sequential import EXTRA_BLOCKS, should_stop
 from suite.errors import RequestError
 
 

@@ -1,0 +1,71 @@
+"""Convergence of a run: how wide its intervals are so far, and whether the stop rule ends it."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.noise import replicas
+from analysis.compare.pairing import plain, to_baseline, with_variants
+from analysis.compare.validity import usable
+from analysis.load.metrics import Metric, metrics_of
+from analysis.load.records import Records
+from analysis.statistics.ratios import Samples, locate
+from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop
+from suite.plan import BASELINE
+
+
+def should_stop_run(
+    records: Records, half_width: float, *, min_blocks: int = LEAST_BLOCKS, max_blocks: int, metric: str = "throughput"
+) -> Decision:
+    """Decide on the records of one run so far, by the ratio of every target and model to bare metal.
+
+    In a run of bare metal alone, twice in every block, the ratio of the two counts. Every metric of a probe counts,
+    since none stands for all. A block counts once the run has begun it; if bare metal or the target failed, or validity
+    refuses the pair, it is a block without a ratio. Call this when a block has ended. Warm-up trials are no blocks, and
+    ablations are not waited for.
+    """
+    return should_stop(_log_ratios(records, metric), half_width, min_blocks=min_blocks, max_blocks=max_blocks)
+
+
+def half_widths(records: Records, metric: str = "throughput") -> dict[str, float | None]:
+    """Return how wide each interval is now, as a share, by the name of its ratio; None if it cannot be formed yet."""
+    places = {name: locate(np.asarray(values)) for name, values in _log_ratios(records, metric).items()}
+    return {
+        name: None if place is None or place.half_width is None else math.expm1(place.half_width)
+        for name, place in places.items()
+    }
+
+
+def _log_ratios(records: Records, metric: str) -> dict[str, Samples]:
+    """Return the logarithm of each ratio to bare metal in every block, by its name: ``resnet50 on vm``."""
+    trials = plain(with_variants(records.trials))
+    metrics = [known for known in records.metrics if known.probe or known.name == metric]
+    formed = usable(to_baseline(trials[trials["ok"]], [known.column for known in metrics])).pairs
+    places = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
+    index = pd.MultiIndex.from_frame(places)
+    asked = trials.loc[trials["target"] != BASELINE, ["scenario", "model", "target"]].astype(str).drop_duplicates()
+    if asked.empty:
+        return _against_itself(trials[trials["ok"]], metrics, index)
+    ratios: dict[str, Samples] = {}
+    for scenario, model, target in asked.itertuples(index=False):
+        rows = formed[(formed["model"] == model) & (formed["target"] == target)]
+        blocks = rows.groupby(["run_id", "block"])
+        own = metrics_of(metrics, scenario, model)
+        for known in own:
+            name = f"{model} on {target}" + (f", {known.name}" if known.probe else "")
+            ratios[name] = list(blocks[known.column].mean().reindex(index))
+        if not own:  # every trial of the probe failed so far
+            ratios[f"{model} on {target}"] = [math.nan] * len(index)
+    return ratios
+
+
+def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.MultiIndex) -> dict[str, Samples]:
+    """Return those of the second bare-metal trial over the first, by the name ``resnet50 on bare-metal-again``."""
+    found = replicas(ok, metrics)
+    return {
+        f"{model} on {BASELINE}-again" + (f", {known.name}" if known.probe else ""): list(values.reindex(index))
+        for known in metrics
+        for (_, model, _), values in found[known.column].items()
+    }
