@@ -7,7 +7,7 @@ that scale.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 
@@ -18,7 +18,7 @@ from analysis.compare.groups import Effects, groups
 from analysis.compare.interference import interference, isolation
 from analysis.compare.noise import against_itself, differing, noise_floors, replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
-from analysis.compare.results import Comparison, Effect, Group, Job, Overall
+from analysis.compare.results import AblationEffect, Comparison, Cost, Effect, Group, Overall
 from analysis.compare.validity import usable
 from analysis.load.metrics import SHARED, Metric
 from analysis.load.records import Records
@@ -94,16 +94,7 @@ def _to_warn(refused: pd.DataFrame) -> pd.DataFrame:
     return refused[refused["scenario"] != SHARED]
 
 
-class _Placed(Protocol):
-    """A finding about one job and model."""
-
-    @property
-    def job(self) -> Job: ...
-    @property
-    def model(self) -> str: ...
-
-
-_Found = TypeVar("_Found", bound=_Placed)
+_Found = TypeVar("_Found", AblationEffect, Cost)
 
 
 def _of(group: Group, found: Sequence[_Found]) -> tuple[_Found, ...]:

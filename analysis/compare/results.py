@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 
@@ -197,14 +197,7 @@ class Overall:
     """Substitutes and marks of any of its trials; they are shown wherever the numbers are."""
 
 
-class _OfJob(Protocol):
-    """A finding about one job."""
-
-    @property
-    def job(self) -> Job: ...
-
-
-_Found = TypeVar("_Found", bound=_OfJob)
+_Found = TypeVar("_Found", Group, Overall, Interference, Isolation)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Predicted:
     difference_s: float
     interval: tuple[float, float] | None
     parts: bool
-    """Whether measurement and prediction part: their intervals have nothing in common."""
+    """Whether measurement and prediction differ: their intervals have nothing in common."""
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,6 @@ def _half_width(predicted: Sequence[Predicted]) -> float | None:
 
 
 def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] | None) -> bool:
-    return bool(predicted and measured) and not _meet(predicted or (0, 0), measured or (0, 0))
-
-
-def _meet(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    return a[0] <= b[1] and b[0] <= a[1]
+    if predicted is None or measured is None:
+        return False
+    return predicted[1] < measured[0] or measured[1] < predicted[0]

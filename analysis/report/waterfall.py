@@ -102,6 +102,6 @@ def _seconds(difference_s: float, ends: tuple[float, float] | None) -> str:
 def _sentence(what: str, predicted_s: float, measured_s: float, by: str) -> str:
     side = "more" if measured_s > predicted_s else "less"
     return (
-        f"measurement and prediction part: the cost {what} is {seconds(measured_s)} s, {side} than the "
-        f"{seconds(predicted_s)} s that {by} would have it, beyond both intervals"
+        f"measurement and prediction differ: the cost {what} is {seconds(measured_s)} s, {side} than the "
+        f"{seconds(predicted_s)} s predicted by {by}, beyond both intervals"
     )

@@ -95,9 +95,9 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
     one = made(tmp_path, save, state="cold", compute=20.0)
     assert [name for name, each in parts(one).items() if each.parts] == ["compute"]
     lines = list(prediction_lines(one))
-    assert any(line.startswith("measurement and prediction part: the cost of compute is +") for line in lines)
+    assert any(line.startswith("measurement and prediction differ: the cost of compute is +") for line in lines)
     assert "more than the +2.5" in " ".join(lines)
-    assert lines[-1].startswith("measurement and prediction part: the cost of the whole is")
+    assert lines[-1].startswith("measurement and prediction differ: the cost of the whole is")
     records = load([tmp_path / "run", tmp_path / "probes"])
     console = Console(width=60, file=io.StringIO())
     console.print(Waterfall(explain(records)))
@@ -105,7 +105,7 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
     assert "predicted by the probes" in console.file.getvalue()
     (row,) = json.loads(json.dumps([asdict(one) for one in explain(records).explanations]))
     assert row["prediction"]["parts"] is True
-    assert "measurement and prediction part" in write_report(records, tmp_path / "report.html").read_text()
+    assert "measurement and prediction differ" in write_report(records, tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
