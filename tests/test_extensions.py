@@ -1,50 +1,53 @@
-"""For each registry, another package adds a member by one file and an entry point, and the command line uses it."""
+"""Members that other packages add to the registries: each is one file outside the tree, found by an entry point.
+
+Every test uses its toy from the command line, in a process of its own, as a user would.
+"""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 RUNS = Path(__file__).parent / "samples" / "runs"
-Install = Callable[[str, str, str], None]
-Bench = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture
-def install(tmp_path: Path) -> Install:
-    """Installs a package of one file, ``toys.py``, whose ``MEMBER`` an entry point adds to a group by a name."""
+@dataclass
+class Package:
+    """A package outside the tree."""
 
-    def _install(group: str, name: str, source: str) -> None:
-        (tmp_path / "toys.py").write_text(source)
-        described = tmp_path / "toys-1.0.dist-info"
-        described.mkdir()
-        (described / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-        (described / "entry_points.txt").write_text(f"[{group}]\n{name} = toys:MEMBER\n")
+    place: Path
+    entry_points: dict[str, list[str]] = field(default_factory=dict)
 
-    return _install
+    def add(self, group: str, name: str, source: str) -> None:
+        """Add a member in a file of its own, whose object is called ``MEMBER``."""
+        module = f"toy_{name.replace('-', '_')}"
+        (self.place / f"{module}.py").write_text(source)
+        self.entry_points.setdefault(group, []).append(f"{name} = {module}:MEMBER")
+        text = "\n".join(line for key, lines in self.entry_points.items() for line in (f"[{key}]", *lines))
+        (self.place / "toys-1.0.dist-info/entry_points.txt").write_text(text)
 
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """Runs the command line in a process of its own, which sees what ``install`` has installed."""
-
-    def _bench(*words: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join((str(tmp_path), str(REPOSITORY)))
+    def bench(self, *words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, "-m", "cli", *words],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": path},
+            check=False,
             capture_output=True,
             text=True,
-            check=False,
             timeout=300,
+            cwd=self.place,
+            env={**os.environ, "PYTHONPATH": f"{self.place}{os.pathsep}{REPOSITORY}"},
         )
 
-    return _bench
+
+@pytest.fixture
+def package(tmp_path: Path) -> Package:
+    info = tmp_path / "toys-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    return Package(tmp_path)
 
 
 FIGURE = """
@@ -58,20 +61,13 @@ def MEMBER(comparison, reference):
 """
 
 
-def test_a_figure_of_another_package_is_drawn_by_compare_and_report(
-    tmp_path: Path, install: Install, bench: Bench
-) -> None:
-    install("virtbench.figures", "staircase", FIGURE)
-    compared = bench("compare", str(RUNS / "synthetic"), "--plots", "plots")
+def test_a_figure_of_another_package_is_drawn_by_compare_and_report(package: Package) -> None:
+    package.add("virtbench.figures", "staircase", FIGURE)
+    package.add("virtbench.figures", "torn", "raise RuntimeError('torn')")
+    compared = package.bench("compare", str(RUNS / "synthetic"), "--plots", "plots")
     assert compared.returncode == 0, compared.stderr
-    assert (tmp_path / "plots" / "synthetic-staircase.svg").exists()
-    reported = bench("report", str(RUNS / "synthetic"), "--html", "page.html")
+    drawn = {path.name for path in (package.place / "plots").iterdir()}
+    assert {"synthetic-staircase.svg", "figure-2-synthetic-throughput.svg"} < drawn
+    reported = package.bench("report", str(RUNS / "synthetic"), "--html", "page.html")
     assert reported.returncode == 0, reported.stderr
-    assert "A toy: one step per trial" in (tmp_path / "page.html").read_text()
-
-
-def test_a_figure_that_cannot_be_loaded_disturbs_no_other(tmp_path: Path, install: Install, bench: Bench) -> None:
-    install("virtbench.figures", "staircase", "raise RuntimeError('torn')")
-    compared = bench("compare", str(RUNS / "synthetic"), "--plots", "plots")
-    assert compared.returncode == 0, compared.stderr
-    assert (tmp_path / "plots" / "figure-2-synthetic-throughput.svg").exists()
+    assert "A toy: one step per trial" in (package.place / "page.html").read_text()

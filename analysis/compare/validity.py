@@ -58,7 +58,7 @@ class Assessment:
 
 
 def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
-    """Of pairs with ``COLUMNS`` and ``isa``, and those of the other side under these names with ``_base`` appended.
+    """Find how the two sides of each pair differ: ``COLUMNS`` and ``isa``, and the same with ``_base`` appended.
 
     What both do not know agrees; what one does not know differs. ``switched`` are columns that may differ because they
     are what the pair is to show.

@@ -60,7 +60,7 @@ def test_cpu_seconds_are_those_of_1000_images_on_all_devices_with_the_warm_up_st
 def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_for(tmp_path: Path, save: Any) -> None:
     for block in range(3):
         for target in TARGETS:
-            save(block=block, target=target, workload=WORK, resources=used(1.0, 1.1 + block / 10, {"package-0": 20}))
+            save(block=block, target=target, sizes=WORK, resources=used(1.0, 1.1 + block / 10, {"package-0": 20}))
     comparison = compare(load([tmp_path / "run"]))
     lines = printed(comparison, 80).splitlines()
     assert sum(line.split() == list(TARGETS) for line in lines) == 1
