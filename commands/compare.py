@@ -38,7 +38,7 @@ from suite.results.store import RESULTS, latest_run
 @click.option("--csv", "form", flag_value="csv", help="Print CSV: a row per target and metric.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown.")
 def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 (one per option above)
-    r"""Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
+    """Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
 
     Several runs are pooled. Given two runs, it also says how the second differs from the first.
 
@@ -108,7 +108,7 @@ def _change(chosen: list[Path], options: dict[str, Any]) -> bool:
 @click.option("--margin", default="2%", callback=shares, show_default=True, help="Overheads below it are equivalent.")
 @click.option("--force", is_flag=True, help="Form ratios of records that are not comparable; the mark stays on them.")
 def report(directories: tuple[Path, ...], html: Path | None, margin: float, force: bool) -> None:
-    r"""Write one page with the answer, tables, figures, warnings and provenance. It needs no network.
+    """Write one page with the answer, tables, figures, warnings and provenance. It needs no network.
 
     \b
     Examples:
