@@ -1,4 +1,4 @@
-"""Do the intervals cover, and are identical targets left alone? Simulated sweeps with known ratios.
+"""Simulates sweeps with known ratios: do the intervals cover, and are identical targets called different?
 
     python benchmarks/validity.py [--sweeps 2000] [--seed 1] [--json FILE]
 
@@ -44,21 +44,21 @@ UNTIL = {"normal": (0.02, 0.01), "nasty": (0.03, 0.015)}
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations and the like, of log throughput."""
+    """The noise of log throughput: standard deviations, a trend, and a share of outliers."""
 
     name: str
     heavy: bool
     trend: float
-    """Over 100 trials."""
+    """The drift over 100 trials."""
     walk: float
-    """Per trial."""
+    """The standard deviation of the random walk from trial to trial."""
     block: float
     position: float
-    """Per place in a block."""
+    """What each place in a block loses against the one before."""
     outliers: float
 
     def trials(self, rng: np.random.Generator, count: int, per_block: int) -> Logs:
-        """Noise of ``count`` trials one after the other."""
+        """Return the noise of ``count`` trials, one after the other."""
         place = np.arange(count)
         slow = (rng.random(count) < self.outliers) * rng.lognormal(math.log(0.2), 0.5, count)
         noise = 0.012 * (rng.standard_t(3, count) if self.heavy else rng.normal(0, 1, count))
@@ -74,7 +74,7 @@ NOISES = (
 
 
 def sweep(rng: np.random.Generator, noise: Noise, blocks: int) -> tuple[Logs, dict[str, Logs]]:
-    """Log throughput of bare metal and of each target, per block."""
+    """Return the log throughput of bare metal and of each target, per block."""
     targets = 1 + len(TRUTH)
     seen = noise.trials(rng, blocks * targets, targets).reshape(blocks, targets)
     seen = rng.permuted(seen, axis=1)
@@ -82,7 +82,7 @@ def sweep(rng: np.random.Generator, noise: Noise, blocks: int) -> tuple[Logs, di
 
 
 def in_a_row(rng: np.random.Generator, noise: Noise, runs: int, truth: float) -> tuple[Logs, Logs]:
-    """All trials of bare metal and then all of the target: how pyperf and hyperfine run them."""
+    """Return all trials of bare metal and then all of the target: how pyperf and hyperfine run them."""
     seen = noise.trials(rng, 2 * runs, 1 + len(TRUTH))
     return seen[:runs], seen[runs:] + truth
 
@@ -91,7 +91,7 @@ Count = dict[tuple[str, str, str], list[bool]]
 
 
 def fixed(rng: np.random.Generator, noise: Noise, blocks: int, counts: Count) -> None:
-    """One sweep of a size chosen beforehand."""
+    """Simulate and judge one sweep of a size chosen beforehand."""
     base, targets = sweep(rng, noise, blocks)
     size = f"{blocks} blocks"
     ours(base, targets, size, counts)
@@ -101,7 +101,7 @@ def fixed(rng: np.random.Generator, noise: Noise, blocks: int, counts: Count) ->
 
 
 def sequential(rng: np.random.Generator, noise: Noise, until: float, counts: Count) -> int:
-    """One sweep that goes on until all three intervals are narrow enough; returns its blocks."""
+    """Simulate and judge one sweep that ends when all three intervals are narrow enough; return its blocks."""
     base, targets = sweep(rng, noise, MOST_BLOCKS)
     for blocks in range(1, MOST_BLOCKS + 1):
         ratios = {name: (values - base)[:blocks] for name, values in targets.items()}
@@ -134,7 +134,7 @@ def others(base: Logs, values: Logs, truth: float, size: str, order: str, name: 
 
 
 def rows(noise: Noise, sweeps: int, seed: int) -> Iterator[dict[str, object]]:
-    """Shares of the sweeps, per method and size."""
+    """Yield the shares of the sweeps, per method and size."""
     rng = np.random.default_rng(seed)
     counts: Count = defaultdict(list)
     blocks = {f"until {until:.1%}": [0] * sweeps for until in UNTIL[noise.name]}
