@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import pandas as pd
-
 from analysis.compare.ablations import ablation_effects
 from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.effects import Ratios, interactions, judged, overall, ratios_of
@@ -59,7 +57,9 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         for group in groups(plain(trials), formed.pairs, metrics, effects)
     ]
     of_records = (*records.warnings, *hosts_differ(trials), *failures(trials), *mixtures(plain(trials)))
-    of_ratios = (*refusals(_to_warn(formed.refused)), *refused, *shared.warnings)
+    # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
+    apart = formed.refused[formed.refused["scenario"] != SHARED]
+    of_ratios = (*refusals(apart), *refused, *shared.warnings)
     normalised = [one for one in found if one.job.scenario != SHARED]
     of_trust = (*unnormalised(normalised), *differing(again, metrics), *disturbances(every_ok))
     return Comparison(
@@ -87,11 +87,6 @@ def _layers(ratios: Mapping[str, Ratios], metrics: Sequence[Metric], margin: flo
 def _own(group: Group, layers: Effects) -> dict[str, Effect]:
     key = (group.job, group.model, "")
     return {metric.name: layers[metric.column][key] for metric in group.metrics if key in layers.get(metric.column, {})}
-
-
-def _to_warn(refused: pd.DataFrame) -> pd.DataFrame:
-    """Leave out jobs that share the machine: each is compared with itself alone, and bare metal may have all CPUs."""
-    return refused[refused["scenario"] != SHARED]
 
 
 _Found = TypeVar("_Found", AblationEffect, Cost)

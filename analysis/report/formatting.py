@@ -56,7 +56,7 @@ def group_lines(group: Group) -> Iterator[str]:
     That is the noise of bare metal, whether the layers add up, and the ablations.
     """
     if group.job.scenario == SHARED:
-        yield "the victim alone, the instances beside it idle: what is beside aggressors is held against this"
+        yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
     floors: dict[str, list[str]] = {}
     for metric in group.metrics:
         if floor := group.noise_floors.get(metric.name):
