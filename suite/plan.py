@@ -13,6 +13,7 @@ from suite.job.distributed import Cluster, InstancePlan, instances_of
 from suite.job.envelope import Envelope
 from suite.job.profiles import Recipe, Sizes
 from suite.job.sharing import Sharing
+from suite.trial_names import arm_name, trial_name
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
 BASELINE = "bare-metal"
@@ -25,12 +26,6 @@ CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
 
 Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one model in a block apart."""
-
-
-def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | None) -> str:
-    """Return what tells trials of one model in a block apart: ``vm``, ``bare-metal-again``, ``vm+isa-beside-disk``."""
-    again, switched = "-again" if replica else "", f"+{ablation}" if ablation else ""
-    return f"{target}{again}{switched}{f'-beside-{aggressor}' if aggressor else ''}"
 
 
 class Trial(BaseModel):
@@ -150,7 +145,7 @@ class Plan(BaseModel):
     def _trial(self, block: int, position: int, model: str, arm: Arm, *, warm_up: bool) -> Trial:
         target, replica, ablation, aggressor = arm
         return Trial(
-            trial_id=f"{self.scenario}-{model}-{arm_name(*arm)}-{'w' if warm_up else 'b'}{block:03d}",
+            trial_id=trial_name(self.scenario, model, arm_name(*arm), block, warm_up=warm_up),
             scenario=self.scenario,
             target=target,
             replica=replica,
