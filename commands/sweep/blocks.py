@@ -12,6 +12,7 @@ from suite.sweep.cells import cells_of
 from suite.sweep.converged import ENOUGH, decide, decided
 from suite.sweep.estimate import durations_below, total
 from suite.sweep.pool import POOL
+from suite.trial_names import files_of_block
 
 if TYPE_CHECKING:
     from commands.sweep.backends.registry import SweepRequest
@@ -73,8 +74,7 @@ def _readable(run: Path) -> Plan | None:
 
 def files_of(directory: Path, block: int) -> list[Path]:
     """What an element needs of the output directory, and what its block has there already. Warm-ups are block 0's."""
-    names = [f"*-b{block:03d}.*json", *(["*-w[0-9][0-9][0-9].*json"] if block == 0 else [])]
-    of_the_block = (path for name in names for path in directory.glob(f"*/*/{name}"))
+    of_the_block = (path for name in files_of_block(block) for path in directory.glob(f"*/*/{name}"))
     whole = (directory / name for name in ("sweep.json", POOL, ENOUGH))
     return [path for path in (*whole, *directory.glob(f"*/{PLAN}"), *of_the_block) if path.is_file()]
 

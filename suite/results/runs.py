@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.errors import RequestError
-from suite.records.headers import glances
+from suite.records.headers import RecordHeader, read_header, record_entries
+from suite.records.migrations import NewerRecordError
 from suite.results.store import PLAN, RESULTS, stored_plan
 
 SWEEP = "sweep.json"
@@ -92,8 +93,9 @@ def summarise(run: Path) -> RunSummary:
         plan = stored_plan(run)
     except RequestError as error:
         problem = error.message
-    found = list(glances(run))
-    times = [one.started_at for one in found if one.started_at]
+    entries = record_entries(run)
+    found = [header for entry in entries if (header := _head(entry.path))]
+    times = [header.started_at for header in found if header.started_at]
     return RunSummary(
         run_id=run.resolve().name,
         directory=str(run),
@@ -103,9 +105,23 @@ def summarise(run: Path) -> RunSummary:
         models=plan.models if plan else (),
         targets=plan.targets if plan else (),
         blocks=plan.blocks if plan else 0,
-        ok=sum(one.ok is True for one in found),
-        failed=sum(one.ok is False for one in found),
-        unreadable=sum(one.ok is None for one in found),
-        size_bytes=sum(one.size_bytes for one in found),
+        ok=sum(header.ok for header in found),
+        failed=sum(not header.ok for header in found),
+        unreadable=len(entries) - len(found),
+        size_bytes=sum(map(_size_bytes, entries)),
         problem=problem,
     )
+
+
+def _head(path: str) -> RecordHeader | None:
+    try:
+        return read_header(path, whole=False)
+    except NewerRecordError:
+        return None
+
+
+def _size_bytes(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # removed in between
+        return 0

@@ -17,6 +17,7 @@ from suite.errors import BenchError, RequestError
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
+from suite.trial_names import RECORD_FILES, record_file
 
 RESULTS = Path("results")
 PLAN, TRIALS = "plan.json", "trials"
@@ -147,7 +148,7 @@ class Run:
         return stored_plan(self.directory) if (self.directory / PLAN).exists() else None
 
     def save(self, record: TrialRecord) -> Path:
-        path = self.directory / TRIALS / f"{record.trial_id}.json"
+        path = self.directory / TRIALS / record_file(record.trial_id)
         write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return path
 
@@ -156,7 +157,7 @@ class Run:
         yield from filter(None, map(read_record, self.record_files()))
 
     def record_files(self) -> list[Path]:
-        return sorted((self.directory / TRIALS).glob("*.json"))
+        return sorted((self.directory / TRIALS).glob(RECORD_FILES))
 
     def finished(self) -> Iterator[str]:
         """The trials that need not be run again: those with a record that is ok."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from suite.records.record import TrialRecord
 from suite.results.store import ATTEMPTS, TRIALS, Run, read_record, write_atomic
+from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
 
 
 class CellRun(Run):
@@ -27,13 +28,13 @@ class CellRun(Run):
         """A failed attempt is kept beside the trials too, where the next one does not take its place."""
         if record.outcome.status == "failed":
             number = self.attempts()[record.trial_id] + 1
-            path = self.directory / ATTEMPTS / f"{record.trial_id}.{number}.json"
+            path = self.directory / ATTEMPTS / attempt_file(record.trial_id, number)
             write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return super().save(record)
 
     def attempts(self) -> Counter[str]:
         """How often each trial has failed."""
-        return Counter(path.name.rsplit(".", 2)[0] for path in (self.directory / ATTEMPTS).glob("*.json"))
+        return Counter(trial_of_attempt(path.name) for path in (self.directory / ATTEMPTS).glob(RECORD_FILES))
 
     def finished(self) -> Iterator[str]:
         """Those that are ok, and those that have failed often enough."""
@@ -49,9 +50,9 @@ class CellRun(Run):
 
     def _recorded(self, trial_id: str, failed: int) -> bool:
         """Bring a record back that a kill between writing the attempt and writing the trial has left out."""
-        path = self.directory / TRIALS / f"{trial_id}.json"
+        path = self.directory / TRIALS / record_file(trial_id)
         if not path.exists():
-            write_atomic(path, (self.directory / ATTEMPTS / f"{trial_id}.{failed}.json").read_text())
+            write_atomic(path, (self.directory / ATTEMPTS / attempt_file(trial_id, failed)).read_text())
         return True
 
 

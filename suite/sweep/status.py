@@ -8,13 +8,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from suite.errors import RequestError
-from suite.plan import Trial, arm_name
+from suite.plan import Trial
+from suite.records.headers import headers
 from suite.results.store import RESULTS
 from suite.sweep.cell_run import CellRun, Enough
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.estimate import Durations, raw_records, total
+from suite.sweep.estimate import Durations, total
 from suite.sweep.locks import Holder, holders
 from suite.sweep.model import Sweep
+from suite.trial_names import arm_name
 
 State = Literal["done", "failed", "running", "missing"]
 
@@ -109,10 +111,9 @@ class _Cell:
         self._sweep = sweep
         self._states: dict[str, State] = {}
         self._durations = Durations()
-        for record in raw_records(run.directory):
-            ok = (record.get("outcome") or {}).get("status") == "ok"
-            self._states[record["trial_id"]] = "done" if ok else "failed"
-            self._durations.add(record)
+        for header in headers(run.directory):
+            self._states[header.trial_id] = "done" if header.ok else "failed"
+            self._durations.add(header)
 
     def arms(self, running: set[tuple[str | None, str | None]]) -> dict[str, Counts]:
         counted: dict[str, Counter[str]] = {}

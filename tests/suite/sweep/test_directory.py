@@ -4,12 +4,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from suite.errors import RequestError
 from suite.job.sharing import Sharing
 from suite.process_identity import Owner
+from suite.records.headers import RecordHeader
 from suite.records.record import Outcome
 from suite.results.store import Run, sweep_temporaries
 from suite.sweep.cells import cells_of
@@ -229,11 +231,26 @@ def test_an_estimate_is_the_median_of_earlier_records_of_the_same(tmp_path: Path
     assert Durations().of(trial, plan.options) is None
 
 
+def header(**changes: Any) -> RecordHeader:
+    return RecordHeader.model_validate(make_record(**changes).model_dump(mode="json"))
+
+
+def test_a_trial_beside_an_aggressor_is_estimated_apart_from_one_alone() -> None:
+    sharing = Sharing(aggressors=("alexnet",))
+    plan = make_plan(scenario="shared", targets=("vm",), sharing=sharing)
+    alone, beside = sorted(plan.trials_of(0), key=lambda trial: str(trial.aggressor))
+    durations = Durations()
+    durations.add(header(scenario="shared", sharing=sharing))
+    assert (durations.of(alone, plan.options), durations.of(beside, plan.options)) == (5.0, None)
+    other = plan.model_copy(update={"sharing": Sharing(aggressors=("alexnet",), copies=2)})
+    assert [durations.of(trial, other.options) for trial in other.trials_of(0)] == [None, None]
+
+
 def test_an_emulated_guest_says_nothing_of_one_under_kvm() -> None:
     plan = make_plan(targets=("vm",), options={"accelerator": "kvm"})
     (trial, *_) = plan.trials()
     durations = Durations()
-    durations.add(make_record(options={"accelerator": "tcg"}).model_dump(mode="json"))
+    durations.add(header(options={"accelerator": "tcg"}))
     assert durations.of(trial, plan.options) is None
-    durations.add(make_record(options={"accelerator": "kvm"}).model_dump(mode="json"))
+    durations.add(header(options={"accelerator": "kvm"}))
     assert durations.of(trial, plan.options) == 5.0
