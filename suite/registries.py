@@ -28,3 +28,13 @@ ENGINES = Registry(
         "runc": "provisioning.engines.runc:Runc",
     },
 )
+
+BACKENDS = Registry(
+    "virtbench.backends",
+    "sweep backend",
+    {
+        "local": "commands.sweep.backends.local:Local",
+        "slurm": "commands.sweep.backends.slurm:Slurm",
+        "ssh": "commands.sweep.backends.ssh:Ssh",
+    },
+)

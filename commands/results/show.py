@@ -1,4 +1,4 @@
-"""One run or one record, for people and for machines."""
+"""Describe one run or one record, as lines and as JSON."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,7 +18,7 @@ from suite.trial_names import record_file
 
 
 def find_record(name: str) -> Path | None:
-    """The file of a record: by its path, or as RUN/TRIAL. None where the name is no record's."""
+    """Return the file of a record, named by its path or as RUN/TRIAL; None if it is not the name of a record."""
     if name.endswith(".json") and Path(name).is_file():
         return Path(name)
     run, _, trial = name.rpartition("/")
@@ -27,7 +27,7 @@ def find_record(name: str) -> Path | None:
     try:
         path = find_run(run) / TRIALS / record_file(trial)
     except RequestError:
-        return None  # then it is to be the name of a run
+        return None  # it may be the name of a run
     return path if path.is_file() else None
 
 
@@ -37,18 +37,18 @@ def _read(path: Path) -> TrialRecord:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
-        raise RequestError(f"{path} is no record of this suite ({place}: {first['msg']})") from error
+        raise RequestError(f"{path} is not a record of this suite ({place}: {first['msg']})") from error
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def record_json(path: Path) -> dict[str, Any]:
-    """The record at the present schema version."""
+    """Return the record at the present schema version."""
     return _read(path).model_dump(mode="json")
 
 
 def record_lines(path: Path) -> Iterator[str]:
-    """What a reader looks for first; the rest is in the JSON."""
+    """Yield what a reader looks for first; the rest is in the JSON."""
     record = _read(path)
     outcome, host = record.outcome, record.environment.host
     arm = record.target + (f", {record.ablation} switched" if record.ablation else "")
@@ -77,8 +77,10 @@ def record_lines(path: Path) -> Iterator[str]:
 
 
 def run_json(run: Path) -> dict[str, Any]:
-    """``summary``, ``plan``, ``hosts``, ``arms`` (trials of each model and target, warm-up ones not counted), and
-    ``failures``: trial, kind and message of each failed trial."""
+    """Return ``summary``, ``plan``, ``hosts``, ``arms`` and ``failures`` of a run.
+
+    ``arms`` counts the trials of each model and arm without warm-up ones; ``failures`` are trial, kind and message.
+    """
     hosts: dict[Host, None] = {}
     arms: dict[tuple[str, str], dict[str, Any]] = {}
     failures: list[dict[str, Any]] = []
@@ -101,7 +103,7 @@ def run_json(run: Path) -> dict[str, Any]:
 
 
 def run_lines(run: Path) -> Iterator[str]:
-    """The same for people."""
+    """Yield the same as lines."""
     told = run_json(run)
     summary, plan = told["summary"], told["plan"]
     yield f"{summary['run_id']}  {run}"

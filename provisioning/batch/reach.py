@@ -1,15 +1,15 @@
-"""The words that take a command to another machine: by OpenSSH, or by srun to whichever node is free."""
+"""Wrap a command so that it runs on another machine: by OpenSSH, or by srun on whichever node is free."""
 
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ALIVE_S = 15
-"""A machine that does not answer for four times as long is lost."""
+"""Seconds between two keep-alives of ssh; a machine that does not answer four of them is lost."""
 
 
 def ssh_wrap(host: str, *, port: int | None = None, config: Path | None = None) -> Callable[[Sequence[str]], list[str]]:
-    """OpenSSH with the user's own configuration, agent and known hosts; it never asks.
+    """Return what wraps a command in ssh, with the user's own configuration, agent and known hosts; it never asks.
 
     ssh hands the far side one string for its shell, so each word is quoted for that.
     """
@@ -21,5 +21,5 @@ def ssh_wrap(host: str, *, port: int | None = None, config: Path | None = None) 
 
 
 def srun_wrap(resources: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
-    """A job of its own for the command, which waits in the queue until a node is free."""
+    """Return what wraps a command in srun: a job of its own, which waits in the queue until a node is free."""
     return lambda argv: ["srun", "--quiet", "--kill-on-bad-exit=1", *resources, *argv]

@@ -1,4 +1,4 @@
-"""One element on a place without a file system in common: files go there and come back as lines."""
+"""Run blocks on a machine that shares no file system with this one: files go there and come back as lines."""
 
 import subprocess
 import threading
@@ -17,8 +17,8 @@ CLOSES_WITHIN_S = 120.0
 
 
 @dataclass
-class RemotePlace:
-    """Runs ``element`` with the element's number behind it, through ``wrap``: the words of ssh or of srun.
+class RemoteExecutor:
+    """Runs ``command`` with the block's number behind it, through ``wrap``: by ssh or by srun.
 
     While it runs its standard input stays open. The far side ends itself, in order, when that closes: by ``stop``, by
     the death of this process, or by that of the connection.
@@ -26,20 +26,20 @@ class RemotePlace:
 
     name: str
     wrap: Callable[[Sequence[str]], list[str]]
-    element: Sequence[str]
-    take: Callable[[str], None]
-    """Is handed every parcel that comes back. Called from the thread that runs the element."""
-    given: Callable[[int], Iterable[str]]
-    """The parcels that the element needs: the plan, and the records that are there already."""
+    command: Sequence[str]
+    receive: Callable[[str], None]
+    """Takes every line that comes back; called from the thread that runs the block."""
+    files: Callable[[int], Iterable[str]]
+    """Returns the files that a block needs, as lines: the plan, and the records that are there already."""
     log: Path
-    """What the far side says on standard error is put behind what is in there."""
+    """The file to which the standard error of the far side is appended."""
     _stopped: bool = False
     _process: "subprocess.Popen[bytes] | None" = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, block: int) -> None:
-        """See ``provisioning.batch.pool.Place``."""
-        argv = self.wrap([*self.element, str(block)])
+        """See ``provisioning.batch.pool.Executor``."""
+        argv = self.wrap([*self.command, str(block)])
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             begin = log.tell()
@@ -52,7 +52,7 @@ class RemotePlace:
             raise self._lost(process.returncode, argv, begin)
 
     def stop(self) -> None:
-        """See ``provisioning.batch.pool.Place``."""
+        """See ``provisioning.batch.pool.Executor``."""
         with self._guard:
             self._stopped = True
             process = self._process
@@ -80,18 +80,18 @@ class RemotePlace:
         return process
 
     def _exchange(self, process: "subprocess.Popen[bytes]", block: int) -> bool:
-        """Give the files, take what comes. Whether the far side came to its end."""
+        """Send the files and receive what comes; return whether the far side completed the block."""
         assert process.stdin is not None  # noqa: S101 (opened as pipes above)
         assert process.stdout is not None  # noqa: S101
         with suppress(BrokenPipeError, ValueError):  # what it has died of is in its log; stopped: closed by stop
-            for line in (*self.given(block), GIVEN):
+            for line in (*self.files(block), GIVEN):
                 process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
         for raw in process.stdout:
             text = raw.decode(errors="replace").rstrip("\n")
             if text == ENDED:
                 return True
-            self.take(text)
+            self.receive(text)
         return False
 
     def _close(self, process: "subprocess.Popen[bytes]") -> None:
@@ -105,7 +105,7 @@ class RemotePlace:
             process.stdout.close()
 
     def _lost(self, returncode: int, argv: list[str], begin: int) -> BenchError:
-        """In the far side's own words: bench's message, else the last line."""
+        """Return an error in the far side's own words: bench's message, else the last line."""
         with self.log.open("rb") as log:
             log.seek(begin)
             said = log.read()[-TAIL_BYTES:].decode(errors="replace")

@@ -1,7 +1,7 @@
 """Entries in Slurm's crontab: each firing is a batch job of its own, and the next one waits for its end."""
 
 from provisioning.timers import tables
-from provisioning.timers.base import Job
+from provisioning.timers.base import ScheduledJob
 from provisioning.timers.cron import Cron
 
 
@@ -14,5 +14,5 @@ class Scrontab(Cron):
     def asleep(self) -> str | None:
         return None
 
-    def lines(self, job: Job) -> list[str]:
+    def lines(self, job: ScheduledJob) -> list[str]:
         return [f"#SCRON --job-name=virtbench-{job.name}", f"#SCRON --chdir={job.directory}", tables.line(job)]

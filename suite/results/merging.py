@@ -1,4 +1,4 @@
-"""Runs of one plan made on several hosts become one run. The sources are only read.
+"""Merge runs of one plan made on several hosts into one run. The sources are only read.
 
 Everything is checked before anything is written, and each record is written whole or not at all: a merge that is cut
 off is repeated, and one that is repeated changes nothing.
@@ -18,12 +18,12 @@ from suite.results.store import ATTEMPTS, PLAN, TRIALS, Run, plan_differences, s
 from suite.trial_names import RECORD_FILES, attempt_file, attempts_of, record_file, trial_of_attempt
 
 GROWING = ("blocks", "warmup_blocks")
-"""Of a plan: every record stays part of it when there are more; one machine may have run the warm-up blocks for all."""
+"""Fields of a plan that may differ: with more blocks every record stays part of it."""
 
 
 @dataclass
 class Merged:
-    """What a merge did: trial ids, and files that are no records and were left out."""
+    """What a merge did: trial ids, and files that were left out because they are not records."""
 
     added: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ def merge(sources: Sequence[Path], into: Path, *, force: bool = False) -> Merged
 
 
 def _cells(sources: Sequence[Path], into: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """Each run directory to be, and the runs that come together in it."""
+    """Yield each directory of a merged run, with the runs that become part of it."""
     if all(map(is_run, sources)):
         if is_sweep(into):
             raise RequestError(f"--into {into} is a sweep and the sources are runs", remedy="name one of its cells")
@@ -94,7 +94,7 @@ class _Chosen:
 
 
 class _Step:
-    """One run directory to be. Made: everything is read and checked; ``write``: the records are copied."""
+    """One merged run. Making it reads and checks everything; ``write`` copies the records."""
 
     def __init__(self, into: Path, runs: Sequence[Path], merged: Merged) -> None:
         self.into, self.merged = into, merged
