@@ -43,7 +43,7 @@ def merge(sources: tuple[Path, ...], into: Path, force: bool, as_json: bool) -> 
 @click.command()
 @click.argument("directory", default=RESULTS, type=click.Path(path_type=Path))
 @click.option("--keep-last", type=int, help="Keep the newest N runs.")
-@click.option("--keep-days", type=float, help="Keep runs whose last trial is younger.")
+@click.option("--keep-days", type=float, help="Keep runs whose last trial is less than D days old.")
 @click.option(
     "--keep",
     "kept",

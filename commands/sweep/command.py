@@ -54,7 +54,7 @@ def sweep() -> None:
     callback=positive,
     help="Run only this block of every cell: what a scheduler gives to one machine.",
 )
-@click.option("--take-over", is_flag=True, help="Locks of other machines are of processes that have ended.")
+@click.option("--take-over", is_flag=True, help="Take the locks of other machines: their processes have ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, take_over: bool, as_json: bool) -> None:
     """Run what is missing of a sweep: finished trials are kept, failed ones are tried again.

@@ -87,7 +87,7 @@ def span(seconds: float) -> str:
 
 
 class SweepDisplay(Display):
-    """The matrix and one line below it, redrawn when something is said and never by itself."""
+    """Shows the matrix and one line below it, redrawn on each call and never by itself."""
 
     def __init__(self, console: Console, directory: Path) -> None:
         super().__init__(console)

@@ -139,7 +139,7 @@ def cancel(name: str, *, waiting_alone: bool = False) -> None:
 
 
 def require() -> None:
-    """Raises RequestError where this machine has no Slurm."""
+    """Check that this machine can submit jobs. Raises RequestError if it has no Slurm."""
     for program in ("sbatch", "squeue", "scancel"):
         if shutil.which(program) is None:
             raise RequestError(

@@ -63,7 +63,7 @@ class Backend(ABC):
     """Whether this process runs the trials: then all cells are checked on this machine before the first."""
 
     def check(self, sweep: Sweep) -> None:
-        """Raises RequestError for a table ``[engine]`` that the backend cannot use."""
+        """Check the keys of ``[engine]``; nothing is started. Raises RequestError for one that it does not know."""
         options_of(self.options, sweep)
 
     @abstractmethod
@@ -101,7 +101,8 @@ def options_of(model: type[T], sweep: Sweep) -> T:
     try:
         return model.model_validate(sweep.engine.table)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # An unknown key first: a misspelt one is often also missing.
+        first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
         key = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
             known = ["kind", *model.model_fields]
