@@ -29,7 +29,7 @@ def load_reference() -> Records:
     """The paper's numbers as a run: ``compare`` gives its normalised figures."""
     trials: dict[tuple[str, ...], dict[str, object]] = {}
     columns = {metric.name: metric.column for metric in METRICS}
-    for line in csv.DictReader((files("analysis") / _FILE).read_text(encoding="utf-8").splitlines()):
+    for line in csv.DictReader((files("analysis.figures") / _FILE).read_text(encoding="utf-8").splitlines()):
         scenario = _SCENARIOS.get((line["scenario"], line["data"]), line["scenario"])
         key = (scenario, line["data"], line["model"], line["target"])
         trial = trials.setdefault(key, _trial(*key))
@@ -53,7 +53,7 @@ def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, objec
         "replica": 0,
         "block": int(data == "real"),  # a block has one kind of data
         "position": 0,
-        "options": "",
+        "settings": "",
         "warm_up": False,
         "ok": True,
         "substitutes": "",

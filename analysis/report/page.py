@@ -57,7 +57,7 @@ def render(records: Records, comparison: Comparison, explained: Explained) -> st
         beside=beside, words=words, expenses=expenses, grid=grid, bars=_bars, step_lines=step_lines
     )
     environment.globals.update(seconds=seconds, share=share, interval=interval, prediction_lines=prediction_lines)
-    template = environment.from_string((files("analysis") / TEMPLATE).read_text(encoding="utf-8"))
+    template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]
     return template.render(
         runs=comparison.runs,

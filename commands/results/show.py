@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from suite.errors import RequestError
 from suite.host_compatibility import Host
+from suite.job.job import settings
 from suite.records.headers import headers
 from suite.records.migrations import current
 from suite.records.record import TrialRecord
@@ -54,7 +55,7 @@ def record_lines(path: Path) -> Iterator[str]:
     arm = record.target + (f", {record.ablation} switched" if record.ablation else "")
     arm += f", beside {record.aggressor}" if record.aggressor else ""
     yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
-    yield f"  {record.scenario}, {record.model} on {arm}, block {record.block}" + (
+    yield f"  {record.job.scenario}, {record.job.model} on {arm}, block {record.block}" + (
         ", warm-up" if record.warm_up else ""
     )
     yield f"  outcome: {outcome.status}" + (f", {outcome.kind}: {outcome.message}" if outcome.kind else "")
@@ -105,12 +106,13 @@ def run_json(run: Path) -> dict[str, Any]:
 def run_lines(run: Path) -> Iterator[str]:
     """Yield the same as lines."""
     told = run_json(run)
-    summary, plan = told["summary"], told["plan"]
+    summary, plan = told["summary"], stored_plan(run)
     yield f"{summary['run_id']}  {run}"
     yield f"  {summary['started_at'] or 'no trial yet'} to {summary['last_at'] or 'now'}"
-    yield f"  scenario {plan['scenario']}, data {plan['data']}, profile {plan['profile']}, recipe {plan['recipe']}"
-    yield f"  {plan['blocks']} blocks, seed {plan['seed']}, envelope {plan['envelope']}"
-    for name, value in plan["options"].items():
+    job = plan.job
+    yield f"  scenario {job.scenario}, data {job.data}, profile {job.profile}, recipe {job.recipe}"
+    yield f"  {plan.blocks} blocks, seed {plan.seed}"
+    for name, value in settings(job).items():
         yield f"  {name}: {value}"
     yield f"  trials: {summary['ok']} ok, {summary['failed']} failed, {summary['unreadable']} unreadable"
     for arm in told["arms"]:

@@ -11,10 +11,6 @@ from typing import Any
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from suite.host_compatibility import Host
-from suite.job.datasets import PageCache
-from suite.job.distributed import Cluster
-from suite.job.profiles import Sizes
-from suite.job.sharing import Sharing
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import Outcome
 from suite.results.store import TRIALS
@@ -28,7 +24,7 @@ _BEFORE_STEPS = b',\n "steps":'
 class RecordHeader(BaseModel):
     """What all readers but the analysis need of a record; the rest is not validated.
 
-    The fields down to ``close_s`` stand before the steps in records of every version.
+    ``trial_id``, the times and the outcome stand before the steps in records of every version.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -38,28 +34,25 @@ class RecordHeader(BaseModel):
     target: str
     replica: int = 0
     ablation: str | None = None
+    aggressor: str | None = None
     warm_up: bool = False
     outcome: Outcome
     open_s: float | None = None
     elapsed_s: float | None = None
     close_s: float | None = None
-    aggressor: str | None = None
-    scenario: str
-    model: str
-    data: str
-    profile: str
-    recipe: str
-    page_cache: PageCache | None = None
-    workload: Sizes | None = None
-    cluster: Cluster | None = None
-    sharing: Sharing | None = None
-    options: dict[str, str] = {}
+    job: dict[str, Any] = {}
+    """The job as its JSON has it; empty where only the beginning of a record of an older version was read."""
     host_facts: dict[str, Any] | None = Field(default=None, validation_alias=AliasPath("environment", "host"))
 
     @property
     def ok(self) -> bool:
         """Whether the trial came to its end and its envelope was as planned."""
         return self.outcome.status == "ok"
+
+    @property
+    def model(self) -> str:
+        """What was trained, or the probe."""
+        return str(self.job.get("model"))
 
     @property
     def arm(self) -> str:
@@ -80,8 +73,8 @@ class RecordHeader(BaseModel):
 def read_header(path: str | Path, *, whole: bool = True) -> RecordHeader | None:
     """Return the header of a record of any past version; None if the file cannot be read or is not a record.
 
-    With ``whole=False`` only the beginning of the file is read where that suffices, at half the time: what stands
-    behind the steps (``aggressor``, ``cluster``, ``sharing``, the host) then has its default.
+    With ``whole=False`` only the beginning of the file is read where that suffices, in a third of the time. It holds
+    ``trial_id``, the times and the outcome; what stands elsewhere in records of some version has its default.
     Raises NewerRecordError for a record of a later suite.
     """
     try:

@@ -1,13 +1,14 @@
 """Estimate how long trials take from the records of earlier ones like them. Without such records it stays unknown."""
 
 import itertools
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel
-
+from suite.job.job import leaves
 from suite.plan import VMS, Plan, Trial
 from suite.records.headers import RecordHeader, headers
 from suite.results.store import TRIALS
@@ -15,28 +16,27 @@ from suite.trial_names import arm_name
 
 MOST_RECORDS = 5000
 """The newest directories suffice: what was measured long ago says no more, and an estimate is wanted at once."""
-Key = tuple[str | None, ...]
 
 
 class Durations:
     """Medians of how long trials took to open, run and close, by what was run."""
 
     def __init__(self) -> None:
-        self._seconds: defaultdict[Key, list[float]] = defaultdict(list)
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
 
     def add(self, header: RecordHeader) -> None:
         """Take a record into account; a failed one says nothing of how long a trial takes."""
         if header.ok:
-            self._seconds[_key(header, header.options)].append(header.duration_s)
+            self._seconds[_key(header.job, header)].append(header.duration_s)
 
-    def of(self, trial: Trial, options: Mapping[str, str]) -> float | None:
-        """Return the seconds that the trial takes, None if unknown. ``options`` are those of its plan."""
-        found = self._seconds.get(_key(trial, options))
+    def of(self, trial: Trial) -> float | None:
+        """Return the seconds that the trial takes; None if no record is like it."""
+        found = self._seconds.get(_key(trial.job.model_dump(mode="json"), trial))
         return statistics.median(found) if found else None
 
     def of_block(self, plan: Plan, block: int) -> float | None:
         """Return the seconds that one block of a plan takes; None as soon as one of its trials is unknown."""
-        return total(self.of(trial, plan.options) for trial in plan.trials_of(block))
+        return total(self.of(trial) for trial in plan.trials_of(block))
 
 
 def durations_below(directory: Path) -> Durations:
@@ -56,14 +56,12 @@ def total(seconds: Iterable[float | None]) -> float | None:
     return None if None in each else sum(filter(None, each))
 
 
-def _key(what: RecordHeader | Trial, options: Mapping[str, str]) -> Key:
-    """Return what decides how long a trial takes: its job, its arm, and whether its guest is emulated."""
-
-    def text(part: BaseModel | None) -> str | None:
-        return part.model_dump_json() if part else None
-
-    job = (what.scenario, what.model, what.profile, what.recipe, what.data, what.page_cache)
-    parts = (text(what.workload), text(what.cluster), text(what.sharing))
+def _key(job: Mapping[str, Any], what: RecordHeader | Trial) -> str:
+    """Return what trials that take equally long have in common: the job and the arm."""
+    same = dict(leaves(job))
+    accelerator = same.get("layers.accelerator") if what.target in VMS else None
+    # A new image, or another engine, says little of how long a trial takes, and is to find earlier records.
+    same = {name: value for name, value in same.items() if not name.startswith("layers.")}
     # The second bare metal of an A/A block is the first one again.
     arm = arm_name(what.target, 0, what.ablation, what.aggressor)
-    return (*job, *parts, arm, options.get("accelerator") if what.target in VMS else None)
+    return json.dumps([same, accelerator, arm], sort_keys=True)

@@ -224,11 +224,11 @@ def test_an_estimate_is_the_median_of_earlier_records_of_the_same(tmp_path: Path
     run.save(make_record(trial_id="failed", elapsed_s=900.0, **same | BROKEN))
     (tmp_path / "results/run/trials/torn.json").write_text('{"trial')
     durations = durations_below(tmp_path / "results")
-    assert durations.of(trial, plan.options) == 4.5
+    assert durations.of(trial) == 4.5
     assert durations.of_block(plan, 0) == 4.5
-    assert durations.of(trial.model_copy(update={"recipe": "tuned"}), plan.options) is None
+    assert durations.of(trial.with_job(recipe="tuned")) is None
     assert durations.of_block(make_plan(blocks=1), 0) is None, "of two of its targets nothing is known"
-    assert Durations().of(trial, plan.options) is None
+    assert Durations().of(trial) is None
 
 
 def header(**changes: Any) -> RecordHeader:
@@ -241,16 +241,16 @@ def test_a_trial_beside_an_aggressor_is_estimated_apart_from_one_alone() -> None
     alone, beside = sorted(plan.trials_of(0), key=lambda trial: str(trial.aggressor))
     durations = Durations()
     durations.add(header(scenario="shared", sharing=sharing))
-    assert (durations.of(alone, plan.options), durations.of(beside, plan.options)) == (5.0, None)
-    other = plan.model_copy(update={"sharing": Sharing(aggressors=("alexnet",), copies=2)})
-    assert [durations.of(trial, other.options) for trial in other.trials_of(0)] == [None, None]
+    assert (durations.of(alone), durations.of(beside)) == (5.0, None)
+    other = make_plan(scenario="shared", targets=("vm",), sharing=Sharing(aggressors=("alexnet",), copies=2))
+    assert [durations.of(trial) for trial in other.trials_of(0)] == [None, None]
 
 
 def test_an_emulated_guest_says_nothing_of_one_under_kvm() -> None:
-    plan = make_plan(targets=("vm",), options={"accelerator": "kvm"})
+    plan = make_plan(targets=("vm",), accelerator="kvm")
     (trial, *_) = plan.trials()
     durations = Durations()
-    durations.add(header(options={"accelerator": "tcg"}))
-    assert durations.of(trial, plan.options) is None
-    durations.add(header(options={"accelerator": "kvm"}))
-    assert durations.of(trial, plan.options) == 5.0
+    durations.add(header(accelerator="tcg"))
+    assert durations.of(trial) is None
+    durations.add(header(accelerator="kvm"))
+    assert durations.of(trial) == 5.0
