@@ -16,38 +16,40 @@ from suite.records.record import Outcome
 from suite.results.store import TRIALS
 from suite.trial_names import arm_name
 
-_HEAD_BYTES = 8192
-_BEFORE_STEPS = b',\n "steps":'
+_HEAD_BYTES = 4096
+_BEFORE_JOB, _BEFORE_STEPS = b',\n "job":', b',\n "steps":'
 """As the store writes a record: a line per key, indented by one. A JSON string holds no line break."""
 
 
-class RecordHeader(BaseModel):
-    """What all readers but the analysis need of a record; the rest is not validated.
-
-    ``trial_id``, the times and the outcome stand before the steps in records of every version.
-    """
+class RecordHead(BaseModel):
+    """What the first lines of a record tell, in every schema version."""
 
     model_config = ConfigDict(frozen=True)
 
     trial_id: str
     started_at: str
-    target: str
-    replica: int = 0
-    ablation: str | None = None
-    aggressor: str | None = None
-    warm_up: bool = False
     outcome: Outcome
-    open_s: float | None = None
-    elapsed_s: float | None = None
-    close_s: float | None = None
-    job: dict[str, Any] = {}
-    """The job as its JSON has it; empty where only the beginning of a record of an older version was read."""
-    host_facts: dict[str, Any] | None = Field(default=None, validation_alias=AliasPath("environment", "host"))
 
     @property
     def ok(self) -> bool:
         """Whether the trial came to its end and its envelope was as planned."""
         return self.outcome.status == "ok"
+
+
+class RecordHeader(RecordHead):
+    """What all readers but the analysis need of a record. The rest is not validated."""
+
+    target: str
+    replica: int = 0
+    ablation: str | None = None
+    aggressor: str | None = None
+    warm_up: bool = False
+    job: dict[str, Any]
+    """The job as its JSON has it."""
+    open_s: float | None = None
+    elapsed_s: float | None = None
+    close_s: float | None = None
+    host_facts: dict[str, Any] = Field(validation_alias=AliasPath("environment", "host"))
 
     @property
     def model(self) -> str:
@@ -62,7 +64,7 @@ class RecordHeader(BaseModel):
     @property
     def host(self) -> Host:
         """The machine, as far as it decides whether records may be pooled."""
-        return Host.of(self.host_facts or {})
+        return Host.of(self.host_facts)
 
     @property
     def duration_s(self) -> float:
@@ -70,26 +72,33 @@ class RecordHeader(BaseModel):
         return (self.open_s or 0.0) + (self.elapsed_s or 0.0) + (self.close_s or 0.0)
 
 
-def read_header(path: str | Path, *, whole: bool = True) -> RecordHeader | None:
-    """Return the header of a record of any past version; None if the file cannot be read or is not a record.
+def read_head(path: str | Path) -> RecordHead | None:
+    """Return what the first lines of a record tell; None if the file cannot be read or is not a record.
 
-    With ``whole=False`` only the beginning of the file is read where that suffices, in a third of the time. It holds
-    ``trial_id``, the times and the outcome; what stands elsewhere in records of some version has its default.
-    Raises NewerRecordError for a record of a later suite.
+    Only they are read where the store has written the record. Raises NewerRecordError for one of a later suite that
+    another program has formatted.
     """
     try:
         # Not Path.open: with 100,000 files, its objects and buffers are most of the time.
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            if not whole:
-                content = file.read(_HEAD_BYTES)
-                if (end := content.find(_BEFORE_STEPS)) > 0:
-                    return RecordHeader.model_validate_json(content[:end] + b"}")
-                file.seek(0)
-            content = file.readall()
+            content = file.read(_HEAD_BYTES)
+        if (end := content.find(_BEFORE_JOB)) > 0 or (end := content.find(_BEFORE_STEPS)) > 0:
+            return RecordHead.model_validate_json(content[:end] + b"}")
     except (OSError, ValidationError):
         return None
+    return read_header(path)
+
+
+def read_header(path: str | Path) -> RecordHeader | None:
+    """Return the header of a record of any past version; None if the file cannot be read or is not a record.
+
+    Raises NewerRecordError for a record of a later suite.
+    """
     try:
-        content = current(content)
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (as above)
+            content = current(file.readall())
+    except OSError:
+        return None
     except NewerRecordError as error:
         raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
     begin = content.find(_BEFORE_STEPS) + len(_BEFORE_STEPS)

@@ -109,7 +109,7 @@ class _Step:
     def _take(self, path: Path) -> None:
         header, digest = read_header(path), hashlib.sha256(path.read_bytes()).digest()
         # The trial's name is to become a file's: what the record says of itself could lead elsewhere.
-        if header is None or header.host_facts is None or path.name != record_file(header.trial_id):
+        if header is None or path.name != record_file(header.trial_id):
             self.merged.left_out.append(str(path))
             return
         self.hosts[header.host] = None

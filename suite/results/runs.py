@@ -1,12 +1,13 @@
 """Find the directories of runs, and summarise each."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from suite.errors import RequestError
-from suite.records.headers import RecordHeader, read_header, record_entries
+from suite.records.headers import read_head, record_entries
 from suite.records.migrations import NewerRecordError
 from suite.results.store import PLAN, RESULTS, stored_plan
 
@@ -94,9 +95,18 @@ def summarise(run: Path) -> RunSummary:
         plan = stored_plan(run)
     except RequestError as error:
         problem = error.message
-    entries = record_entries(run)
-    found = [header for entry in entries if (header := _head(entry.path))]
-    times = [header.started_at for header in found if header.started_at]
+    outcomes: Counter[str] = Counter()
+    times: list[str] = []
+    size_bytes = 0
+    for entry in record_entries(run):
+        try:
+            size_bytes += entry.stat().st_size
+            head = read_head(entry.path)
+        except (OSError, NewerRecordError):  # removed in between, or of a later suite
+            head = None
+        outcomes[head.outcome.status if head else "unreadable"] += 1
+        if head:
+            times.append(head.started_at)
     return RunSummary(
         run_id=run.resolve().name,
         directory=str(run),
@@ -106,23 +116,9 @@ def summarise(run: Path) -> RunSummary:
         models=plan.models if plan else (),
         targets=plan.targets if plan else (),
         blocks=plan.blocks if plan else 0,
-        ok=sum(header.ok for header in found),
-        failed=sum(not header.ok for header in found),
-        unreadable=len(entries) - len(found),
-        size_bytes=sum(map(_size_bytes, entries)),
+        ok=outcomes["ok"],
+        failed=outcomes["failed"],
+        unreadable=outcomes["unreadable"],
+        size_bytes=size_bytes,
         problem=problem,
     )
-
-
-def _head(path: str) -> RecordHeader | None:
-    try:
-        return read_header(path, whole=False)
-    except NewerRecordError:
-        return None
-
-
-def _size_bytes(entry: "os.DirEntry[str]") -> int:
-    try:
-        return entry.stat().st_size
-    except OSError:  # removed in between
-        return 0
