@@ -1,5 +1,6 @@
 """Run blocks on a machine that shares no file system with this one: files go there and come back as lines."""
 
+import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +13,13 @@ from suite.errors import BenchError, MeasurementError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN
 
 TAIL_BYTES = 4096
+ALIVE_S = 15
+"""Seconds between two keep-alives of ssh; a machine that does not answer four of them is lost."""
 CLOSES_WITHIN_S = 120.0
 """A virtual machine under emulation takes half a minute to close."""
+
+Wrap = Callable[[Sequence[str]], list[str]]
+"""Returns the command that runs a command on another machine."""
 
 
 @dataclass
@@ -25,7 +31,7 @@ class RemoteExecutor:
     """
 
     name: str
-    wrap: Callable[[Sequence[str]], list[str]]
+    wrap: Wrap
     command: Sequence[str]
     receive: Callable[[str], None]
     """Takes every line that comes back; called from the thread that runs the block."""
@@ -114,3 +120,20 @@ class RemoteExecutor:
         if returncode == RequestError.exit_code:
             return RequestError(message, remedy=f"see {self.log}")
         return MeasurementError(message, kind="lost", command=argv, output_tail=said, remedy=f"see {self.log}")
+
+
+def ssh_wrap(host: str, *, port: int | None = None, config: Path | None = None) -> Wrap:
+    """Return what wraps a command in ssh, with the user's own configuration, agent and known hosts; it never asks.
+
+    ssh hands the far side one string for its shell, so each word is quoted for that.
+    """
+    settings = {"BatchMode": "yes", "ServerAliveInterval": ALIVE_S, "ServerAliveCountMax": 4, "ConnectTimeout": 30}
+    words = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+    words += ["-F", str(config)] if config else []
+    words += ["-p", str(port)] if port else []
+    return lambda argv: ["ssh", "-T", *words, "--", host, shlex.join(argv)]
+
+
+def srun_wrap(resources: Sequence[str]) -> Wrap:
+    """Return what wraps a command in srun: a job of its own, which waits in the queue until a node is free."""
+    return lambda argv: ["srun", "--quiet", "--kill-on-bad-exit=1", *resources, *argv]

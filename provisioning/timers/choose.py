@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from provisioning.timers.base import Timer
-from provisioning.timers.cron import Cron
-from provisioning.timers.scrontab import Scrontab
+from provisioning.timers.cron import Cron, Scrontab
 from provisioning.timers.systemd import Systemd
 from suite.errors import RequestError
 

@@ -1,4 +1,4 @@
-"""Entries in the user's own crontab."""
+"""Entries in the user's own crontab, and in Slurm's, where each firing is a batch job of its own."""
 
 import re
 import shutil
@@ -58,3 +58,16 @@ class Cron:
             file.flush()
             call([self.program, file.name])
         return True
+
+
+class Scrontab(Cron):
+    """See ``base.Timer``. The job itself only submits and follows the sweep, so it asks for one CPU and no node."""
+
+    kind = "scrontab"
+    program = "scrontab"
+
+    def asleep(self) -> str | None:
+        return None
+
+    def lines(self, job: ScheduledJob) -> list[str]:
+        return [f"#SCRON --job-name=virtbench-{job.name}", f"#SCRON --chdir={job.directory}", tables.line(job)]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.batch.reach import srun_wrap, ssh_wrap
-from provisioning.batch.remote import RemoteExecutor
+from provisioning.batch.remote import RemoteExecutor, srun_wrap, ssh_wrap
 from suite.errors import MeasurementError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, receive_file
 

@@ -11,8 +11,7 @@ import pytest
 from provisioning.timers import tables
 from provisioning.timers.base import ScheduledJob
 from provisioning.timers.choose import TIMERS, choose
-from provisioning.timers.cron import Cron
-from provisioning.timers.scrontab import Scrontab
+from provisioning.timers.cron import Cron, Scrontab
 from provisioning.timers.systemd import Systemd, quoted
 from suite.errors import CommandError, RequestError
 from suite.schedule_specification import parse_schedule

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.rounds import files_to_send
 from provisioning.batch.pool import Pool
-from provisioning.batch.remote import RemoteExecutor
+from provisioning.batch.remote import RemoteExecutor, Wrap
 from provisioning.batch.slurm import job_name
 from suite.errors import MeasurementError
 from suite.plan import Plan
@@ -29,7 +29,7 @@ def run_on(executors: Sequence[RemoteExecutor], request: SweepRequest, blocks: l
 def executor_of(
     request: SweepRequest,
     name: str,
-    wrap: Callable[[Sequence[str]], list[str]],
+    wrap: Wrap,
     command: Sequence[str],
     receive: Callable[[str], None],
 ) -> RemoteExecutor:

@@ -12,7 +12,7 @@ from commands.sweep.backends.remote import BLOCK, executor_of, receiver_of, run_
 from commands.sweep.backends.rounds import estimate_s, next_round, run_rounds
 from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
-from provisioning.batch.reach import srun_wrap
+from provisioning.batch.remote import srun_wrap
 from suite.errors import BenchError
 from suite.sweep.model import Sweep
 

@@ -4,8 +4,7 @@ from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, option
 from commands.sweep.backends.remote import BLOCK, executor_of, receiver_of, run_on
 from commands.sweep.backends.rounds import run_rounds
 from provisioning.batch.options import SshOptions
-from provisioning.batch.reach import ssh_wrap
-from provisioning.batch.remote import RemoteExecutor
+from provisioning.batch.remote import RemoteExecutor, ssh_wrap
 from suite.errors import RequestError
 from suite.inventory import InventoryNode, read_inventory
 from suite.suggest import nearest
