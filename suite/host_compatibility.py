@@ -1,6 +1,6 @@
-"""Whether machines are equal: records of unequal ones are not samples of one thing.
+"""Whether hosts are compatible: records of unequal ones are not samples of one thing.
 
-A node is a factor of its blocks: all trials of a block run on one node, and a ratio is formed inside a block.
+A host is a factor of its blocks: all trials of a block run on one host, and a ratio is formed inside a block.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,38 +11,39 @@ from pydantic import BaseModel, ConfigDict
 from suite.job.envelope import GIB
 
 MEMORY_TOLERANCE = 0.02
-"""Firmware keeps a little, and not the same on every machine of a kind."""
+"""Firmware keeps a little memory, and not the same on every machine of a kind."""
 
 
 class Host(BaseModel):
-    """What makes two machines alike, as records tell it in ``environment.host``. None where that is not known."""
+    """What must be equal on two hosts, as records hold it in ``environment.host``; None if unknown."""
 
     model_config = ConfigDict(frozen=True)
 
     hostname: str | None = None
     cpu_model: str | None = None
     cpus: int | None = None
-    """How many the suite may use."""
+    """The number of CPUs that the suite may use."""
     memory_bytes: int | None = None
     kernel: str | None = None
     mitigations: tuple[tuple[str, str], ...] | None = None
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Host":
-        """From the fields of ``records.Environment``; other keys are passed over."""
+        """Make one from the fields of ``records.Environment``; other keys are ignored."""
         flaws, cpus = facts.get("mitigations"), facts.get("cpus")
         known = {"mitigations": flaws and tuple(sorted(flaws.items())), "cpus": cpus and len(cpus)}
         return cls.model_validate({**facts, **known})
 
     @property
     def name(self) -> str:
+        """How messages call the host."""
         return self.hostname or "a host without a name"
 
 
 def differences(hosts: Iterable[Host]) -> tuple[str, ...]:
-    """In what hosts differ from the first, each named: ``memory: a 64 GiB, b 32 GiB``. Empty where they are equal.
+    """Return in what hosts differ from the first, each named: ``memory: a 64 GiB, b 32 GiB``. Empty if they are equal.
 
-    What one host knows and another does not, differs.
+    A value that only one host knows counts as a difference.
     """
     distinct = list(dict.fromkeys(hosts))
     return tuple(dict.fromkeys(text for other in distinct[1:] for text in _between(distinct[0], other)))

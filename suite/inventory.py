@@ -1,10 +1,10 @@
-"""The machines of a user, as ``hosts.toml`` lists them.
+"""The inventory: the machines that a user has listed in ``hosts.toml``.
 
     [[node]]
     name = "n1"                        # as records and messages call it
     host = "alice@gpu1.example.org"    # as one would write it after ssh: a name, or an alias of the ssh_config
 
-Reaching them is ``provisioning.machines``'. No key and no password has a place here: those are OpenSSH's.
+``provisioning.remote`` connects to them. Keys and passwords have no place here: they are managed by OpenSSH.
 """
 
 import difflib
@@ -43,7 +43,7 @@ def _cpus(text: str) -> str:
 
 
 class InventoryNode(BaseModel):
-    """One machine. What is left out is found on it."""
+    """An entry: one machine. What is left out is discovered on it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,25 +51,25 @@ class InventoryNode(BaseModel):
     host: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@:%-]{0,252}$")]
     """An OpenSSH destination: a host name, ``user@host``, or an alias of the ssh_config."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """Of its sshd, where the ssh_config does not say."""
+    """The port of its sshd, where the ssh_config does not give it."""
     ssh_config: Path | None = None
-    """Another than the user's own, for ``ssh -F``; relative to the inventory."""
+    """A file for ``ssh -F`` instead of the user's own, relative to the inventory."""
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")] | None = None
-    """Through which the other machines are reached; by default that of the route to them."""
+    """The network interface to the other machines. Default: that of the route to them."""
     address: Annotated[str, AfterValidator(_address)] | None = None
-    """IPv4, under which the other machines reach it; by default that of the interface."""
+    """The IPv4 address at which the other machines reach it. Default: that of the interface."""
     directory: Annotated[str, AfterValidator(_absolute)] = DIRECTORY
-    """The suite's own on that machine: images lie there."""
+    """The directory of the suite on that machine, which holds the images."""
     data: Annotated[str, AfterValidator(_absolute)] | None = None
-    """Where the data set of a run lies on it; by default where it lies on the machine that launches."""
+    """Where the data set of a run lies on it. Default: where it lies on the machine that launches."""
     bench: Annotated[str, AfterValidator(_absolute)] | None = None
-    """The command ``bench`` there, for whoever runs whole sweeps on it."""
+    """The command ``bench`` there, for sweeps that run on it."""
     cpus: Annotated[str, AfterValidator(_cpus)] | None = None
-    """Which of its CPUs, as ``0-3,8``; by default those that a shell there may use."""
+    """The CPUs to use, as ``0-3,8``. Default: those that a shell there may use."""
 
 
 class Inventory(BaseModel):
-    """The machines, in the order of the file."""
+    """All entries, in the order of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,7 +77,7 @@ class Inventory(BaseModel):
 
 
 def read_inventory(path: Path) -> Inventory:
-    """Raises RequestError that names the node, the key, the value and what to write there."""
+    """Read an inventory. Raises RequestError that names the node, the key, the value and what to write there."""
     try:
         written = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -100,12 +100,12 @@ def _placed(node: InventoryNode, path: Path) -> InventoryNode:
         return node
     config = (path.absolute().parent / node.ssh_config.expanduser()).resolve()
     if not config.is_file():
-        raise RequestError(f"--inventory {path}: {node.name} names {config}, and there is no such file", remedy=EXAMPLE)
+        raise RequestError(f"--inventory {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE)
     return node.model_copy(update={"ssh_config": config})
 
 
 def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> RequestError:
-    """In the words of the file. ``loc`` is ``("node", 1, "prot")``."""
+    """Return the error in terms of the file. ``loc`` is ``("node", 1, "prot")``."""
     place: Sequence[str | int] = error["loc"]
     key = str(place[-1]) if place else "node"
     known = [*InventoryNode.model_fields] if len(place) == 3 else ["node"]

@@ -10,6 +10,7 @@ from suite.errors import RequestError
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
+from suite.trial_names import arm_name, trial_name
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
 BASELINE = "bare-metal"
@@ -18,12 +19,6 @@ VMS = frozenset(("vm", "container-vm"))
 
 Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
-
-
-def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | None) -> str:
-    """Return what tells trials of one model in a block apart: ``vm``, ``bare-metal-again``, ``vm+isa-beside-disk``."""
-    again, switched = "-again" if replica else "", f"+{ablation}" if ablation else ""
-    return f"{target}{again}{switched}{f'-beside-{aggressor}' if aggressor else ''}"
 
 
 class Trial(BaseModel):
@@ -135,7 +130,7 @@ class Plan(BaseModel):
         else:
             instances = instances_of(job.cluster, job.envelope) if job.cluster else ()
         return Trial(
-            trial_id=f"{job.scenario}-{job.model}-{arm_name(*arm)}-{'w' if warm_up else 'b'}{block:03d}",
+            trial_id=trial_name(job.scenario, job.model, arm_name(*arm), block, warm_up=warm_up),
             job=job,
             target=target,
             replica=replica,

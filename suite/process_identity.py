@@ -1,4 +1,4 @@
-"""Processes of this machine, told apart for good: numbers are used again, a number with its start is not."""
+"""The identity of a process: its number is used again, its number with its start and the boot is not."""
 
 import os
 import socket
@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict
 
 
 def boot_id() -> str:
-    """A value that changes with each boot of this machine."""
+    """Return a value that changes with each boot of this machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def started_ticks(pid: int) -> float | None:
-    """When the process started, in the kernel's ticks since boot: a time of day would move when the clock is set.
+    """Return when the process started, in the kernel's ticks since boot; None if it does not run.
 
-    None when there is none, or only what its parent has not collected (a zombie).
+    A time of day would move when the clock is set. A zombie, which its parent has not collected, does not run.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -26,7 +26,7 @@ def started_ticks(pid: int) -> float | None:
     return None if state in "ZX" else float(fields[18])
 
 
-class Owner(BaseModel):
+class ProcessIdentity(BaseModel):
     """A process on a machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,17 +37,18 @@ class Owner(BaseModel):
     started_ticks: float
 
     @classmethod
-    def me(cls) -> "Owner":
+    def own(cls) -> "ProcessIdentity":
+        """Return the identity of this process."""
         pid = os.getpid()
         return cls(host=socket.gethostname(), boot_id=boot_id(), pid=pid, started_ticks=started_ticks(pid) or 0.0)
 
     @property
     def here(self) -> bool:
-        """Whether it is, or was, on this machine. Only of such a one can it be known whether it lives."""
+        """Whether it is, or was, on this machine. Liveness can be checked only for such a process."""
         return self.host == socket.gethostname()
 
     def lives_here(self) -> bool:
-        """Whether it still runs on this machine: on this boot, and as the same process."""
+        """Return whether it still runs on this machine: in this boot, and as the same process."""
         return self.here and self.boot_id == boot_id() and started_ticks(self.pid) == self.started_ticks
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How a run is shown while it works. Nothing is written between the phase ``measuring`` and the one after it."""
+"""Show a run while it works. Nothing is written between the phase ``measuring`` and the one after it."""
 
 import time
 from typing import TextIO
@@ -12,7 +12,7 @@ from suite.records.record import TrialRecord
 
 
 class Lines:
-    """One plain line per phase: for logs, pipes and continuous integration. See ``suite.interfaces.Observer``."""
+    """Prints one plain line per phase, for logs, pipes and CI. See ``suite.interfaces.Observer``."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -37,14 +37,14 @@ class Lines:
         self._say(text)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no terminal is held."""
 
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
 
 class Display:
-    """One live line on a terminal, redrawn when something is said and never by itself."""
+    """Shows one live line on a terminal, redrawn on each call and never by itself."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -68,19 +68,19 @@ class Display:
         self._console.print(Text(f"{self._head}: {summary(record)}", style))
 
     def _shown(self, line: Text) -> RenderableType:
-        """What stands on the terminal while a trial runs."""
+        """Return what stands on the terminal while a trial runs."""
         return line
 
     def note(self, text: str) -> None:
         self._console.print(Text(text, "dim"))
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         self._live.stop()
 
 
 class Clock:
-    """How long is left, from how long trials have taken so far."""
+    """Estimates the time left from how long trials have taken so far."""
 
     def __init__(self) -> None:
         self._durations_s: list[float] = []
@@ -95,7 +95,7 @@ class Clock:
         self._durations_s.append(time.monotonic() - self._begin_s)
 
     def left(self) -> str:
-        """`` (about 3 min left)``, or nothing before the first trial has ended."""
+        """Return `` (about 3 min left)``, or nothing before the first trial has ended."""
         if not self._durations_s:
             return ""
         seconds = self._remaining * sum(self._durations_s) / len(self._durations_s)
@@ -103,18 +103,19 @@ class Clock:
 
 
 def name(trial: Trial) -> str:
-    """What is run where."""
+    """Return what runs where: ``resnet50 on vm, beside disk``."""
     switched = f", {trial.ablation} switched" if trial.ablation else ""
     beside = "" if not trial.job.sharing else f", beside {trial.aggressor}" if trial.aggressor else ", alone"
     return f"{trial.job.model} on {trial.target}{switched}{beside}"
 
 
 def block(trial: Trial) -> str:
+    """Return ``block 3`` or ``warm-up block 0``."""
     return f"warm-up block {trial.block}" if trial.warm_up else f"block {trial.block}"
 
 
 def summary(record: TrialRecord) -> str:
-    """One line of what a trial gave."""
+    """Return the result of a trial in one line."""
     if record.outcome.status == "failed":
         return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
     marks = f"  [{', '.join(record.substitutes)}]" if record.substitutes else ""

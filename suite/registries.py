@@ -40,3 +40,13 @@ FIGURES = Registry(
         "trials": "analysis.figures.dots:every_trial",
     },
 )
+
+BACKENDS = Registry(
+    "virtbench.backends",
+    "sweep backend",
+    {
+        "local": "commands.sweep.backends.local:Local",
+        "slurm": "commands.sweep.backends.slurm:Slurm",
+        "ssh": "commands.sweep.backends.ssh:Ssh",
+    },
+)

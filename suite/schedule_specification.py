@@ -1,4 +1,4 @@
-"""When a schedule fires: what people write, as crontab fields and as systemd's OnCalendar. In the host's own time."""
+"""Specifications of schedules: what people write, and the same for cron and systemd, in the host's time zone."""
 
 import re
 from dataclasses import dataclass
@@ -11,19 +11,22 @@ _PERIODS = {"m": (60, "minutes of an hour"), "h": (24, "hours of a day")}
 
 
 @dataclass(frozen=True)
-class Every:
-    """``cron`` are its five fields; ``on_calendar`` is systemd's form of the same moments."""
+class ScheduleSpecification:
+    """The moments at which a schedule fires."""
 
     text: str
+    """As it was written, with single spaces and small letters."""
     cron: str
+    """The five fields of a crontab."""
     on_calendar: str
+    """The same moments as systemd writes them."""
 
 
-def parse_every(text: str) -> Every:
-    """Raises RequestError for anything but the few forms, with examples."""
+def parse_schedule(text: str) -> ScheduleSpecification:
+    """Parse the value of ``--every``. Raises RequestError with examples for anything but the few known forms."""
     said = " ".join(text.lower().split())
     if said == "hourly":
-        return Every(said, "0 * * * *", "*-*-* *:00:00")
+        return ScheduleSpecification(said, "0 * * * *", "*-*-* *:00:00")
     if found := re.fullmatch(r"(\d{1,2}):(\d{2}) (daily|[a-z,]+)", said):
         return _at(said, int(found[1]), int(found[2]), found[3])
     if found := re.fullmatch(r"(\d{1,2})([mh])", said):
@@ -31,21 +34,23 @@ def parse_every(text: str) -> Every:
     raise RequestError(f"--every {text!r} is not understood", remedy=_FORMS)
 
 
-def _at(text: str, hour: int, minute: int, when: str) -> Every:
+def _at(text: str, hour: int, minute: int, when: str) -> ScheduleSpecification:
     if hour > 23 or minute > 59:
         raise RequestError(f"--every {text!r}: there is no {hour}:{minute:02d}", remedy=_FORMS)
     clock = f"*-*-* {hour:02d}:{minute:02d}:00"
     if when == "daily":
-        return Every(text, f"{minute} {hour} * * *", clock)
+        return ScheduleSpecification(text, f"{minute} {hour} * * *", clock)
     days = sorted(set(when.split(",")), key=lambda day: DAYS.index(day) if day in DAYS else -1)
     for day in days:
         if day not in DAYS:
-            raise RequestError(f"--every {text!r}: {day!r} is no day", remedy=f"days are {', '.join(DAYS)}; {_FORMS}")
+            raise RequestError(f"--every {text!r}: {day!r} is not a day", remedy=f"days: {', '.join(DAYS)}; {_FORMS}")
     numbers = ",".join(str(DAYS.index(day) + 1) for day in days)
-    return Every(text, f"{minute} {hour} * * {numbers}", f"{','.join(day.title() for day in days)} {clock}")
+    return ScheduleSpecification(
+        text, f"{minute} {hour} * * {numbers}", f"{','.join(day.title() for day in days)} {clock}"
+    )
 
 
-def _each(text: str, number: int, unit: str) -> Every:
+def _each(text: str, number: int, unit: str) -> ScheduleSpecification:
     # Cron counts anew in each hour and day: a period that does not divide it would not be one.
     whole, name = _PERIODS[unit]
     if number == 0 or whole % number:
@@ -55,4 +60,4 @@ def _each(text: str, number: int, unit: str) -> Every:
         fields, clock = (f"*/{number} * * * *", f"*:0/{number}:00") if number < whole else ("0 * * * *", "*:00:00")
     else:
         fields, clock = (f"0 */{number} * * *", f"0/{number}:00:00") if number < whole else ("0 0 * * *", "00:00:00")
-    return Every(text, fields, f"*-*-* {clock}")
+    return ScheduleSpecification(text, fields, f"*-*-* {clock}")

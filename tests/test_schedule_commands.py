@@ -161,19 +161,19 @@ def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "what is to be run, and when"),
-        (("night.toml",), "what is to be run, and when"),
+        ((), "FILE and --every are required"),
+        (("night.toml",), "FILE and --every are required"),
         (("gone.toml", "--every", "1h"), "cannot read gone.toml"),
         (("wrong.toml", "--every", "1h"), "unknown key nmae"),
         (("night.toml", "--every", "sometimes"), "is not understood"),
-        (("night.toml", "--every", "1h", "--name", "a/b"), "no name of a schedule"),
+        (("night.toml", "--every", "1h", "--name", "a/b"), "cannot be the name of a schedule"),
         (("night.toml", "--every", "1h", "--baseline", "."), "need each other"),
         (("night.toml", "--every", "1h", "--fail-above", "5%"), "need each other"),
         (("night.toml", "--every", "1h", "--baseline", ".", "--fail-above", "5%"), "holds no run"),
         (("night.toml", "--every", "1h", "--notify", "'open"), "No closing quotation"),
         (("night.toml", "--every", "1h", "--notify", " "), "names no program"),
         (("night.toml", "--every", "1h", "--keep-last", "0"), "would keep nothing"),
-        (("--remove", "../x"), "no name of a schedule"),
+        (("--remove", "../x"), "cannot be the name of a schedule"),
     ],
 )
 def test_what_cannot_be_scheduled_is_refused_before_anything_is_installed(

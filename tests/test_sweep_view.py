@@ -5,19 +5,23 @@ import pytest
 from rich.console import Console
 
 from commands.sweep.view import SweepDisplay, lines, matrix, span
-from suite.process_identity import Owner
+from suite.process_identity import ProcessIdentity
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.locks import Holder
-from suite.sweep.status import CellStatus, Counts, SweepStatus
+from suite.sweep.locks import LockHolder
+from suite.sweep.status import CellStatus, SweepStatus, TrialCounts
 from tests.suite.conftest import make_plan, make_record
 from tests.suite.sweep.conftest import make_sweep
 
-ME = Owner(host="node1", boot_id="b", pid=7, started_ticks=1.0)
+ME = ProcessIdentity(host="node1", boot_id="b", pid=7, started_ticks=1.0)
 
 
 def status(**changes: object) -> SweepStatus:
-    arms = {"bare-metal": Counts(done=3), "container": Counts(done=1, failed=1, running=1), "vm": Counts(missing=3)}
+    arms = {
+        "bare-metal": TrialCounts(done=3),
+        "container": TrialCounts(done=1, failed=1, running=1),
+        "vm": TrialCounts(missing=3),
+    }
     cells = (CellStatus(cell_id="a-cell", settings={}, arms=arms),)
     values = {"name": "night", "directory": "out", "state": "running", "cells": cells, "running": ()}
     return SweepStatus.model_validate({**values, "elements_left": (1, 2), "left_s": 600.0, **changes})
@@ -38,8 +42,8 @@ def test_the_matrix_has_every_target_of_every_cell() -> None:
 
 
 def test_what_is_run_and_what_is_left_is_told() -> None:
-    holder = Holder(name="block-001", owner=ME, cell="a-cell", trial="t", number=5, of=9)
-    idle = Holder(name="sweep", owner=ME)
+    holder = LockHolder(name="block-001", owner=ME, cell="a-cell", trial="t", number=5, of=9)
+    idle = LockHolder(name="sweep", owner=ME)
     assert lines(status(running=(holder, idle))) == [
         "now: trial 5 of 9, t of a-cell, by process 7 on node1",
         "left: 3 trials in 2 blocks, time 10 min",

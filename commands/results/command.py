@@ -1,24 +1,25 @@
-"""``bench results list|show|export``: what has been measured so far."""
+"""``bench results list``, ``show`` and ``export``: what has been measured so far."""
 
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from commands.results.merge_prune import merge, prune
+from commands.results.show import find_record, record_json, record_lines, run_json, run_lines
 from suite.errors import RequestError
+from suite.results.runs import RunSummary, find_run, find_runs, summarise
 from suite.results.store import RESULTS, latest_run
-
-if TYPE_CHECKING:
-    from suite.results.runs import RunSummary
 
 FORMATS = ("parquet", "csv", "jsonl")
 places = click.argument("places", nargs=-1, type=click.Path(path_type=Path))
-as_json = click.option("--json", "as_json", is_flag=True, help="For machines.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(commands=(merge, prune))
@@ -39,24 +40,19 @@ def results() -> None:
 @places
 @as_json
 def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
-    """The runs in results/, or in and below the directories named; those of sweeps too.
+    """List the runs in results/, or in and below the given directories, including those of sweeps.
 
     \b
     Examples:
       bench results list
       bench results list results /mnt/other/results --json
     """
-    from suite.results.runs import find_runs, summarise
-
     runs = sorted(map(summarise, find_runs(places or [RESULTS])), key=lambda run: (run.started_at, run.directory))
     if as_json:
         click.echo(json.dumps({"schema_version": 1, "runs": [asdict(run) for run in runs]}, indent=1))
         return
     if not runs:
         raise RequestError("there is no run", remedy="make one with: bench run --target all")
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False)
     for title in _TITLES:
         numeric = title in ("ok", "failed", "size", "blocks")
@@ -73,7 +69,7 @@ _UNBOUNDED = 240
 """Columns of a table that goes to a file or a pipe."""
 
 
-def _cells(run: "RunSummary") -> Iterator[str]:
+def _cells(run: RunSummary) -> Iterator[str]:
     failed = f"{run.failed} +{run.unreadable} unreadable" if run.unreadable else str(run.failed)
     yield from (run.directory, run.started_at[:16].replace("T", " "), str(run.ok), failed)
     yield from (f"{run.size_bytes / (1 << 20):.1f} MiB", str(run.blocks))
@@ -84,7 +80,7 @@ def _cells(run: "RunSummary") -> Iterator[str]:
 @click.argument("name", required=False)
 @as_json
 def show(name: str | None, as_json: bool) -> None:
-    """One run, by its id or directory; or one record, by RUN/TRIAL or its file. Without a name: the latest run.
+    """Show a run, by its id or directory, or a record, by RUN/TRIAL or its file. Default: the latest run.
 
     \b
     Examples:
@@ -93,9 +89,6 @@ def show(name: str | None, as_json: bool) -> None:
       bench results show results/night/trials/synthetic-resnet50-vm-b000.json --json
       bench results show night/synthetic-resnet50-vm-b000
     """
-    from commands.results.show import find_record, record_json, record_lines, run_json, run_lines
-    from suite.results.runs import find_run
-
     record = find_record(name) if name else None
     if record:
         click.echo(json.dumps(record_json(record), indent=1) if as_json else "\n".join(record_lines(record)))
@@ -107,10 +100,10 @@ def show(name: str | None, as_json: bool) -> None:
 @results.command()
 @places
 @click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="The file. Default: standard output, but for parquet.")
-@click.option("--steps", is_flag=True, help="One row per measured step in place of one per trial.")
+@click.option("--out", type=click.Path(path_type=Path), help="File to write. Default: standard output.")
+@click.option("--steps", is_flag=True, help="Write one row per measured step instead of one per trial.")
 def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -> None:  # noqa: ANN401
-    """All trials as one flat table, failed and warm-up ones too; docs/results.md says what the columns are.
+    """Export all trials as one flat table, failed and warm-up ones too; docs/results.md describes the columns.
 
     \b
     Examples:
@@ -118,10 +111,10 @@ def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -
       bench results export results/night --format parquet --out night.parquet
       bench results export --steps --format jsonl --out steps.jsonl
     """
+    # Not at the top: pandas takes half a second, and listing 100,000 records little more.
     from analysis.load.records import load
     from analysis.report.export import steps_tables, text, trials_table, write
     from analysis.warnings.types import SkippedRecord
-    from suite.results.runs import find_runs
 
     if form == "parquet" and out is None:
         raise RequestError("--format parquet needs a file", remedy="name it with --out trials.parquet")

@@ -1,60 +1,59 @@
-"""``bench results merge|prune``: bringing runs together, and removing old ones."""
+"""``bench results merge`` and ``bench results prune``: bring runs together, remove old ones."""
 
+import datetime
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from suite.errors import RequestError
+from suite.results import merging
+from suite.results.pruning import PruneCandidate, PruneRule, candidates, remove
 from suite.results.store import RESULTS
-
-if TYPE_CHECKING:
-    from suite.results.pruning import Entry
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FROM...")
-@click.option(
-    "--into", required=True, type=click.Path(path_type=Path), help="The run or sweep that they become part of."
-)
-@click.option("--force", is_flag=True, help="Pool records of hosts that are not equal; bench compare then warns.")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="Run or sweep of which they become part.")
+@click.option("--force", is_flag=True, help="Pool records of unequal hosts; bench compare then warns.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def merge(sources: tuple[Path, ...], into: Path, force: bool, as_json: bool) -> None:
-    """Make one run of runs of one plan from several hosts, or one sweep of sweeps. The sources are only read.
+    """Merge runs of one plan from several hosts into one run, or sweeps into one sweep. The sources are only read.
 
-    A merge can be repeated, and gone on with after an interruption. A record that is ok takes the place of a failed
-    one; two that are ok and differ are refused by name, before anything is written.
+    A merge can be repeated, and continues after an interruption. A record that is ok replaces a failed one; two that
+    are ok and differ are refused by name, before anything is written.
 
     \b
     Examples:
       bench results merge from-a/night from-b/night --into results/night
       bench results merge from-a/sweep from-b/sweep --into results/sweep --json
     """
-    from suite.results.merging import merge as merged
-
-    done = merged(sources, into, force=force)
+    done = merging.merge(sources, into, force=force)
     if as_json:
         click.echo(json.dumps({"schema_version": 1, "into": str(into), **asdict(done)}, indent=1))
         return
     click.echo(f"{into}: {len(done.added)} records added, {len(done.replaced)} replaced, {done.kept} there already")
     for path in done.left_out:
-        click.echo(f"warning: {path} is left out: it is no record of this suite", err=True)
+        click.echo(f"warning: {path} is left out: it is not a record of this suite", err=True)
     for difference in done.host_differences:
         click.echo(f"warning: the hosts differ in {difference}", err=True)
 
 
 @click.command()
 @click.argument("directory", default=RESULTS, type=click.Path(path_type=Path))
-@click.option("--keep-last", type=int, help="The newest N runs stay.")
-@click.option("--keep-days", type=float, help="Runs whose last trial is younger stay.")
+@click.option("--keep-last", type=int, help="Keep the newest N runs.")
+@click.option("--keep-days", type=float, help="Keep runs whose last trial is less than D days old.")
 @click.option(
-    "--keep", "kept", multiple=True, type=click.Path(path_type=Path), help="This run stays: a baseline. Repeatable."
+    "--keep",
+    "kept",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Keep this run. Repeatable.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only list.")
-@click.option("--json", "as_json", is_flag=True, help="For machines; removes only with --yes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; removes only with --yes.")
 def prune(
     directory: Path,
     keep_last: int | None,
@@ -64,9 +63,9 @@ def prune(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove old runs and sweeps from results/, or another directory, by a rule; what goes is listed and asked about.
+    """Remove old runs and sweeps from results/, or another directory, by a rule; list them and ask before.
 
-    With both rules a run stays if either keeps it. What is in use stays, and so does what is not a run of the suite.
+    With both rules a run stays if either keeps it. Runs in use stay, and so does everything that is not a run.
 
     \b
     Examples:
@@ -74,11 +73,7 @@ def prune(
       bench results prune --keep-days 30 --keep results/baseline --yes
       bench results prune nightly --keep-last 14 --dry-run
     """
-    import datetime
-
-    from suite.results.pruning import Rule, entries, remove
-
-    found = entries(directory, Rule(keep_last, keep_days, kept), datetime.datetime.now(datetime.UTC))
+    found = candidates(directory, PruneRule(keep_last, keep_days, kept), datetime.datetime.now(datetime.UTC))
     going = [entry for entry in found if not entry.kept]
     if as_json:
         click.echo(json.dumps({"schema_version": 1, "entries": list(map(_row, found))}, indent=1))
@@ -94,9 +89,9 @@ def prune(
         click.echo(f"removed: {entry.directory}", err=True)
 
 
-def _described(entry: "Entry") -> str:
+def _described(entry: PruneCandidate) -> str:
     return f"{entry.directory} ({entry.size_bytes / (1 << 20):.1f} MiB, last trial {entry.last_at:%Y-%m-%d %H:%M} UTC)"
 
 
-def _row(entry: "Entry") -> dict[str, object]:
+def _row(entry: PruneCandidate) -> dict[str, object]:
     return {**asdict(entry), "directory": str(entry.directory), "last_at": entry.last_at.isoformat()}

@@ -1,33 +1,34 @@
-"""One run or one record, for people and for machines."""
+"""Describe one run or one record, as lines and as JSON."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from suite.errors import RequestError
 from suite.host_compatibility import Host
 from suite.job.job import settings
-from suite.plan import arm_name
-from suite.records.migrations import NewerRecordError, current
-from suite.records.record import Outcome, TrialRecord
+from suite.records.headers import headers
+from suite.records.migrations import current
+from suite.records.record import TrialRecord
 from suite.results.runs import find_run, summarise
 from suite.results.store import TRIALS, stored_plan
+from suite.trial_names import record_file
 
 
 def find_record(name: str) -> Path | None:
-    """The file of a record: by its path, or as RUN/TRIAL. None where the name is no record's."""
+    """Return the file of a record, named by its path or as RUN/TRIAL; None if it is not the name of a record."""
     if name.endswith(".json") and Path(name).is_file():
         return Path(name)
     run, _, trial = name.rpartition("/")
     if not run:
         return None
     try:
-        path = find_run(run) / TRIALS / f"{trial}.json"
+        path = find_run(run) / TRIALS / record_file(trial)
     except RequestError:
-        return None  # then it is to be the name of a run
+        return None  # it may be the name of a run
     return path if path.is_file() else None
 
 
@@ -37,18 +38,18 @@ def _read(path: Path) -> TrialRecord:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
-        raise RequestError(f"{path} is no record of this suite ({place}: {first['msg']})") from error
+        raise RequestError(f"{path} is not a record of this suite ({place}: {first['msg']})") from error
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def record_json(path: Path) -> dict[str, Any]:
-    """The record at the present schema version."""
+    """Return the record at the present schema version."""
     return _read(path).model_dump(mode="json")
 
 
 def record_lines(path: Path) -> Iterator[str]:
-    """What a reader looks for first; the rest is in the JSON."""
+    """Yield what a reader looks for first; the rest is in the JSON."""
     record = _read(path)
     outcome, host = record.outcome, record.environment.host
     arm = record.target + (f", {record.ablation} switched" if record.ablation else "")
@@ -76,46 +77,22 @@ def record_lines(path: Path) -> Iterator[str]:
         yield from (f"    {line}" for line in outcome.output_tail.rstrip().splitlines()[-20:])
 
 
-class _Host(BaseModel):
-    host: dict[str, Any]
-
-
-class _Job(BaseModel):
-    model: str
-
-
-class _Shown(BaseModel):
-    """What is told of each record of a run; the rest, which is most of it, is not validated."""
-
-    trial_id: str
-    job: _Job
-    target: str
-    replica: int = 0
-    ablation: str | None = None
-    aggressor: str | None = None
-    warm_up: bool = False
-    outcome: Outcome
-    environment: _Host
-
-    @property
-    def arm(self) -> tuple[str, str]:
-        return self.job.model, arm_name(self.target, self.replica, self.ablation, self.aggressor)
-
-
 def run_json(run: Path) -> dict[str, Any]:
-    """``summary``, ``plan``, ``hosts``, ``arms`` (trials of each model and target, warm-up ones not counted), and
-    ``failures``: trial, kind and message of each failed trial."""
+    """Return ``summary``, ``plan``, ``hosts``, ``arms`` and ``failures`` of a run.
+
+    ``arms`` counts the trials of each model and arm without warm-up ones; ``failures`` are trial, kind and message.
+    """
     hosts: dict[Host, None] = {}
     arms: dict[tuple[str, str], dict[str, Any]] = {}
     failures: list[dict[str, Any]] = []
-    for record in _records(run):
-        outcome = record.outcome
-        hosts[Host.of(record.environment.host)] = None
-        if not record.warm_up:
-            arm = {"model": record.arm[0], "target": record.arm[1], "ok": 0, "failed": 0}
-            arms.setdefault(record.arm, arm)[outcome.status] += 1
-        if outcome.status == "failed":
-            failures.append({"trial_id": record.trial_id, "kind": outcome.kind, "message": outcome.message})
+    for header in headers(run):
+        outcome = header.outcome
+        hosts[header.host] = None
+        if not header.warm_up:
+            arm = {"model": header.model, "target": header.arm, "ok": 0, "failed": 0}
+            arms.setdefault((header.model, header.arm), arm)[outcome.status] += 1
+        if not header.ok:
+            failures.append({"trial_id": header.trial_id, "kind": outcome.kind, "message": outcome.message})
     return {
         "schema_version": 1,
         "summary": asdict(summarise(run)),
@@ -126,16 +103,8 @@ def run_json(run: Path) -> dict[str, Any]:
     }
 
 
-def _records(run: Path) -> Iterator[_Shown]:
-    for path in sorted((run / TRIALS).glob("[!.]*.json")):
-        try:
-            yield _Shown.model_validate_json(current(path.read_bytes()))
-        except (OSError, NewerRecordError, ValidationError):
-            continue  # not shown; what the summary can tell of it is in the summary
-
-
 def run_lines(run: Path) -> Iterator[str]:
-    """The same for people."""
+    """Yield the same as lines."""
     told = run_json(run)
     summary, plan = told["summary"], stored_plan(run)
     yield f"{summary['run_id']}  {run}"

@@ -1,44 +1,45 @@
-"""``bench sweep schedule``: a sweep at set times, by the timer that the host has."""
+"""``bench sweep schedule``: run a sweep at set times, by a timer of the host."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from commands.run.options import PlanFile
+from commands.schedule.job import job_of
+from provisioning.timers.base import ScheduledJob, Timer, check_name
+from provisioning.timers.choose import TIMERS, choose, present
 from suite.errors import RequestError
-
-if TYPE_CHECKING:
-    from provisioning.timers.base import Job, Timer
-
-KINDS = ("systemd", "cron", "scrontab")
 
 
 @click.command()
 @click.argument("file", required=False, type=PlanFile())
-@click.option("--every", help="When, in this host's time: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
-@click.option("--name", help="Of the schedule. Default: that of the file.")
+@click.option("--every", help="When, in this host's time zone: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
+@click.option("--name", help="Name of the schedule. Default: the name of the file.")
 @click.option(
-    "--into", type=click.Path(path_type=Path), help="Each firing makes a directory here. Default: results/NAME."
+    "--into",
+    type=click.Path(path_type=Path),
+    help="Where each firing makes a directory. Default: results/NAME.",
 )
-@click.option("--baseline", type=click.Path(path_type=Path), help="A run or sweep that every firing is compared with.")
-@click.option("--fail-above", help="A firing has regressed when it is slower than the baseline by more: 5%.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep with which every firing is compared.")
+@click.option("--fail-above", help="A firing that is slower than the baseline by more than this has regressed: 5%.")
 @click.option(
-    "--notify", help="Run when a firing fails or regresses: a program with its arguments; no shell. JSON on its input."
+    "--notify",
+    help="Program with its arguments to run when a firing fails or regresses; it reads JSON. No shell is involved.",
 )
 @click.option(
-    "--keep-last", type=int, help="After a firing, only so many directories stay (the baseline too). Default: all."
+    "--keep-last", type=int, help="How many directories to keep after a firing, besides the baseline. Default: all."
 )
-@click.option("--with", "kind", type=click.Choice(KINDS), help="Default: the first that this host has.")
+@click.option("--with", "kind", type=click.Choice(list(TIMERS)), help="Timer. Default: the first that this host has.")
 @click.option("--dry-run", is_flag=True, help="Show what would be installed, and do nothing.")
 @click.option("--list", "listing", is_flag=True, help="Show what is installed.")
 @click.option("--remove", metavar="NAME", help="Remove a schedule.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: for machines.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
-    """Run a sweep at set times: installs a systemd timer, a crontab entry or a Slurm scrontab entry.
+    """Run a sweep at set times: install a systemd timer, a crontab entry or a Slurm scrontab entry.
 
-    Again with the same name it takes the place of the older one. Entries of others are never touched.
+    A schedule of the same name is replaced. Entries that bench has not made are never touched.
 
     \b
     Examples:
@@ -58,9 +59,6 @@ def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
 
 
 def _install(options: dict[str, Any]) -> None:
-    from commands.schedule.job import job_of
-    from provisioning.timers.choose import TIMERS, choose
-
     job = job_of(options)
     if options["dry_run"] and options["kind"]:
         _show(TIMERS[options["kind"]](), job)
@@ -71,19 +69,19 @@ def _install(options: dict[str, Any]) -> None:
         return
     Path(job.log).parent.mkdir(parents=True, exist_ok=True)
     changed = timer.install(job)
-    click.echo(f"{'installed' if changed else 'there already'}: {job.name} ({timer.kind}, {job.every.text})", err=True)
+    click.echo(
+        f"{'installed' if changed else 'already installed'}: {job.name} ({timer.kind}, {job.schedule.text})", err=True
+    )
     if why := timer.asleep():
-        click.echo(f"warning: it will not be fired: {why}", err=True)
+        click.echo(f"warning: it will not fire: {why}", err=True)
 
 
-def _show(timer: "Timer", job: "Job") -> None:
+def _show(timer: Timer, job: ScheduledJob) -> None:
     for place, text in timer.render(job).items():
         click.echo(f"# {place}:\n{text}")
 
 
 def _list(*, as_json: bool) -> None:
-    from provisioning.timers.choose import present
-
     found = [(timer.kind, entry) for timer in present() for entry in timer.installed()]
     if as_json:
         entries = [{"name": one.name, "when": one.when, "with": kind, "entry": one.line} for kind, one in found]
@@ -96,9 +94,6 @@ def _list(*, as_json: bool) -> None:
 
 
 def _remove(name: str) -> None:
-    from provisioning.timers.base import check_name
-    from provisioning.timers.choose import present
-
     check_name(name)
     removed = [timer.kind for timer in present() if timer.remove(name)]
     if not removed:

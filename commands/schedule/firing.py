@@ -1,4 +1,4 @@
-"""``bench sweep schedule-run``: one firing of a schedule: the sweep, its comparison, the word about it."""
+"""``bench sweep schedule-run``: one firing of a schedule: run the sweep, compare it, and notify."""
 
 import datetime
 import json
@@ -11,7 +11,10 @@ import click
 
 from commands.run.options import PlanFile, shares
 from commands.schedule.job import bench_argv, notify_argv
+from provisioning import foreground
 from suite.errors import BenchError, RequestError
+from suite.results.pruning import PruneRule, candidates, remove
+from suite.results.runs import find_runs
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic
 
 RESULT = "schedule.json"
@@ -20,15 +23,15 @@ NOTIFY_TIMEOUT_S = 60.0
 
 @click.command("schedule-run")
 @click.argument("file", type=PlanFile())
-@click.option("--into", required=True, type=click.Path(path_type=Path), help="A directory is made in it.")
-@click.option("--baseline", type=click.Path(path_type=Path), help="The run or sweep to compare with.")
-@click.option("--fail-above", callback=shares, help="Regressed when it is slower by more: 5%.")
-@click.option("--notify", help="A program with its arguments; gets the result as JSON when it is not ok.")
-@click.option("--keep-last", type=int, help="How many directories stay.")
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="Where the firing makes its directory.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare with.")
+@click.option("--fail-above", callback=shares, help="A sweep that is slower by more than this has regressed: 5%.")
+@click.option("--notify", help="Program with its arguments that reads the result as JSON when it is not ok.")
+@click.option("--keep-last", type=int, help="How many directories to keep.")
 def schedule_run(
     file: Path, into: Path, baseline: Path | None, fail_above: float | None, notify: str | None, keep_last: int | None
 ) -> None:
-    """What a schedule starts each time; by hand it is a way to try one. The result is JSON, here and in schedule.json.
+    """Run what a schedule starts each time; by hand, try it. Print the result as JSON, and write it to schedule.json.
 
     Exit codes: 0 ok, 1 failed or regressed, 2 the request was wrong.
 
@@ -46,14 +49,12 @@ def schedule_run(
     click.echo(text)
     if result["outcome"] != "ok":
         if words:
-            from provisioning.foreground import tell
-
-            tell(words, text, NOTIFY_TIMEOUT_S)
+            foreground.tell(words, text, NOTIFY_TIMEOUT_S)
         sys.exit(1)
 
 
 def _store(result: dict[str, Any]) -> None:
-    """Beside the sweep. A disk that is full is one more thing to be told, and no reason to tell nothing."""
+    """Write the result beside the sweep. A full disk is one more thing to report, and no reason to report nothing."""
     directory = Path(result["directory"])
     try:
         if directory.is_dir():
@@ -63,12 +64,10 @@ def _store(result: dict[str, Any]) -> None:
 
 
 def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | None) -> dict[str, Any]:
-    """Run it and judge it. ``outcome``: ``ok``, ``failed`` (with ``reason``), or ``regressed`` (see ``changes``)."""
-    from provisioning.foreground import run
-
+    """Run and judge the sweep. ``outcome``: ``ok``, ``failed`` (with ``reason``) or ``regressed`` (see ``changes``)."""
     out = new_run_directory(into)
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    code = run([*bench_argv(), "sweep", "run", str(file), "--out", str(out)])
+    code = foreground.run([*bench_argv(), "sweep", "run", str(file), "--out", str(out)])
     result: dict[str, Any] = {
         "schema_version": 1,
         "plan": str(file),
@@ -83,14 +82,14 @@ def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | Non
         return result
     try:
         return result | _compared(out, baseline, fail_above, ok=code == 0)
-    except BenchError as error:  # what cannot be compared is told with the rest, not instead of it
+    except BenchError as error:  # reported with the rest, not instead of it
         return result | {"outcome": "failed", "reason": error.message}
 
 
 def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) -> dict[str, Any]:
+    # Not at the top: pandas and scipy take most of a second, and few schedules have a baseline.
     from analysis.compare.regression import regress
     from analysis.load.records import load
-    from suite.results.runs import find_runs
 
     runs = find_runs([out])
     if not runs:
@@ -103,13 +102,11 @@ def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) 
 
 
 def _clear_up(into: Path, kept: list[Path | None], keep_last: int | None) -> list[str]:
-    """Old firings go by the rule that was stated, and are named in the result; never what is ``kept``."""
-    from suite.results.pruning import Rule, entries, remove
-
+    """Remove old firings except those ``kept``; return their names for the result."""
     if keep_last is None:
         return []
-    rule = Rule(last=keep_last, kept=[path for path in kept if path and path.is_dir()])
-    going = [entry for entry in entries(into, rule, datetime.datetime.now(datetime.UTC)) if not entry.kept]
+    rule = PruneRule(last=keep_last, kept=[path for path in kept if path and path.is_dir()])
+    going = [entry for entry in candidates(into, rule, datetime.datetime.now(datetime.UTC)) if not entry.kept]
     removed = []
     for entry in going:
         try:

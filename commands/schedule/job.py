@@ -1,39 +1,37 @@
-"""From the options of ``bench sweep schedule`` to what a timer is to start."""
+"""Make the job that a timer starts from the options of ``bench sweep schedule``."""
 
 import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from provisioning.timers.base import ScheduledJob, check_name
 from suite.errors import RequestError
+from suite.results.runs import find_runs
 from suite.results.store import RESULTS
-
-if TYPE_CHECKING:
-    from provisioning.timers.base import Job
+from suite.schedule_specification import parse_schedule
+from suite.sweep.file import load_sweep
+from suite.units import parse_share
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Timers give a job a shorter one, without the programs that make networks and disks."""
 
 
-def job_of(options: dict[str, Any]) -> "Job":
-    """Checked whole before anything is installed. Raises RequestError."""
-    from provisioning.timers.base import Job, check_name
-    from suite.schedule_specification import parse_every
-    from suite.sweep.file import load_sweep
-
+def job_of(options: dict[str, Any]) -> ScheduledJob:
+    """Return the job; everything is checked before anything is installed. Raises RequestError."""
     file = options["file"]
     if file is None or options["every"] is None:
         raise RequestError(
-            "what is to be run, and when?",
+            "FILE and --every are required",
             remedy='bench sweep schedule FILE --every "02:00 daily"; or --list, --remove NAME',
         )
     load_sweep(file)  # refused now, and not at two in the morning
     name = check_name(options["name"] or file.stem)
     into = (options["into"] or RESULTS / name).absolute()
-    return Job(
+    return ScheduledJob(
         name=name,
-        every=parse_every(options["every"]),
+        schedule=parse_schedule(options["every"]),
         argv=(*bench_argv(), "sweep", "schedule-run", str(file.absolute()), "--into", str(into), *_checked(options)),
         directory=str(Path.cwd()),
         environment={"PATH": PATH} | {key: os.environ[key] for key in ("VIRTBENCH_HOME",) if key in os.environ},
@@ -42,10 +40,7 @@ def job_of(options: dict[str, Any]) -> "Job":
 
 
 def _checked(options: dict[str, Any]) -> list[str]:
-    """The options of ``schedule-run``, each as it will be read there."""
-    from suite.results.runs import find_runs
-    from suite.units import parse_share
-
+    """Return the options of ``schedule-run``, each as it will be read there."""
     words: list[str] = []
     if (options["baseline"] is None) != (options["fail_above"] is None):
         raise RequestError("--baseline and --fail-above need each other", remedy="give both, or none")
@@ -64,7 +59,7 @@ def _checked(options: dict[str, Any]) -> list[str]:
 
 
 def notify_argv(text: str) -> list[str]:
-    """A command as it is typed, to its words. Raises RequestError when it has none, or an open quote."""
+    """Split a command as it is typed into words. Raises RequestError for no words, or an open quote."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -75,5 +70,5 @@ def notify_argv(text: str) -> list[str]:
 
 
 def bench_argv() -> list[str]:
-    """How this very bench is started from anywhere: by its interpreter and its file, both absolute."""
+    """Return the command that starts this bench from anywhere: its interpreter and its file, both absolute."""
     return [sys.executable, str(Path(__file__).resolve().parents[2] / "cli.py")]

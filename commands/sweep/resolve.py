@@ -1,25 +1,18 @@
 """From a plan file's cells to runs: each goes the way of ``bench run``, by the words that one would type."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from suite.errors import RequestError
 from suite.sweep.cells import Cell, cells_of
-from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import EnvelopeRequest, Settings, Sweep
 
 if TYPE_CHECKING:
-    from analysis.statistics.sequential import Decision
     from commands.run.prepare import Ready
-    from suite.interfaces import Observer
-    from suite.sweep.cell_run import CellRun, Enough
-    from suite.sweep.runner import Runner
 
 Note = Callable[[str], None]
 
@@ -124,76 +117,3 @@ def _once(note: Note) -> Note:
             note(text)
 
     return say
-
-
-def runner_of(
-    sweep: Sweep,
-    directory: SweepDirectory,
-    planned: Sequence[Planned],
-    observer: "Observer",
-    *,
-    enough: "Enough | None" = None,
-    take_over: bool = False,
-) -> "Runner":
-    """What runs blocks of the sweep on this machine. Without ``enough`` each of them is run to its end."""
-    from commands.run.prepare import host_environment
-    from provisioning.metrics.accounting import open_account
-    from suite.sweep.runner import Host, ReadyCell, Runner
-
-    cells = [
-        ReadyCell(each.cell, each.ready.plan, each.ready.scenario, each.ready.open_target)
-        for each in planned
-        if each.ready
-    ]
-    host = Host(host_environment, open_account)
-    return Runner(sweep, directory, cells, host, observer, enough, take_over)
-
-
-def prepare(planned: Sequence[Planned], note: Note) -> None:
-    """What is made once and kept, for all cells."""
-    say = _once(note)
-    for each in planned:
-        if each.ready:
-            each.ready.prepare(say)
-
-
-def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
-    """Whether the intervals of a cell are narrow enough, as ``bench run --until`` decides it."""
-    from analysis.compare.convergence import should_stop_run
-    from analysis.load.records import load
-    from analysis.statistics.sequential import LEAST_BLOCKS, should_stop
-    from suite.units import parse_share
-
-    half_width = parse_share(sweep.until or "")
-    # That there is no further block is no reason of the intervals': the last one, begun and cut off, is to be ended.
-    most = sweep.element_count + 1
-    least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.element_count)
-
-    def decision(run: "CellRun") -> "Decision":
-        if all(record.warm_up for record in run.records()):
-            return should_stop({}, half_width, min_blocks=least, max_blocks=most)
-        return should_stop_run(load([run.directory]), half_width, min_blocks=least, max_blocks=most)
-
-    return decision
-
-
-def enough_of(sweep: Sweep) -> "Enough | None":
-    """Of a sweep with ``until``: why a cell needs no further block."""
-    if sweep.until is None:
-        return None
-    decision = decisions_of(sweep)
-
-    def enough(run: "CellRun") -> str | None:
-        now = decision(run)
-        return now.reason if now.stop else None
-
-    return enough
-
-
-@contextmanager
-def ledger_of(directory: Path) -> Iterator[None]:
-    """What a killed sweep leaves half written is found by ``bench clean``."""
-    from provisioning import ledger
-
-    with ledger.holding("run-directory", str(directory.absolute())):
-        yield

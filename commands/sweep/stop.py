@@ -1,21 +1,19 @@
-"""``bench sweep stop`` and ``bench sweep cancel``: ending a sweep that another process runs."""
+"""``bench sweep stop`` and ``bench sweep cancel``: end a sweep that another process runs."""
 
 import os
 import select
 import signal
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from commands.sweep.backends.base import backend_of
 from suite.errors import MeasurementError, RequestError
+from suite.process_identity import ProcessIdentity
 from suite.sweep.directory import Accepted, SweepDirectory
 from suite.sweep.locks import holders
 from suite.sweep.status import latest_sweep
-
-if TYPE_CHECKING:
-    from suite.process_identity import Owner
 
 ENDS_WITHIN_S = 120
 """A trial is closed first: a guest is shut down, containers are removed."""
@@ -31,14 +29,12 @@ def stop(directory: Path | None) -> None:
       bench sweep stop
       bench sweep stop results/nightly
     """
-    from commands.sweep.backends.registry import stop_of
-
     path, accepted = _sweep(directory)
-    running = holders(path)
-    if not running and accepted.sweep.engine.kind == "local":
-        raise RequestError(f"nobody runs the sweep in {path}", remedy=f"see bench sweep status {path}")
+    backend = backend_of(accepted.sweep)
+    if backend.runs_here and not holders(path):
+        raise RequestError(f"the sweep in {path} is not running", remedy=f"see bench sweep status {path}")
     SweepDirectory(path).request_stop()
-    for line in (*stop_of(accepted.sweep, path), f"{path}: ends after its current trial"):
+    for line in (*backend.stop(accepted.sweep, path), f"{path}: ends after its current trial"):
         click.echo(line, err=True)
 
 
@@ -52,18 +48,14 @@ def cancel(directory: Path | None) -> None:
       bench sweep cancel
       bench sweep cancel results/nightly
     """
-    from commands.sweep.backends.registry import cancel_of
-
     path, accepted = _sweep(directory)
-    owners = {holder.owner.pid: holder.owner for holder in holders(path) if holder.owner.here}
-    told = cancel_of(accepted.sweep, path)
-    if not owners and not told:
-        elsewhere = [str(holder.owner) for holder in holders(path)]
-        where = (
-            f"only {', '.join(elsewhere)} runs it: cancel it there" if elsewhere else f"see bench sweep status {path}"
-        )
-        raise RequestError(f"nobody on this machine runs the sweep in {path}", remedy=where)
-    for line in (*told, *(_end(owner) for owner in owners.values())):
+    owners = [holder.owner for holder in holders(path)]
+    here = {owner.pid: owner for owner in owners if owner.here}
+    done = backend_of(accepted.sweep).cancel(accepted.sweep, path)
+    if not here and not done:
+        where = f"it is {', '.join(map(str, owners))}: cancel it there" if owners else f"see bench sweep status {path}"
+        raise RequestError(f"no process of this machine runs the sweep in {path}", remedy=where)
+    for line in (*done, *map(_end, here.values())):
         click.echo(line, err=True)
 
 
@@ -75,8 +67,8 @@ def _sweep(directory: Path | None) -> tuple[Path, Accepted]:
     return path, accepted
 
 
-def _end(owner: "Owner") -> str:
-    """Ask the process to end as Ctrl-C would, and wait until it has."""
+def _end(owner: ProcessIdentity) -> str:
+    """Ask the process to end as Ctrl-C would, wait until it has, and return what became of it."""
     try:
         process = os.fdopen(os.pidfd_open(owner.pid))
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""How a sweep is shown: a matrix of cells and targets, what is run now, and how much is left."""
+"""Show a sweep: a matrix of cells and targets, what runs now, and how much is left."""
 
 import time
 from collections.abc import Mapping
@@ -8,20 +8,21 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from suite.errors import RequestError
 from suite.plan import Trial
 from suite.progress import Display
-from suite.sweep.locks import Holder
-from suite.sweep.status import CellStatus, Counts, SweepStatus, status_of
+from suite.sweep.locks import LockHolder
+from suite.sweep.status import CellStatus, SweepStatus, TrialCounts, status_of
 
 Widths = Mapping[str, float | None]
 """Half widths of the intervals of one cell, as shares, by the name of the ratio."""
 
 
 def widths_of(run: Path) -> Widths:
-    """Of the records of a cell so far; empty where there is none that counts."""
+    """Return the half widths of a cell so far; none where no record counts."""
+    # Not at the top: pandas and scipy take most of a second, which only commands that show the intervals need.
     from analysis.compare.convergence import half_widths
     from analysis.load.records import load
-    from suite.errors import RequestError
 
     try:
         return half_widths(load([run]))
@@ -30,7 +31,7 @@ def widths_of(run: Path) -> Widths:
 
 
 def matrix(status: SweepStatus, widths: Mapping[str, Widths]) -> Table:
-    """Cells below each other, targets beside each other: trials done of all, failures, the width of the interval."""
+    """Return a table with a row per cell and a column per arm: trials done of all, failures, width of the interval."""
     targets = list(dict.fromkeys(name for cell in status.cells for name in cell.arms))
     table = Table(
         Column("cell", no_wrap=True), *targets, title=f"{status.name}: {status.state}", title_justify="left", box=None
@@ -50,20 +51,20 @@ def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
     return Text(f"{_done(counts)}{width}", _style(counts))
 
 
-def _done(counts: Counts) -> str:
+def _done(counts: TrialCounts) -> str:
     of = counts.done + counts.failed + counts.running + counts.missing
     failed = f", {counts.failed} failed" if counts.failed else ""
     return f"{counts.done}/{of}{failed}{' running' if counts.running else ''}"
 
 
-def _style(counts: Counts) -> str:
+def _style(counts: TrialCounts) -> str:
     if counts.failed:
         return "red"
     return "cyan" if counts.running else "dim" if counts.missing else "green"
 
 
 def lines(status: SweepStatus) -> list[str]:
-    """What is run now, and how much is left."""
+    """Return what runs now and how much is left, as lines."""
     told = [_now(holder) for holder in status.running if holder.trial]
     if status.elements_left:
         seconds = "unknown" if status.left_s is None else span(status.left_s)
@@ -74,19 +75,19 @@ def lines(status: SweepStatus) -> list[str]:
     return told
 
 
-def _now(holder: Holder) -> str:
+def _now(holder: LockHolder) -> str:
     return f"now: trial {holder.number} of {holder.of}, {holder.trial} of {holder.cell}, by {holder.owner}"
 
 
 def span(seconds: float) -> str:
-    """``"45 s"``, ``"12 min"``, ``"3.4 h"``."""
+    """Return a time as people write it: ``"45 s"``, ``"12 min"``, ``"3.4 h"``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class SweepDisplay(Display):
-    """The matrix and one line below it, redrawn when something is said and never by itself."""
+    """Shows the matrix and one line below it, redrawn on each call and never by itself."""
 
     def __init__(self, console: Console, directory: Path) -> None:
         super().__init__(console)
@@ -106,7 +107,7 @@ class SweepDisplay(Display):
             self._block = trial.block
             self._widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
         self._matrix = matrix(status, self._widths)
-        # Of a sweep of many thousand records it takes a while: at most a twentieth of the time.
+        # With many thousand records it takes a while: spend at most a twentieth of the time on it.
         self._next_s = begin_s + 20 * (time.monotonic() - begin_s)
 
     def _shown(self, line: Text) -> RenderableType:

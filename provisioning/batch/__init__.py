@@ -1,1 +1,1 @@
-"""Where the elements of a sweep run when it is not in this process: a cluster's scheduler, or a pool of machines."""
+"""Programs that run the blocks of a sweep on other machines: a cluster's scheduler, or a pool of machines."""

@@ -1,7 +1,7 @@
-"""What the table ``[engine]`` of a sweep may hold, by ``kind``."""
+"""The keys that the table ``[engine]`` of a sweep has, by ``kind``."""
 
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -9,7 +9,7 @@ from suite.errors import RequestError
 from suite.units import parse_duration_s
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:&|*()\[\]@+-]*$", max_length=500)]
-"""A name of the cluster's, or an expression of names such as ``intel&nvme``."""
+"""A name that the cluster knows, or an expression of names such as ``intel&nvme``."""
 FurtherOption = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[^\x00-\x1f]*)?$", max_length=500)]
 
 
@@ -36,9 +36,8 @@ class _Options(BaseModel):
 
 
 class SlurmOptions(_Options):
-    """A cluster under Slurm: every element is one task of an array job."""
+    """A cluster under Slurm: every block is one task of an array job."""
 
-    kind: Literal["slurm"] = "slurm"
     partition: Word | None = None
     """Default: the cluster's."""
     account: Word | None = None
@@ -47,29 +46,28 @@ class SlurmOptions(_Options):
     constraint: Word | None = None
     """Features of the nodes, so that all of them are equal: ``icelake``."""
     exclude: Word | None = None
-    """Nodes that are not to be used."""
+    """Nodes not to use."""
     at_once: Annotated[int, Field(gt=0)] | None = None
-    """At most so many elements run at the same time. Default: as many as there are free nodes."""
+    """The most blocks to run at the same time. Default: as many as there are free nodes."""
     time_limit: Duration | None = None
-    """Of one element. Default: the estimate times ``time_margin``; without an estimate the partition's own."""
+    """The limit of one block. Default: the estimate times ``time_margin``; without an estimate the partition's own."""
     time_margin: Annotated[float, Field(ge=1)] = 2.0
     scratch: AbsolutePath | None = None
-    """For clusters whose nodes do not see the output directory: a directory on each node; records come back by srun."""
+    """A directory on each node, for clusters whose nodes do not see the output directory: records come back by srun."""
     bench: AbsolutePath | None = None
     """The command ``bench`` on the nodes. Default: this one."""
     further: tuple[FurtherOption, ...] = ()
-    """More options of sbatch, each a whole word: ``--licenses=lustre``."""
+    """More options for sbatch, each a whole word: ``--licenses=lustre``."""
     poll_s: Annotated[float, Field(gt=0)] = 10.0
-    """How often the queue is looked at, in seconds."""
+    """Seconds between two looks at the queue."""
 
 
 class SshOptions(_Options):
     """A pool of equal machines that are reached by SSH."""
 
-    kind: Literal["ssh"] = "ssh"
     inventory: str
     """The file that lists the machines; relative to the plan file."""
     nodes: tuple[Word, ...] = ()
-    """Which of them. Default: all."""
+    """The machines to use. Default: all."""
     scratch: AbsolutePath | None = None
     """A directory on each machine for records on their way. Default: below the suite's own folder there."""

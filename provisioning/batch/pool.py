@@ -1,4 +1,4 @@
-"""Elements of a sweep handed to places as these become free. A place is what can run a command: a machine, or srun."""
+"""Hand the blocks of a sweep to executors as these become free: machines, or srun."""
 
 import threading
 from collections import Counter, deque
@@ -8,37 +8,37 @@ from typing import Protocol
 from suite.errors import BenchError, RequestError
 
 LOSSES_ALLOWED = 3
-"""An element that was lost so often, on whatever place, is given up."""
+"""A block that was lost so often, wherever it ran, is given up."""
 FAILURES_ALLOWED = 2
-"""A place that has failed so often in a row gets nothing more."""
+"""An executor that has failed so often in a row gets no more blocks."""
 
 
-class Place(Protocol):
-    """Where one element at a time can run."""
+class Executor(Protocol):
+    """Runs one block at a time."""
 
     @property
     def name(self) -> str: ...
 
     def run(self, block: int) -> None:
-        """Run the element to its end, its records taken in on the way. Raises BenchError when that did not come."""
+        """Run the block to its end and receive its records on the way. Raises BenchError if it was not completed."""
 
     def stop(self) -> None:
-        """End what runs there now, in order; ``run`` then raises. Called from another thread."""
+        """End what runs now, in order; ``run`` then raises. Called from another thread."""
 
 
 class Pool:
-    """The elements that are left, and one thread for each place that takes them."""
+    """The blocks that are left, and a thread for each executor that takes them."""
 
     def __init__(
         self,
-        places: Sequence[Place],
+        executors: Sequence[Executor],
         blocks: Iterable[int],
         note: Callable[[str], None],
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``stop_requested``: whether no further element is to begin; asked before each."""
+        """``stop_requested`` returns whether to begin no further block; it is called before each."""
         self._stop_requested = stop_requested
-        self._places = places
+        self._executors = executors
         self._left = deque(blocks)
         self._note = note
         self._running: dict[str, int] = {}
@@ -49,13 +49,13 @@ class Pool:
         self._changed = threading.Condition()
 
     def run(self) -> list[int]:
-        """Until every element has ended or is given up; returns those given up, in order.
+        """Run until every block has ended or is given up; return those given up, in order.
 
-        An exception in here (Ctrl-C) stops the places in order, waits for them, and goes on.
+        An exception in here (Ctrl-C) stops the executors in order, waits for them, and is raised again.
         """
         try:
-            for place in self._places:
-                self._threads.append(threading.Thread(target=self._attend, args=(place,), name=place.name))
+            for executor in self._executors:
+                self._threads.append(threading.Thread(target=self._attend, args=(executor,), name=executor.name))
                 self._threads[-1].start()
             self._wait()
         except BaseException:
@@ -71,65 +71,65 @@ class Pool:
             self._changed.wait_for(self._all_attended)
 
     def _all_attended(self) -> bool:
-        """Of the threads that were started: Ctrl-C may come between two, and one that begins after it takes nothing."""
+        """Return whether every thread has ended that was started: Ctrl-C may come between two starts."""
         return self._attended >= sum(thread.ident is not None for thread in self._threads)
 
-    def _attend(self, place: Place) -> None:
+    def _attend(self, executor: Executor) -> None:
         try:
-            self._serve(place)
+            self._serve(executor)
         finally:
             with self._changed:
                 self._attended += 1
-                self._running.pop(place.name, None)
+                self._running.pop(executor.name, None)
                 self._changed.notify_all()
 
     def _stop(self) -> None:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        for place in self._places:
-            place.stop()
+        for executor in self._executors:
+            executor.stop()
 
-    def _serve(self, place: Place) -> None:
+    def _serve(self, executor: Executor) -> None:
         failures = 0
-        while failures < FAILURES_ALLOWED and (block := self._take(place)) is not None:
-            self._note(f"element {block}: to {place.name}")
+        while failures < FAILURES_ALLOWED and (block := self._take(executor)) is not None:
+            self._note(f"block {block}: to {executor.name}")
             try:
-                place.run(block)
+                executor.run(block)
             except RequestError as error:  # it would refuse the next one, too
                 failures = FAILURES_ALLOWED
-                self._return(place, back=True)
-                self._note(f"element {block}: refused by {place.name}, which gets no more ({error.message})")
+                self._return(executor, back=True)
+                self._note(f"block {block}: refused by {executor.name}, which gets no more ({error.message})")
             except BenchError as error:
                 failures += 1
-                self._lose(block, place, error, last=failures == FAILURES_ALLOWED)
+                self._lose(block, executor, error, last=failures == FAILURES_ALLOWED)
             else:
                 failures = 0
-                self._note(f"element {block}: ended on {place.name}")
-                self._return(place)
+                self._note(f"block {block}: ended on {executor.name}")
+                self._return(executor)
 
-    def _take(self, place: Place) -> int | None:
-        """The next element; waits while one that runs elsewhere could still be lost. None when there is no more."""
+    def _take(self, executor: Executor) -> int | None:
+        """Return the next block, None if there are no more; wait while one that runs elsewhere could still be lost."""
         with self._changed:
             while not self._left and self._running and not self._stopped:
                 self._changed.wait()
             if self._stopped or not self._left or self._stop_requested():
                 return None
             block = self._left.popleft()
-            self._running[place.name] = block
+            self._running[executor.name] = block
             return block
 
-    def _return(self, place: Place, *, back: bool = False) -> None:
-        """Its element runs no more; ``back``: that has to go somewhere else."""
+    def _return(self, executor: Executor, *, back: bool = False) -> None:
+        """Take note that the executor's block does not run any more; with ``back`` it has to run somewhere else."""
         with self._changed:
-            block = self._running.pop(place.name)
+            block = self._running.pop(executor.name)
             if back:
                 self._left.append(block)
             self._changed.notify_all()
 
-    def _lose(self, block: int, place: Place, error: BenchError, *, last: bool) -> None:
+    def _lose(self, block: int, executor: Executor, error: BenchError, *, last: bool) -> None:
         self._losses[block] += 1
-        self._return(place, back=self._losses[block] < LOSSES_ALLOWED)
+        self._return(executor, back=self._losses[block] < LOSSES_ALLOWED)
         if not self._stopped:
             what = "gets no more" if last else "is tried again"
-            self._note(f"element {block}: lost on {place.name}, which {what} ({error.message}; {error.remedy or ''})")
+            self._note(f"block {block}: lost on {executor.name}, which {what} ({error.message}; {error.remedy or ''})")

@@ -1,5 +1,6 @@
-"""One element on a place without a file system in common: files go there and come back as lines."""
+"""Run blocks on a machine that shares no file system with this one: files go there and come back as lines."""
 
+import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,34 +13,39 @@ from suite.errors import BenchError, MeasurementError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN
 
 TAIL_BYTES = 4096
+ALIVE_S = 15
+"""Seconds between two keep-alives of ssh; a machine that does not answer four of them is lost."""
 CLOSES_WITHIN_S = 120.0
 """A virtual machine under emulation takes half a minute to close."""
 
+Wrap = Callable[[Sequence[str]], list[str]]
+"""Returns the command that runs a command on another machine."""
+
 
 @dataclass
-class RemotePlace:
-    """Runs ``element`` with the element's number behind it, through ``wrap``: the words of ssh or of srun.
+class RemoteExecutor:
+    """Runs ``command`` with the block's number behind it, through ``wrap``: by ssh or by srun.
 
     While it runs its standard input stays open. The far side ends itself, in order, when that closes: by ``stop``, by
     the death of this process, or by that of the connection.
     """
 
     name: str
-    wrap: Callable[[Sequence[str]], list[str]]
-    element: Sequence[str]
-    take: Callable[[str], None]
-    """Is handed every parcel that comes back. Called from the thread that runs the element."""
-    given: Callable[[int], Iterable[str]]
-    """The parcels that the element needs: the plan, and the records that are there already."""
+    wrap: Wrap
+    command: Sequence[str]
+    receive: Callable[[str], None]
+    """Takes every line that comes back; called from the thread that runs the block."""
+    files: Callable[[int], Iterable[str]]
+    """Returns the files that a block needs, as lines: the plan, and the records that are there already."""
     log: Path
-    """What the far side says on standard error is put behind what is in there."""
+    """The file to which the standard error of the far side is appended."""
     _stopped: bool = False
     _process: "subprocess.Popen[bytes] | None" = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, block: int) -> None:
-        """See ``provisioning.batch.pool.Place``."""
-        argv = self.wrap([*self.element, str(block)])
+        """See ``provisioning.batch.pool.Executor``."""
+        argv = self.wrap([*self.command, str(block)])
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             begin = log.tell()
@@ -52,7 +58,7 @@ class RemotePlace:
             raise self._lost(process.returncode, argv, begin)
 
     def stop(self) -> None:
-        """See ``provisioning.batch.pool.Place``."""
+        """See ``provisioning.batch.pool.Executor``."""
         with self._guard:
             self._stopped = True
             process = self._process
@@ -80,18 +86,18 @@ class RemotePlace:
         return process
 
     def _exchange(self, process: "subprocess.Popen[bytes]", block: int) -> bool:
-        """Give the files, take what comes. Whether the far side came to its end."""
+        """Send the files and receive what comes; return whether the far side completed the block."""
         assert process.stdin is not None  # noqa: S101 (opened as pipes above)
         assert process.stdout is not None  # noqa: S101
         with suppress(BrokenPipeError, ValueError):  # what it has died of is in its log; stopped: closed by stop
-            for line in (*self.given(block), GIVEN):
+            for line in (*self.files(block), GIVEN):
                 process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
         for raw in process.stdout:
             text = raw.decode(errors="replace").rstrip("\n")
             if text == ENDED:
                 return True
-            self.take(text)
+            self.receive(text)
         return False
 
     def _close(self, process: "subprocess.Popen[bytes]") -> None:
@@ -105,7 +111,7 @@ class RemotePlace:
             process.stdout.close()
 
     def _lost(self, returncode: int, argv: list[str], begin: int) -> BenchError:
-        """In the far side's own words: bench's message, else the last line."""
+        """Return an error in the far side's own words: bench's message, else the last line."""
         with self.log.open("rb") as log:
             log.seek(begin)
             said = log.read()[-TAIL_BYTES:].decode(errors="replace")
@@ -114,3 +120,20 @@ class RemotePlace:
         if returncode == RequestError.exit_code:
             return RequestError(message, remedy=f"see {self.log}")
         return MeasurementError(message, kind="lost", command=argv, output_tail=said, remedy=f"see {self.log}")
+
+
+def ssh_wrap(host: str, *, port: int | None = None, config: Path | None = None) -> Wrap:
+    """Return what wraps a command in ssh, with the user's own configuration, agent and known hosts; it never asks.
+
+    ssh hands the far side one string for its shell, so each word is quoted for that.
+    """
+    settings = {"BatchMode": "yes", "ServerAliveInterval": ALIVE_S, "ServerAliveCountMax": 4, "ConnectTimeout": 30}
+    words = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+    words += ["-F", str(config)] if config else []
+    words += ["-p", str(port)] if port else []
+    return lambda argv: ["ssh", "-T", *words, "--", host, shlex.join(argv)]
+
+
+def srun_wrap(resources: Sequence[str]) -> Wrap:
+    """Return what wraps a command in srun: a job of its own, which waits in the queue until a node is free."""
+    return lambda argv: ["srun", "--quiet", "--kill-on-bad-exit=1", *resources, *argv]

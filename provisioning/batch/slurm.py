@@ -1,4 +1,4 @@
-"""The elements of a sweep as one array job of Slurm.
+"""The blocks of a sweep as one array job of Slurm.
 
 The queue is the only memory: a sweep's jobs are found by their name, which is made from its output directory. So there
 is no file of job numbers that a crash between submitting and writing could make untrue.
@@ -18,15 +18,16 @@ from suite.errors import CommandError, RequestError
 from suite.units import parse_duration_s
 
 ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
-"""Codes of squeue after which a task does not come back by itself: it was not requeued."""
+"""Codes of squeue for tasks that have ended and were not requeued."""
 NOTICE_S = 60
-"""So long before the time limit bench is told to end: it closes its target in order, which a VM needs seconds for."""
-WITHIN_S = 60.0
+"""Seconds before the time limit at which bench is told to end: closing a target in order takes a VM seconds."""
+TIMEOUT_S = 60.0
+"""Limit of one call of a program of Slurm's."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """One element in the queue, as squeue shows it. ``state`` is its short code; ``reason`` why it waits."""
+class ArrayTask:
+    """One block in the queue, as squeue shows it: ``state`` is its short code, ``reason`` says why it waits."""
 
     job: str
     block: int
@@ -36,16 +37,17 @@ class Task:
 
     @property
     def ended(self) -> bool:
+        """Whether the task has ended and was not requeued."""
         return self.state in ENDED
 
 
 def job_name(name: str, directory: Path) -> str:
-    """One name for all jobs of the sweep that writes ``directory``."""
+    """Return the one name of all jobs of the sweep that writes ``directory``."""
     return f"bench-{name}-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:8]}"
 
 
 def array(blocks: Iterable[int], at_once: int | None) -> str:
-    """``0-3,7%2``: the numbers in as few words as Slurm has for them."""
+    """Return the numbers as Slurm writes them, with ranges: ``0-3,7%2``."""
     ranges: list[list[int]] = []
     for block in sorted(set(blocks)):
         if ranges and block == ranges[-1][1] + 1:
@@ -57,7 +59,7 @@ def array(blocks: Iterable[int], at_once: int | None) -> str:
 
 
 def time_limit(options: SlurmOptions, estimate_s: float | None) -> str | None:
-    """Minutes for ``--time``; None where nothing is known, and the partition's own limit holds."""
+    """Return the minutes for ``--time``; None if nothing is known, so that the partition's own limit holds."""
     if options.time_limit is not None:
         seconds = parse_duration_s(options.time_limit)
     elif estimate_s is not None:
@@ -68,7 +70,7 @@ def time_limit(options: SlurmOptions, estimate_s: float | None) -> str | None:
 
 
 def resources(options: SlurmOptions, name: str, limit: str | None) -> list[str]:
-    """What sbatch and srun are asked for: one whole node for each element, of the kind that the options name."""
+    """Return the options for sbatch and srun: one whole node for each block, of the kind that the options name."""
     wanted = {
         "job-name": name,
         "nodes": "1",
@@ -84,11 +86,11 @@ def resources(options: SlurmOptions, name: str, limit: str | None) -> list[str]:
 
 
 def script(
-    options: SlurmOptions, name: str, directory: Path, element: Sequence[str], blocks: Iterable[int], limit: str | None
+    options: SlurmOptions, name: str, directory: Path, command: Sequence[str], blocks: Iterable[int], limit: str | None
 ) -> str:
-    """The script that sbatch takes. ``element`` is the command of one element; its number is put behind it.
+    """Return the script for sbatch. ``command`` runs one block, whose number is put behind it.
 
-    It holds fixed text and quoted words alone. Relative paths of the plan are meant from the directory of this process.
+    It holds only fixed text and quoted words. Relative paths of the plan start from the directory of this process.
     """
     log = str(directory / "logs" / "slurm").replace("%", "%%") + "-%A_%a.log"
     options_of_sbatch = [
@@ -104,31 +106,31 @@ def script(
         [
             "#!/bin/sh",
             *(f"#SBATCH {shlex.quote(word)}" for word in options_of_sbatch),
-            'echo "element $SLURM_ARRAY_TASK_ID on $SLURMD_NODENAME, restarts ${SLURM_RESTART_COUNT:-0}"',
-            f"{shlex.quote(element[0])} clean  # of what an element left here that was killed",
-            f'exec {shlex.join(element)} "$SLURM_ARRAY_TASK_ID"',
+            'echo "block $SLURM_ARRAY_TASK_ID on $SLURMD_NODENAME, restarts ${SLURM_RESTART_COUNT:-0}"',
+            f"{shlex.quote(command[0])} clean  # what a killed block has left here",
+            f'exec {shlex.join(command)} "$SLURM_ARRAY_TASK_ID"',
             "",
         ]
     )
 
 
 def submit(text: str) -> str:
-    """Hand the script to sbatch; returns the job's number. Raises RequestError with what Slurm says against it."""
+    """Hand the script to sbatch; return the job's number. Raises CommandError with what Slurm says against it."""
     answer = _ask(["sbatch", "--parsable"], text)
     return answer.strip().partition(";")[0]
 
 
-def queue(name: str) -> list[Task]:
-    """This user's tasks of that name, those included that have ended and that Slurm still remembers (minutes)."""
+def queue(name: str) -> list[ArrayTask]:
+    """Return this user's tasks of that name, including ended ones that Slurm still remembers (minutes)."""
     fields = "%F|%K|%t|%N|%r"
     words = ["--me", f"--name={name}", "--array", "--states=all", "--noheader", f"--format={fields}"]
     return [task_of(line) for line in _ask(["squeue", *words]).splitlines() if line.strip()]
 
 
-def task_of(line: str) -> Task:
-    """One line of squeue in the format that ``queue`` asks for."""
+def task_of(line: str) -> ArrayTask:
+    """Parse one line of squeue in the format that ``queue`` asks for."""
     job, block, state, node, reason = line.strip().split("|", 4)
-    return Task(job=job, block=int(block), state=state, reason=reason, node=node)
+    return ArrayTask(job=job, block=int(block), state=state, reason=reason, node=node)
 
 
 def cancel(name: str, *, waiting_alone: bool = False) -> None:
@@ -137,7 +139,7 @@ def cancel(name: str, *, waiting_alone: bool = False) -> None:
 
 
 def require() -> None:
-    """Raises RequestError where this machine has no Slurm."""
+    """Check that this machine can submit jobs. Raises RequestError if it has no Slurm."""
     for program in ("sbatch", "squeue", "scancel"):
         if shutil.which(program) is None:
             raise RequestError(
@@ -148,7 +150,7 @@ def require() -> None:
 
 def _ask(argv: Sequence[str], text: str = "") -> str:
     try:
-        answer = subprocess.run(argv, input=text, check=False, capture_output=True, text=True, timeout=WITHIN_S)
+        answer = subprocess.run(argv, input=text, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     except FileNotFoundError as error:
         raise RequestError(f"{argv[0]} is not installed", remedy="see docs/clusters.md, Slurm") from error
     except subprocess.TimeoutExpired as error:

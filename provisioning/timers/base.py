@@ -1,4 +1,4 @@
-"""What is to be started, and what every kind of timer can do."""
+"""A scheduled job, and the protocol of timers."""
 
 import os
 import re
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from suite.errors import CommandError, RequestError
-from suite.schedule_specification import Every
+from suite.schedule_specification import ScheduleSpecification
 
 MARKER = "virtbench-schedule:"
-"""With the name after it, on a line of every entry: what does not carry it belongs to somebody else."""
+"""Stands on a line of every entry, with the name behind it: an entry without it belongs to somebody else."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Job:
-    """One schedule. ``argv`` and ``directory`` are absolute: a timer has no search path and no place of its own."""
+class ScheduledJob:
+    """A command to start at set times. Its paths are absolute: a timer has no search path and no directory."""
 
     name: str
-    every: Every
+    schedule: ScheduleSpecification
     argv: tuple[str, ...]
     directory: str
     environment: Mapping[str, str]
     log: str
-    """Where its output goes, where the timer does not keep it itself."""
+    """The file for its output, where the timer does not keep it itself."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Installed:
-    """An entry of the suite that is there. ``line`` is what the timer holds, for people."""
+    """An installed entry of the suite; ``line`` is what the timer holds."""
 
     name: str
     when: str
@@ -45,41 +45,43 @@ class Installed:
 
 
 class Timer(Protocol):
-    """One kind of timer. ``install`` and ``remove`` can be repeated; entries of others are never touched."""
+    """One kind of timer. ``install`` and ``remove`` can be repeated; foreign entries are never touched."""
 
     kind: str
 
     def missing(self) -> str | None:
-        """Why the host has none of this kind."""
+        """Return why the host has no timer of this kind; None if it has."""
 
     def asleep(self) -> str | None:
-        """Why an entry would not be fired now, although it can be installed."""
+        """Return why an entry can be installed but would not fire now; None if it would."""
 
-    def render(self, job: Job) -> Mapping[str, str]:
-        """What would be installed: text by the place where it would stand."""
+    def render(self, job: ScheduledJob) -> Mapping[str, str]:
+        """Return the text that would be installed, by the place where it would stand."""
 
-    def install(self, job: Job) -> bool:
-        """Whether anything had to be changed."""
+    def install(self, job: ScheduledJob) -> bool:
+        """Install the job; return whether anything had to be changed."""
 
-    def installed(self) -> list[Installed]: ...
+    def installed(self) -> list[Installed]:
+        """Return the entries of the suite."""
 
     def remove(self, name: str) -> bool:
-        """Whether it was there."""
+        """Remove the entry; return whether it was there."""
 
 
 def check_name(name: str) -> str:
-    """The name becomes a file's and stands in a crontab."""
+    """Return the name; it becomes a file's and stands in a crontab. Raises RequestError."""
     if not _NAME.fullmatch(name):
         raise RequestError(
-            f"{name!r} is no name of a schedule", remedy="use letters, digits, - and _ (at most 64), with --name"
+            f"{name!r} cannot be the name of a schedule",
+            remedy="use letters, digits, - and _ (at most 64), with --name",
         )
     return name
 
 
 def call(argv: Sequence[str], *, allowed: str | None = None) -> str:
-    """Its standard output. Raises CommandError when it fails, and RequestError when there is no such program.
+    """Run a program and return its standard output. Raises CommandError when it fails, RequestError when it is missing.
 
-    ``allowed``: a failure whose output matches this pattern is none.
+    A failure whose output matches the pattern ``allowed`` is not an error.
     """
     plain = {**os.environ, "LC_ALL": "C"}
     try:

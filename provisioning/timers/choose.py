@@ -1,19 +1,18 @@
-"""Which timer a host has."""
+"""Choose a timer that the host has."""
 
 from collections.abc import Callable, Mapping
 
 from provisioning.timers.base import Timer
-from provisioning.timers.cron import Cron
-from provisioning.timers.scrontab import Scrontab
+from provisioning.timers.cron import Cron, Scrontab
 from provisioning.timers.systemd import Systemd
 from suite.errors import RequestError
 
 TIMERS: Mapping[str, Callable[[], Timer]] = {"systemd": Systemd, "cron": Cron, "scrontab": Scrontab}
-"""In the order in which they are tried."""
+"""By name, in the order in which they are tried."""
 
 
 def choose(kind: str | None) -> Timer:
-    """The one that is asked for, or the first that would fire here. Raises RequestError with the reason of each."""
+    """Return the timer asked for, or the first that would fire here. Raises RequestError with the reason of each."""
     made = [TIMERS[kind]()] if kind else [make() for make in TIMERS.values()]
     reasons = {timer.kind: timer.missing() or (None if kind else timer.asleep()) for timer in made}
     for timer in made:
@@ -27,5 +26,5 @@ def choose(kind: str | None) -> Timer:
 
 
 def present() -> list[Timer]:
-    """Every kind that this host has, awake or not."""
+    """Return a timer of every kind that this host has, whether or not it would fire now."""
     return [timer for make in TIMERS.values() if (timer := make()).missing() is None]

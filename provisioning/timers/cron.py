@@ -1,4 +1,4 @@
-"""Entries in the user's own crontab."""
+"""Entries in the user's own crontab, and in Slurm's, where each firing is a batch job of its own."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import psutil
 
 from provisioning.timers import tables
-from provisioning.timers.base import Installed, Job, call
+from provisioning.timers.base import Installed, ScheduledJob, call
 
 _NO_TABLE = r"(?i)no crontab for |can't open '[^']*': No such file"
 DAEMONS = {"cron", "crond", "cronie", "fcron", "busybox-crond"}
@@ -27,13 +27,13 @@ class Cron:
         names = {process.info["name"] for process in psutil.process_iter(["name"])}
         return None if names & DAEMONS else "no cron daemon is running on this host"
 
-    def lines(self, job: Job) -> list[str]:
+    def lines(self, job: ScheduledJob) -> list[str]:
         return [tables.line(job)]
 
-    def render(self, job: Job) -> Mapping[str, str]:
+    def render(self, job: ScheduledJob) -> Mapping[str, str]:
         return {self.program: "".join(f"{text}\n" for text in self.lines(job))}
 
-    def install(self, job: Job) -> bool:
+    def install(self, job: ScheduledJob) -> bool:
         before = self._table()
         after = tables.with_entry(before, job.name, self.lines(job))
         return self._replace(before, after)
@@ -46,7 +46,7 @@ class Cron:
         return self._replace(before, tables.without(before, name))
 
     def _table(self) -> str:
-        """Empty where the user has none; no other failure may be taken for that, or the table would be overwritten."""
+        """Return the table, empty where the user has none. No other failure may pass for that."""
         found = call([self.program, "-l"], allowed=_NO_TABLE)
         return "" if re.match(_NO_TABLE, found) else found
 
@@ -58,3 +58,16 @@ class Cron:
             file.flush()
             call([self.program, file.name])
         return True
+
+
+class Scrontab(Cron):
+    """See ``base.Timer``. The job itself only submits and follows the sweep, so it asks for one CPU and no node."""
+
+    kind = "scrontab"
+    program = "scrontab"
+
+    def asleep(self) -> str | None:
+        return None
+
+    def lines(self, job: ScheduledJob) -> list[str]:
+        return [f"#SCRON --job-name=virtbench-{job.name}", f"#SCRON --chdir={job.directory}", tables.line(job)]

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from provisioning.timers.base import MARKER, Installed, Job, call, check_name
+from provisioning.timers.base import MARKER, Installed, ScheduledJob, call, check_name
 from suite.results.store import write_atomic
 
 _AWAKE = {"running", "degraded", "starting", "initializing", "maintenance"}
@@ -37,13 +37,13 @@ class Systemd:
     def asleep(self) -> str | None:
         return None
 
-    def render(self, job: Job) -> Mapping[str, str]:
+    def render(self, job: ScheduledJob) -> Mapping[str, str]:
         return {
             str(self._unit(job.name, "service")): service(job),
             str(self._unit(job.name, "timer")): timer(job),
         }
 
-    def install(self, job: Job) -> bool:
+    def install(self, job: ScheduledJob) -> bool:
         texts = self.render(job)
         changed = [path for path, text in texts.items() if not Path(path).is_file() or Path(path).read_text() != text]
         for path in changed:
@@ -76,8 +76,8 @@ class Systemd:
         return self.units / f"virtbench-{name}.{suffix}"
 
 
-def service(job: Job) -> str:
-    """The unit that is started. ``KillMode=mixed``: the sweep gets the signal, and is waited for while it ends."""
+def service(job: ScheduledJob) -> str:
+    """Return the service unit. With ``KillMode=mixed`` the sweep gets the signal, and has time to end."""
     environment = "".join(
         f"Environment={quoted(f'{name}={value}')}\n" for name, value in sorted(job.environment.items())
     )
@@ -90,16 +90,17 @@ def service(job: Job) -> str:
     )
 
 
-def timer(job: Job) -> str:
+def timer(job: ScheduledJob) -> str:
+    """Return the timer unit."""
     return (
         f"# {MARKER}{job.name}\n"
-        f"[Unit]\nDescription=virtbench sweep {job.name}: {job.every.text}\n\n"
-        f"[Timer]\nOnCalendar={job.every.on_calendar}\nAccuracySec=1s\n\n"
+        f"[Unit]\nDescription=virtbench sweep {job.name}: {job.schedule.text}\n\n"
+        f"[Timer]\nOnCalendar={job.schedule.on_calendar}\nAccuracySec=1s\n\n"
         "[Install]\nWantedBy=timers.target\n"
     )
 
 
 def quoted(word: str) -> str:
-    """One word as systemd reads it: see "Quoting" and "Specifiers" in systemd.unit(5)."""
+    """Quote a word for systemd; see "Quoting" and "Specifiers" in systemd.unit(5)."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'

@@ -1,63 +1,132 @@
-"""What can be told of a record at a glance.
+"""The header of a record: which trial it is of and how that ended, without what was measured.
 
-Made for 100,000 records: of each file only the beginning is read, and nothing is validated.
+Made for 100,000 records. This is the only place, beside the models of whole records, that knows the keys of a record.
 """
 
-import json
 import os
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
+
+from suite.host_compatibility import Host
+from suite.records.migrations import NewerRecordError, current
+from suite.records.record import Outcome
 from suite.results.store import TRIALS
+from suite.trial_names import arm_name
 
 _HEAD_BYTES = 4096
-_GLANCE = re.compile(rb'\n "started_at": "([^"]*)".*?\n "outcome": \{\s*"status": "(ok|failed)"', re.DOTALL)
-"""As the store writes a record: these stand before the steps, which are most of it."""
+_BEFORE_JOB, _BEFORE_STEPS = b',\n "job":', b',\n "steps":'
+"""As the store writes a record: a line per key, indented by one. A JSON string holds no line break."""
 
 
-@dataclass(frozen=True)
-class Glance:
-    """What the beginning of a record tells. ``ok`` is None where the file is no record."""
+class RecordHead(BaseModel):
+    """What the first lines of a record tell, in every schema version."""
+
+    model_config = ConfigDict(frozen=True)
 
     trial_id: str
-    """From the name of the file."""
     started_at: str
-    ok: bool | None
-    size_bytes: int
+    outcome: Outcome
+
+    @property
+    def ok(self) -> bool:
+        """Whether the trial came to its end and its envelope was as planned."""
+        return self.outcome.status == "ok"
 
 
-def glances(run: Path) -> Iterator[Glance]:
-    """One per record file, in the order of the names."""
-    try:
-        with os.scandir(run / TRIALS) as entries:
-            paths = sorted(entry.path for entry in entries if entry.name.endswith(".json") and entry.name[0] != ".")
-    except OSError:
-        return
-    for path in paths:
-        yield glance(path)
+class RecordHeader(RecordHead):
+    """What all readers but the analysis need of a record. The rest is not validated."""
+
+    target: str
+    replica: int = 0
+    ablation: str | None = None
+    aggressor: str | None = None
+    warm_up: bool = False
+    job: dict[str, Any]
+    """The job as its JSON has it."""
+    open_s: float | None = None
+    elapsed_s: float | None = None
+    close_s: float | None = None
+    host_facts: dict[str, Any] = Field(validation_alias=AliasPath("environment", "host"))
+
+    @property
+    def model(self) -> str:
+        """What was trained, or the probe."""
+        return str(self.job.get("model"))
+
+    @property
+    def arm(self) -> str:
+        """The arm of the trial; see ``suite.trial_names.arm_name``."""
+        return arm_name(self.target, self.replica, self.ablation, self.aggressor)
+
+    @property
+    def host(self) -> Host:
+        """The machine, as far as it decides whether records may be pooled."""
+        return Host.of(self.host_facts)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds that the trial took: opening the target, the job, closing the target."""
+        return (self.open_s or 0.0) + (self.elapsed_s or 0.0) + (self.close_s or 0.0)
 
 
-def glance(path: str) -> Glance:
-    """Of one record file."""
-    name = os.path.basename(path).removesuffix(".json")  # noqa: PTH119 (100,000 times)
+def read_head(path: str | Path) -> RecordHead | None:
+    """Return what the first lines of a record tell; None if the file cannot be read or is not a record.
+
+    Only they are read where the store has written the record. Raises NewerRecordError for one of a later suite that
+    another program has formatted.
+    """
     try:
         # Not Path.open: with 100,000 files, its objects and buffers are most of the time.
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            size_bytes = os.fstat(file.fileno()).st_size
-            head = file.read(_HEAD_BYTES)
-            if found := _GLANCE.search(head):
-                return Glance(name, found[1].decode(errors="replace"), found[2] == b"ok", size_bytes)
-            return _parsed(name, head + file.readall(), size_bytes)
-    except OSError:
-        return Glance(name, "", None, 0)
+            content = file.read(_HEAD_BYTES)
+        if (end := content.find(_BEFORE_JOB)) > 0 or (end := content.find(_BEFORE_STEPS)) > 0:
+            return RecordHead.model_validate_json(content[:end] + b"}")
+    except (OSError, ValidationError):
+        return None
+    return read_header(path)
 
 
-def _parsed(name: str, content: bytes, size_bytes: int) -> Glance:
-    """Of a record that another program has formatted."""
+def read_header(path: str | Path) -> RecordHeader | None:
+    """Return the header of a record of any past version; None if the file cannot be read or is not a record.
+
+    Raises NewerRecordError for a record of a later suite.
+    """
     try:
-        record = json.loads(content)
-        return Glance(name, str(record["started_at"]), record["outcome"]["status"] == "ok", size_bytes)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return Glance(name, "", None, size_bytes)
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (as above)
+            content = current(file.readall())
+    except OSError:
+        return None
+    except NewerRecordError as error:
+        raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
+    begin = content.find(_BEFORE_STEPS) + len(_BEFORE_STEPS)
+    if content.startswith(b" {", begin) and content.count(_BEFORE_STEPS) == 1:
+        # Steps are most of a record; they hold numbers alone, and no object.
+        content = content[:begin] + b" null" + content[content.find(b"}", begin) + 1 :]
+    try:
+        return RecordHeader.model_validate_json(content)
+    except ValidationError:
+        return None
+
+
+def headers(run: Path) -> Iterator[RecordHeader]:
+    """Yield the header of each record of a run, in the order of the names. What is not a record is left out."""
+    for entry in record_entries(run):
+        try:
+            header = read_header(entry.path)
+        except NewerRecordError:
+            continue
+        if header:
+            yield header
+
+
+def record_entries(run: Path) -> "list[os.DirEntry[str]]":
+    """Return the files of a run's records in the order of their names; none where the run has not begun."""
+    try:
+        with os.scandir(run / TRIALS) as entries:
+            found = [each for each in entries if each.name.endswith(".json") and not each.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(found, key=lambda each: each.name)

@@ -1,4 +1,4 @@
-"""Runs of one plan made on several hosts become one run. The sources are only read.
+"""Merge runs of one plan made on several hosts into one run. The sources are only read.
 
 Everything is checked before anything is written, and each record is written whole or not at all: a merge that is cut
 off is repeated, and one that is repeated changes nothing.
@@ -8,46 +8,22 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
 
 from suite.errors import RequestError
 from suite.host_compatibility import Host, differences
 from suite.plan import Plan
-from suite.records.migrations import NewerRecordError, current
+from suite.records.headers import read_header, record_entries
 from suite.results.runs import SWEEP, is_run, is_sweep
 from suite.results.store import ATTEMPTS, PLAN, TRIALS, Run, plan_differences, stored_plan, write_atomic
+from suite.trial_names import RECORD_FILES, attempt_file, attempts_of, record_file, trial_of_attempt
 
 GROWING = ("blocks", "warmup_blocks")
-"""Of a plan: every record stays part of it when there are more; one machine may have run the warm-up blocks for all."""
-
-
-class _Outcome(BaseModel):
-    status: str
-
-
-class _Environments(BaseModel):
-    host: dict[str, Any]
-
-
-class _Seen(BaseModel):
-    """What a merge must know of a record."""
-
-    trial_id: str
-    started_at: str
-    outcome: _Outcome
-    environment: _Environments
-
-    @property
-    def rank(self) -> tuple[bool, str]:
-        """Of two records of a trial the higher one stays: one that is ok, else the later one."""
-        return self.outcome.status == "ok", self.started_at
+"""Fields of a plan that may differ: with more blocks every record stays part of it."""
 
 
 @dataclass
 class Merged:
-    """What a merge did: trial ids, and files that are no records and were left out."""
+    """What a merge did: trial ids, and files that were left out because they are not records."""
 
     added: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
@@ -82,7 +58,7 @@ def merge(sources: Sequence[Path], into: Path, *, force: bool = False) -> Merged
 
 
 def _cells(sources: Sequence[Path], into: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """Each run directory to be, and the runs that come together in it."""
+    """Yield each directory of a merged run, with the runs that become part of it."""
     if all(map(is_run, sources)):
         if is_sweep(into):
             raise RequestError(f"--into {into} is a sweep and the sources are runs", remedy="name one of its cells")
@@ -107,43 +83,53 @@ def _copy_sweep(sources: Iterable[Path], into: Path) -> None:
         write_atomic(into / SWEEP, next(iter(texts.values())))
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """The record of a trial that will be copied. A digest stands for its text: 100,000 texts are too many."""
+
+    path: Path
+    digest: bytes
+    ok: bool
+    started_at: str
+
+
 class _Step:
-    """One run directory to be. Made: everything is read and checked; ``write``: the records are copied."""
+    """One merged run. Making it reads and checks everything; ``write`` copies the records."""
 
     def __init__(self, into: Path, runs: Sequence[Path], merged: Merged) -> None:
         self.into, self.merged = into, merged
         self.runs = [*([into] if is_run(into) else []), *runs]
         self.plan = _common_plan(self.runs)
-        self.chosen: dict[str, tuple[_Seen, Path, bytes]] = {}
-        """By trial: what was seen of its record, where, and a digest of the file: 100,000 texts are too many."""
+        self.chosen: dict[str, _Chosen] = {}
         self.hosts: dict[Host, None] = {}
         for run in self.runs:
-            for path in sorted((run / TRIALS).glob("[!.]*.json")):
-                self._take(path)
+            for entry in record_entries(run):
+                self._take(Path(entry.path))
 
     def _take(self, path: Path) -> None:
-        content = path.read_bytes()
-        seen, digest = _seen(path, content), hashlib.sha256(content).digest()
-        if seen is None:
+        header, digest = read_header(path), hashlib.sha256(path.read_bytes()).digest()
+        # The trial's name is to become a file's: what the record says of itself could lead elsewhere.
+        if header is None or path.name != record_file(header.trial_id):
             self.merged.left_out.append(str(path))
             return
-        self.hosts[Host.of(seen.environment.host)] = None
-        before = self.chosen.get(seen.trial_id)
-        if before and before[2] != digest and before[0].rank[0] and seen.rank[0]:
+        self.hosts[header.host] = None
+        before = self.chosen.get(header.trial_id)
+        if before and before.digest != digest and before.ok and header.ok:
             raise RequestError(
-                f"two records of {seen.trial_id} are ok and differ: {before[1]} and {path}",
+                f"two records of {header.trial_id} are ok and differ: {before.path} and {path}",
                 remedy="leave one of the runs out: a trial is measured once",
             )
-        if before is None or seen.rank > before[0].rank:
-            self.chosen[seen.trial_id] = (seen, path, digest)
+        # Of two records of a trial one that is ok stays, else the later one.
+        if before is None or (header.ok, header.started_at) > (before.ok, before.started_at):
+            self.chosen[header.trial_id] = _Chosen(path, digest, header.ok, header.started_at)
 
     def write(self) -> None:
         run = Run(self.into)
         with run.exclusive():
             write_atomic(self.into / PLAN, self.plan.model_dump_json(indent=2) + "\n")
-            for trial_id, (_, path, _) in self.chosen.items():
-                place = self.into / TRIALS / f"{trial_id}.json"
-                there, text = place.read_text() if place.exists() else None, path.read_text()
+            for trial_id, chosen in self.chosen.items():
+                place = self.into / TRIALS / record_file(trial_id)
+                there, text = place.read_text() if place.exists() else None, chosen.path.read_text()
                 if there == text:
                     self.merged.kept += 1
                     continue
@@ -164,25 +150,12 @@ def _common_plan(runs: Sequence[Path]) -> Plan:
     return plans[0].model_copy(update={name: max(getattr(plan, name) for plan in plans) for name in GROWING})
 
 
-def _seen(path: Path, content: bytes) -> _Seen | None:
-    """None for what is no record, or is not named as its trial."""
-    try:
-        seen = _Seen.model_validate_json(current(content))
-    except NewerRecordError as error:
-        raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
-    except ValidationError:
-        return None
-    # The name is to become a file's: what the record says of itself could lead elsewhere.
-    return seen if path.name == f"{seen.trial_id}.json" else None
-
-
 def _copy_attempts(source: Path, into: Path) -> None:
-    """Every attempt once, under the next number that is free: ``ID.N.json``."""
+    """Copy every attempt that is not there yet, under the next number that is free."""
     if source == into:
         return
-    for path in sorted(source.glob("[!.]*.json")):
-        trial_id = path.name.removesuffix(".json").rpartition(".")[0]
-        text = path.read_text()
-        there = sorted(into.glob(f"{trial_id}.*.json"))
+    for path in sorted(source.glob(RECORD_FILES)):
+        trial_id, text = trial_of_attempt(path.name), path.read_text()
+        there = sorted(into.glob(attempts_of(trial_id)))
         if trial_id and text not in {other.read_text() for other in there}:
-            write_atomic(into / f"{trial_id}.{len(there) + 1}.json", text)
+            write_atomic(into / attempt_file(trial_id, len(there) + 1), text)

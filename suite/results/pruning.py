@@ -1,4 +1,4 @@
-"""Removing old runs by a stated rule: nothing but runs, never one that is in use, or that is named to be kept."""
+"""Remove old runs by a stated rule: only runs, and never one that is in use or named to be kept."""
 
 import datetime
 import fcntl
@@ -15,8 +15,8 @@ from suite.sweep.locks import holders
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A run, or a sweep with its runs. ``kept`` says why it stays; None is to be removed."""
+class PruneCandidate:
+    """A run, or a sweep with its runs. ``kept`` says why it stays; with None it is to be removed."""
 
     directory: Path
     last_at: datetime.datetime
@@ -25,8 +25,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """An entry stays if it is among the ``last`` newest, or younger than ``days``, or named in ``kept``.
+class PruneRule:
+    """A run stays if it is among the ``last`` newest, or younger than ``days``, or named in ``kept``.
 
     Raises RequestError for a rule that would keep nothing by itself.
     """
@@ -48,7 +48,7 @@ class Rule:
                 )
 
     def reason(self, directory: Path, place: int, age: datetime.timedelta) -> str | None:
-        """Why the entry at this place from the newest (0) stays."""
+        """Return why the run at this place from the newest (0) stays; None if it goes."""
         own = directory.resolve()
         if any(own == run.resolve() or own in run.resolve().parents for run in self.kept):
             return "it is named to be kept"
@@ -59,20 +59,22 @@ class Rule:
         return None
 
 
-def entries(results: Path, rule: Rule, now: datetime.datetime) -> list[Entry]:
-    """What lies in a directory of results, newest first; what is neither a run nor a sweep is not among it."""
+def candidates(results: Path, rule: PruneRule, now: datetime.datetime) -> list[PruneCandidate]:
+    """Return the runs and sweeps in a directory of results, newest first. Raises RequestError if it does not exist."""
     if not results.is_dir():
         raise RequestError(f"no directory {results}", remedy="name a directory of runs, such as results")
     found = [(directory, *_age_and_size(directory)) for directory in sorted(results.iterdir()) if _ours(directory)]
     found.sort(key=lambda one: (one[1], one[0].name), reverse=True)
     return [
-        Entry(directory, last_at, size_bytes, rule.reason(directory, place, now - last_at) or _in_use(directory))
+        PruneCandidate(
+            directory, last_at, size_bytes, rule.reason(directory, place, now - last_at) or _in_use(directory)
+        )
         for place, (directory, last_at, size_bytes) in enumerate(found)
     ]
 
 
-def remove(entry: Entry) -> None:
-    """Raises RequestError when it has come into use since it was listed, and StoreError when it cannot be removed."""
+def remove(entry: PruneCandidate) -> None:
+    """Remove it. Raises RequestError if it has come into use since it was listed, StoreError if that fails."""
     with ExitStack() as held:
         if entry.kept or not _ours(entry.directory) or not _hold(entry.directory, held):
             raise RequestError(f"{entry.directory} is kept: {entry.kept or 'it has come into use'}")
@@ -86,7 +88,7 @@ def remove(entry: Entry) -> None:
 
 
 def _ours(directory: Path) -> bool:
-    """A run that has begun (a plan and a directory of trials), or a sweep of such. A link leads elsewhere."""
+    """Return whether it is a run that has begun (a plan and a directory of trials), or a sweep of such; no link."""
     if directory.is_symlink() or not (is_run(directory) or is_sweep(directory)):
         return False
     return all((run / TRIALS).is_dir() and not (run / TRIALS).is_symlink() for run in find_runs([directory]))
@@ -99,7 +101,7 @@ def _age_and_size(directory: Path) -> tuple[datetime.datetime, int]:
 
 
 def _time(last_at: str, directory: Path) -> datetime.datetime:
-    """Of the last trial; of a run without one, when it was begun."""
+    """Return the time of the last trial; when the run was begun if it has no trial."""
     try:
         found = datetime.datetime.fromisoformat(last_at)
     except ValueError:
@@ -114,7 +116,7 @@ def _in_use(directory: Path) -> str | None:
 
 
 def _hold(directory: Path, held: ExitStack) -> bool:
-    """Lock every run against a bench; False where one has it, or a sweep claims its blocks."""
+    """Lock every run against other processes; return False where one is in use."""
     if holders(directory):
         return False
     for path in _locks(directory):

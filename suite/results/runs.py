@@ -1,22 +1,24 @@
-"""Directories of runs: finding them, and a summary of each."""
+"""Find the directories of runs, and summarise each."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from suite.errors import RequestError
-from suite.records.headers import glances
+from suite.records.headers import read_head, record_entries
+from suite.records.migrations import NewerRecordError
 from suite.results.store import PLAN, RESULTS, stored_plan
 
 SWEEP = "sweep.json"
 _DEPTH = 3
-"""As deep as runs lie below results: in a sweep, which a schedule has made in a directory of its own."""
+"""How deep runs lie below results: in a sweep that a schedule has made in a directory of its own."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run. ``started_at`` and ``last_at`` are of its first and last trial, empty where there is none."""
+    """One run. ``started_at`` and ``last_at`` are the times of its first and last trial, empty without one."""
 
     run_id: str
     directory: str
@@ -30,22 +32,23 @@ class RunSummary:
     failed: int
     unreadable: int
     size_bytes: int
-    """Of the records."""
+    """The size of the records."""
     problem: str | None = None
     """Why the plan cannot be read."""
 
 
 def is_run(directory: Path) -> bool:
+    """Return whether the directory holds the plan of a run."""
     return (directory / PLAN).is_file()
 
 
 def is_sweep(directory: Path) -> bool:
-    """Whether it holds runs, and is none itself."""
+    """Return whether the directory holds runs, and is not a run itself."""
     return not is_run(directory) and any(map(is_run, _below(directory)))
 
 
 def find_runs(places: Sequence[Path]) -> list[Path]:
-    """The runs at and below places: a run itself, runs in a directory, runs of sweeps there. In their order.
+    """Return the runs at and below places, in their order: runs, runs in a directory, runs of sweeps there.
 
     Raises RequestError for a place that does not exist.
     """
@@ -64,7 +67,7 @@ def _runs(place: Path, depth: int) -> Iterator[Path]:
 
 
 def _below(directory: Path) -> list[Path]:
-    """The directories in a directory; links are not followed: what they lead to belongs elsewhere."""
+    """Return the directories in a directory; links are not followed: what they lead to belongs elsewhere."""
     try:
         with os.scandir(directory) as entries:
             return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -73,7 +76,7 @@ def _below(directory: Path) -> list[Path]:
 
 
 def find_run(name: str, results: Path = RESULTS) -> Path:
-    """A run by its directory or by its id below ``results``. Raises RequestError where there is none, or several."""
+    """Return a run by its directory or its id below ``results``. Raises RequestError if there is none, or several."""
     if is_run(Path(name)):
         return Path(name)
     known = find_runs([results]) if results.is_dir() else []
@@ -86,14 +89,24 @@ def find_run(name: str, results: Path = RESULTS) -> Path:
 
 
 def summarise(run: Path) -> RunSummary:
-    """Never raises for what the run holds: what is wrong with it is in the summary."""
+    """Summarise a run. What is wrong with it is in the summary, and raises nothing."""
     plan, problem = None, None
     try:
         plan = stored_plan(run)
     except RequestError as error:
         problem = error.message
-    found = list(glances(run))
-    times = [one.started_at for one in found if one.started_at]
+    outcomes: Counter[str] = Counter()
+    times: list[str] = []
+    size_bytes = 0
+    for entry in record_entries(run):
+        try:
+            size_bytes += entry.stat().st_size
+            head = read_head(entry.path)
+        except (OSError, NewerRecordError):  # removed in between, or of a later suite
+            head = None
+        outcomes[head.outcome.status if head else "unreadable"] += 1
+        if head:
+            times.append(head.started_at)
     return RunSummary(
         run_id=run.resolve().name,
         directory=str(run),
@@ -103,9 +116,9 @@ def summarise(run: Path) -> RunSummary:
         models=plan.models if plan else (),
         targets=plan.targets if plan else (),
         blocks=plan.blocks if plan else 0,
-        ok=sum(one.ok is True for one in found),
-        failed=sum(one.ok is False for one in found),
-        unreadable=sum(one.ok is None for one in found),
-        size_bytes=sum(one.size_bytes for one in found),
+        ok=outcomes["ok"],
+        failed=outcomes["failed"],
+        unreadable=outcomes["unreadable"],
+        size_bytes=size_bytes,
         problem=problem,
     )

@@ -18,6 +18,7 @@ from suite.errors import BenchError, RequestError
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current, migrate_plan
 from suite.records.record import TrialRecord
+from suite.trial_names import RECORD_FILES, record_file
 
 RESULTS = Path("results")
 PLAN, TRIALS = "plan.json", "trials"
@@ -61,9 +62,9 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def sweep_temporaries(directory: Path) -> list[Path]:
-    """Remove what a killed writer left in a directory of a run or a sweep; returns what was removed.
+    """Remove what a killed writer left in a directory of a run or a sweep; return what was removed.
 
-    What another process is writing is left alone: of this machine, one that lives; of another machine, any.
+    What a living process of this machine, or any process of another machine, is writing is left alone.
     """
     runs = [directory]
     if (directory / "sweep.json").exists():
@@ -85,13 +86,13 @@ def _being_written(temporary: Path) -> bool:
 
 
 def new_run_directory(results: Path = RESULTS) -> Path:
-    """A fresh directory whose name sorts by time: ``results/20180312T101500-4242``."""
+    """Return a new directory whose name sorts by time: ``results/20180312T101500-4242``."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
     return results / f"{stamp}-{os.getpid()}"
 
 
 def latest_run(results: Path = RESULTS) -> Path:
-    """The newest run below ``results``. Raises RequestError when there is none."""
+    """Return the newest run below ``results``. Raises RequestError if there is none."""
     runs = sorted(plan.parent for plan in results.glob(f"*/{PLAN}"))
     if not runs:
         raise RequestError(f"no run in {results}/", remedy="make one with: bench run --target all, or name a directory")
@@ -109,11 +110,12 @@ class Run:
 
     @property
     def run_id(self) -> str:
+        """The name of the run."""
         return self.directory.resolve().name
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the directory against other processes. Raises RequestError when another one has it."""
+        """Hold the directory against other processes. Raises RequestError if another one holds it."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = (self.directory / ".lock").open("w")
@@ -131,7 +133,7 @@ class Run:
             yield
 
     def begin(self, plan: Plan) -> None:
-        """Store the plan, or check that the one stored is the same: then the run goes on where it was."""
+        """Store the plan, or check that it equals the stored one: then the run continues. Raises RequestError."""
         if stored := self.plan():
             differences = plan_differences(stored, plan)
             if set(differences) - self.growing:
@@ -144,30 +146,32 @@ class Run:
         write_atomic(self.directory / PLAN, plan.model_dump_json(indent=2) + "\n")
 
     def plan(self) -> Plan | None:
-        """As it was stored; None where the run was not begun. Raises RequestError for a file that is no plan."""
+        """Return the stored plan; None if the run was not begun. Raises RequestError for a file that is not a plan."""
         return stored_plan(self.directory) if (self.directory / PLAN).exists() else None
 
     def save(self, record: TrialRecord) -> Path:
-        path = self.directory / TRIALS / f"{record.trial_id}.json"
+        """Write the record, in place of an older one of its trial; return its file. Raises StoreError."""
+        path = self.directory / TRIALS / record_file(record.trial_id)
         write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return path
 
     def records(self) -> Iterator[TrialRecord]:
-        """Every record there is, one per trial."""
+        """Yield every record, one per trial."""
         yield from filter(None, map(read_record, self.record_files()))
 
     def record_files(self) -> list[Path]:
-        return sorted((self.directory / TRIALS).glob("*.json"))
+        """Return the files of the records, in the order of their names."""
+        return sorted((self.directory / TRIALS).glob(RECORD_FILES))
 
     def finished(self) -> Iterator[str]:
-        """The trials that need not be run again: those with a record that is ok."""
+        """Yield the trials that need not be run again: those with a record that is ok."""
         yield from (record.trial_id for record in self.records() if record.outcome.status == "ok")
 
 
 def read_record(path: Path) -> TrialRecord | None:
-    """None for a file that is not one of ours: its trial is run, and the record takes the place.
+    """Return a record; None for a file that is not one, whose trial is run, and whose place the record takes.
 
-    Raises NewerRecordError for a record of a later suite, which must not be run over.
+    Raises NewerRecordError for a record of a later suite, which must not be overwritten.
     """
     try:
         return TrialRecord.model_validate_json(current(path.read_bytes()))
@@ -178,9 +182,9 @@ def read_record(path: Path) -> TrialRecord | None:
 
 
 def stored_plan(run: Path) -> Plan:
-    """The plan of a run: what the suite that wrote it did not know of a plan has its default.
+    """Return the plan of a run. Fields that are newer than the suite which wrote it have their defaults.
 
-    Raises RequestError where it cannot be read.
+    Raises RequestError if it cannot be read.
     """
     try:
         return Plan.model_validate(migrate_plan(json.loads((run / PLAN).read_bytes())))

@@ -1,4 +1,4 @@
-"""A cell of a sweep as a run: its trials are tried again when they fail, and every failed attempt is kept."""
+"""A cell of a sweep as a run: failed trials are tried again, and every failed attempt is kept."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -6,10 +6,11 @@ from pathlib import Path
 
 from suite.records.record import TrialRecord
 from suite.results.store import ATTEMPTS, TRIALS, Run, read_record, write_atomic
+from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
 
 
 class CellRun(Run):
-    """A cell's run. A failed trial is tried again until it has failed once more than ``retries``."""
+    """The run of a cell. A failed trial is tried again until it has failed once more than ``retries``."""
 
     growing = frozenset({"blocks", "warmup_blocks"})
 
@@ -20,23 +21,23 @@ class CellRun(Run):
 
     @property
     def run_id(self) -> str:
-        """Of the sweep and the cell: cells of two sweeps are not one run."""
+        """The names of sweep and cell: equal cells of two sweeps are two runs."""
         return f"{self.directory.resolve().parent.name}/{self.directory.name}"
 
     def save(self, record: TrialRecord) -> Path:
-        """A failed attempt is kept beside the trials too, where the next one does not take its place."""
+        """Write the record. A failed one is kept as an attempt as well, which the next attempt does not replace."""
         if record.outcome.status == "failed":
             number = self.attempts()[record.trial_id] + 1
-            path = self.directory / ATTEMPTS / f"{record.trial_id}.{number}.json"
+            path = self.directory / ATTEMPTS / attempt_file(record.trial_id, number)
             write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return super().save(record)
 
     def attempts(self) -> Counter[str]:
-        """How often each trial has failed."""
-        return Counter(path.name.rsplit(".", 2)[0] for path in (self.directory / ATTEMPTS).glob("*.json"))
+        """Return how often each trial has failed."""
+        return Counter(trial_of_attempt(path.name) for path in (self.directory / ATTEMPTS).glob(RECORD_FILES))
 
     def finished(self) -> Iterator[str]:
-        """Those that are ok, and those that have failed often enough."""
+        """Yield the trials that are ok, and those that have failed more often than ``retries``."""
         for path in self.record_files():
             # A record that is ok stays as it is: it is read once, however many blocks there are.
             if path.stem not in self._ok and (record := read_record(path)) and record.outcome.status == "ok":
@@ -44,16 +45,16 @@ class CellRun(Run):
             if path.stem in self._ok:
                 yield path.stem
         for trial_id, failed in self.attempts().items():
-            if failed > self.retries and self._recorded(trial_id, failed):
+            if failed > self.retries:
+                self._restore(trial_id, failed)
                 yield trial_id
 
-    def _recorded(self, trial_id: str, failed: int) -> bool:
-        """Bring a record back that a kill between writing the attempt and writing the trial has left out."""
-        path = self.directory / TRIALS / f"{trial_id}.json"
+    def _restore(self, trial_id: str, failed: int) -> None:
+        """Write the record that a kill between writing the attempt and writing the trial has left out."""
+        path = self.directory / TRIALS / record_file(trial_id)
         if not path.exists():
-            write_atomic(path, (self.directory / ATTEMPTS / f"{trial_id}.{failed}.json").read_text())
-        return True
+            write_atomic(path, (self.directory / ATTEMPTS / attempt_file(trial_id, failed)).read_text())
 
 
-Enough = Callable[[CellRun], str | None]
-"""Why a cell needs no further block; None when it does."""
+StopRule = Callable[[CellRun], str | None]
+"""Returns why a cell needs no further block; None if it does."""

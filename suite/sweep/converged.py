@@ -1,6 +1,6 @@
-"""Which cells of a sweep with ``until`` need no further block, as whoever hands out its blocks has decided.
+"""Which cells of a sweep with ``until`` need no further block, as decided by the process that hands out its blocks.
 
-DIR/enough.json is written between two rounds of blocks: all elements of a round then run the same cells, one that is
+DIR/enough.json is written between two rounds of blocks: all blocks of a round then hold the same cells, one that is
 begun again too, whatever the others have measured meanwhile.
 """
 
@@ -13,27 +13,29 @@ from suite.results.store import write_atomic
 from suite.sweep.directory import plan_hash
 from suite.sweep.model import Sweep
 
-ENOUGH = "enough.json"
+CONVERGED = "enough.json"
 
 
-class _Decided(BaseModel):
+class ConvergedCells(BaseModel):
+    """The content of the file."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sha256: str
-    """Of the plan; what was decided under another one holds no more."""
+    """The hash of the plan: what was decided under another plan does not hold."""
     cells: tuple[str, ...]
 
 
-def decide(directory: Path, sweep: Sweep, cells: Iterable[str]) -> None:
-    """Raises StoreError."""
-    told = _Decided(sha256=plan_hash(sweep), cells=tuple(cells))
-    write_atomic(directory / ENOUGH, told.model_dump_json() + "\n")
+def write_converged(directory: Path, sweep: Sweep, cells: Iterable[str]) -> None:
+    """Write down the names of the cells. Raises StoreError."""
+    content = ConvergedCells(sha256=plan_hash(sweep), cells=tuple(cells))
+    write_atomic(directory / CONVERGED, content.model_dump_json() + "\n")
 
 
-def decided(directory: Path, sweep: Sweep) -> frozenset[str]:
-    """The names of the cells; none where nobody has decided yet."""
+def converged_cells(directory: Path, sweep: Sweep) -> frozenset[str]:
+    """Return the names of the cells; none where nothing has been decided yet."""
     try:
-        found = _Decided.model_validate_json((directory / ENOUGH).read_bytes())
+        found = ConvergedCells.model_validate_json((directory / CONVERGED).read_bytes())
     except (OSError, ValidationError):
         return frozenset()
     return frozenset(found.cells) if found.sha256 == plan_hash(sweep) else frozenset()

@@ -1,9 +1,9 @@
-"""A sweep's directory: the plan as it was accepted, and an ordinary run for each cell. Atomic renames, nothing else.
+"""A sweep's directory: the plan as it was accepted, and an ordinary run for each cell. Files are renamed into place.
 
 DIR/sweep.json                      the plan, and its cells
 DIR/CELL/plan.json, trials/ID.json  a run: a record of each trial, the last attempt's
 DIR/CELL/attempts/ID.N.json         every attempt that failed
-DIR/.claims/, DIR/.stop             who runs it now; that it is to stop
+DIR/.claims/, DIR/.stop             locks; the request to stop
 """
 
 import hashlib
@@ -22,25 +22,25 @@ from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep
 
-NO_MATTER = {"output", "engine", "budget"}
-"""Tables that say where and by whom it is run, and nothing about what."""
+IRRELEVANT = {"output", "engine", "budget"}
+"""Tables that say where a sweep runs, and nothing about what is measured."""
 
 
 class Accepted(BaseModel):
-    """``sweep.json``. ``cells``: the settings of each cell, by its name."""
+    """The content of ``sweep.json``; ``cells`` holds the settings of each cell, by its name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
     sha256: str
-    """Of the plan without what says only where and by whom it is run."""
+    """The hash of the plan, as ``plan_hash`` gives it."""
     sweep: Sweep
     cells: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Changes:
-    """How a plan differs from the one that the directory held: keys in words, and names of cells."""
+    """How a plan differs from the one in the directory: descriptions of keys, and names of cells."""
 
     keys: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Changes:
     new: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """For people; empty where nothing changed."""
+        """Return the changes as lines; none if nothing changed."""
         if not self.keys:
             return []
         names = {"kept": "stay valid, with their records", "new": "are new"}
@@ -61,13 +61,13 @@ class Changes:
 
 
 class SweepDirectory:
-    """The directory of a sweep; see the top of this file."""
+    """The directory of a sweep; see the top of this module."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def accepted(self) -> Accepted | None:
-        """What is stored; None in a new directory. Raises RequestError for a file that is no plan of ours."""
+        """Return what is stored; None in a new directory. Raises RequestError for a file that is not a sweep's."""
         path = self.path / "sweep.json"
         try:
             return Accepted.model_validate_json(path.read_bytes())
@@ -79,14 +79,14 @@ class SweepDirectory:
             raise RequestError(f"{path} is not the plan of a sweep", remedy="give another --out") from error
 
     def changes(self, sweep: Sweep, cells: Sequence[Cell]) -> Changes:
-        """From the plan that is stored to this one. Of a new directory: all cells are new, and no key has changed."""
+        """Return the changes from the stored plan to this one. In a new directory all cells are new."""
         self._refuse_a_run()
         before = self.accepted()
         names = [cell.cell_id for cell in cells]
         if before is None:
             return Changes(new=tuple(names))
         old, new = before.sweep.model_dump(mode="json"), sweep.model_dump(mode="json")
-        keys = [_change(key, old[key], new[key]) for key in new if key not in NO_MATTER and old[key] != new[key]]
+        keys = [_change(key, old[key], new[key]) for key in new if key not in IRRELEVANT and old[key] != new[key]]
         return Changes(
             tuple(keys),
             kept=tuple(name for name in names if name in before.cells),
@@ -95,7 +95,7 @@ class SweepDirectory:
         )
 
     def accept(self, sweep: Sweep, cells: Sequence[Cell]) -> None:
-        """Store the plan. A file that says the same is left as it is: several machines may do this at once."""
+        """Store the plan. An equal file is left as it is: several machines may do this at once."""
         self._refuse_a_run()
         settings = {cell.cell_id: cell.settings for cell in cells}
         told = Accepted(sha256=plan_hash(sweep), sweep=sweep, cells=settings)
@@ -107,7 +107,7 @@ class SweepDirectory:
             raise RequestError(f"{self.path} holds a run of bench run", remedy="give another --out")
 
     def refuse_changed(self, sweep: Sweep) -> None:
-        """For a process that runs one block of many: the plan is not its to change."""
+        """Raise RequestError for a changed plan: a process that runs one block of many must not change it."""
         before = self.accepted()
         if before is not None and before.sha256 != plan_hash(sweep):
             raise RequestError(
@@ -116,10 +116,11 @@ class SweepDirectory:
             )
 
     def cell(self, cell_id: str, retries: int) -> CellRun:
+        """Return the run of a cell."""
         return CellRun(self.path / cell_id, retries)
 
     def failed(self, retries: int) -> list[tuple[str, TrialRecord]]:
-        """The cell and the record of each trial that is a failure now."""
+        """Return the cell and the record of each trial that is a failure now."""
         accepted = self.accepted()
         return [
             (name, record)
@@ -129,17 +130,18 @@ class SweepDirectory:
         ]
 
     def stop_requested(self) -> bool:
+        """Return whether the sweep is to end after its current trial."""
         return (self.path / ".stop").exists()
 
     def request_stop(self) -> None:
-        """Whoever runs the sweep ends after its current trial. Raises StoreError."""
+        """Ask the process that runs the sweep to end after its current trial. Raises StoreError."""
         try:
             (self.path / ".stop").touch()
         except OSError as error:
             raise StoreError(f"cannot write {self.path / '.stop'}: {error.strerror}") from error
 
     def clear_stop(self) -> None:
-        """Raises StoreError."""
+        """Withdraw the request to stop. Raises StoreError."""
         try:
             (self.path / ".stop").unlink(missing_ok=True)
         except OSError as error:
@@ -147,18 +149,20 @@ class SweepDirectory:
 
 
 def plan_hash(sweep: Sweep) -> str:
-    text = json.dumps(sweep.model_dump(mode="json", exclude=NO_MATTER), sort_keys=True)
+    """Return a hash of the plan without the tables that say only where it runs."""
+    text = json.dumps(sweep.model_dump(mode="json", exclude=IRRELEVANT), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def default_directory(sweep: Sweep) -> Path:
+    """Return where the records go without ``--out``."""
     return Path(sweep.output.directory) if sweep.output.directory else RESULTS / sweep.name
 
 
 def runs_below(directory: Path) -> list[Path]:
-    """The runs of a sweep's directory: those of its cells that were begun. Of any other directory, itself.
+    """Return the runs of a sweep's directory: its cells that were begun. For any other directory, return itself.
 
-    ``DIR/*`` of a shell names ``sweep.json`` too, which is no run.
+    ``DIR/*`` of a shell names ``sweep.json`` too, which is not a run.
     """
     if directory.name == "sweep.json" and directory.is_file():
         return []

@@ -1,8 +1,8 @@
-"""Who is running what of a sweep, so that no two processes run the same.
+"""Locks of a sweep and of its blocks, so that no two processes run the same.
 
-OUT/.claims/NAME.json says who. It is made by linking, which succeeds once, on NFS too. What a dead process has left is
-removed before; that no two processes of one machine do so at once, a name in their kernel decides (unix(7), abstract
-sockets), which ends with its process. No file is locked: over NFS a lock may hang, or outlive the machine that held it.
+OUT/.claims/NAME.json says who holds one. It is made by linking, which succeeds once, on NFS too. What a dead process
+has left is removed before; an abstract socket (unix(7)), which ends with its process, keeps two processes of one
+machine from doing so at once. No file is locked: over NFS such a lock may hang, or outlive the machine that held it.
 """
 
 import hashlib
@@ -15,20 +15,23 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.errors import RequestError
-from suite.process_identity import Owner
+from suite.process_identity import ProcessIdentity
 from suite.results.store import StoreError, write_atomic
 
 WHOLE = "sweep"
+"""The name of the lock on all of a sweep."""
 FOLDER = ".claims"
+"""As older versions call it: they must see the same locks."""
 
 
-class Holder(BaseModel):
-    """Who holds a claim, and what it does now."""
+class LockHolder(BaseModel):
+    """Who holds a lock, and what it runs now."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    owner: Owner
+    """The name of the lock."""
+    owner: ProcessIdentity
     cell: str | None = None
     trial: str | None = None
     target: str | None = None
@@ -36,58 +39,64 @@ class Holder(BaseModel):
     of: int | None = None
 
 
-class Claim:
-    """A claim that this process holds."""
+class Lock:
+    """A lock that this process holds."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
-        self._holder = Holder(name=name, owner=Owner.me())
+        self._holder = LockHolder(name=name, owner=ProcessIdentity.own())
 
-    def tell(self, **what: str | int) -> None:
-        """Say what is done now. Raises StoreError."""
+    def update(self, **what: str | int) -> None:
+        """Say what is run now. Raises StoreError."""
         self._holder = self._holder.model_copy(update=what)
         write_atomic(self._path, self._holder.model_dump_json() + "\n")
 
 
-def block_name(block: int) -> str:
+def block_lock(block: int) -> str:
+    """Return the name of the lock on a block."""
     return f"block-{block:03d}"
 
 
 @contextmanager
-def claimed(directory: Path, name: str, *, take_over: bool = False) -> Iterator[Claim]:
-    """Hold a name. Raises RequestError when another process has it.
+def locked(directory: Path, name: str, *, take_over: bool = False) -> Iterator[Lock]:
+    """Hold a lock. Raises RequestError when another process holds it.
 
-    ``take_over``: the caller knows that a claim of another machine is of a process which has ended.
+    ``take_over``: the caller knows that a lock of another machine is that of a process which has ended.
     """
     folder = directory / FOLDER
     path = folder / f"{name}.json"
-    with _alone_here(folder, name, directory):
-        _make(path, name, directory, take_over=take_over)
+    with _alone_on_this_machine(folder, name, directory):
+        _link(path, name, directory, take_over=take_over)
         try:
-            yield Claim(path, name)
+            yield Lock(path, name)
         finally:
             path.unlink(missing_ok=True)
 
 
-def forget_dead(directory: Path, name: str) -> None:
-    """Remove the claim that a process of this machine left which was killed, though nobody needs the name any more."""
+def remove_stale(directory: Path, name: str) -> None:
+    """Remove a lock that nobody needs any more, if a process of this machine left it that was killed."""
     path = directory / FOLDER / f"{name}.json"
     if path.exists():
-        with suppress(RequestError), _alone_here(path.parent, name, directory):
+        with suppress(RequestError), _alone_on_this_machine(path.parent, name, directory):
             holder = _read(path)
             if holder and holder.owner.here and not holder.owner.lives_here():
                 path.unlink(missing_ok=True)
 
 
-def holders(directory: Path) -> list[Holder]:
-    """Who runs something of the sweep now. Of this machine only who lives; of others who has not said that it ended."""
-    found = [_read(path) for path in sorted((directory / FOLDER).glob("*.json"))]
+def lock_files(directory: Path) -> list[Path]:
+    """Return the files of all locks of a sweep, stale ones too; each changes when what is run changes."""
+    return sorted((directory / FOLDER).glob("*.json"))
+
+
+def holders(directory: Path) -> list[LockHolder]:
+    """Return who runs something of the sweep now: living processes of this machine, and any of another machine."""
+    found = map(_read, lock_files(directory))
     return [holder for holder in found if holder and (holder.owner.lives_here() or not holder.owner.here)]
 
 
 @contextmanager
-def _alone_here(folder: Path, name: str, directory: Path) -> Iterator[None]:
-    """Of the processes of this machine: until this one ends, however it does."""
+def _alone_on_this_machine(folder: Path, name: str, directory: Path) -> Iterator[None]:
+    """Keep other processes of this machine out until this one ends, however it does."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         place = folder.stat()
@@ -98,38 +107,38 @@ def _alone_here(folder: Path, name: str, directory: Path) -> Iterator[None]:
         try:
             held.bind(f"\0virtbench-claim-{what[:32]}")
         except OSError as error:
-            raise _taken(directory, name, _read(folder / f"{name}.json")) from error
+            raise _held(directory, name, _read(folder / f"{name}.json")) from error
         yield
 
 
-def _make(path: Path, name: str, directory: Path, *, take_over: bool) -> None:
-    """Link the claim into place; what a process left that has ended is removed before."""
-    mine = path.with_name(f".{name}.{os.uname().nodename}.{os.getpid()}.tmp")
-    write_atomic(mine, Holder(name=name, owner=Owner.me()).model_dump_json() + "\n")
+def _link(path: Path, name: str, directory: Path, *, take_over: bool) -> None:
+    """Link the lock's file into place; remove before what a process has left that has ended."""
+    own = path.with_name(f".{name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    write_atomic(own, LockHolder(name=name, owner=ProcessIdentity.own()).model_dump_json() + "\n")
     try:
         for _ in range(2):
             with suppress(FileExistsError):
-                os.link(mine, path)
+                os.link(own, path)
                 return
             holder = _read(path)
             if holder and (holder.owner.lives_here() or not (holder.owner.here or take_over)):
                 break
             path.unlink(missing_ok=True)
-        raise _taken(directory, name, _read(path))
+        raise _held(directory, name, _read(path))
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", remedy="give another place with --out") from error
     finally:
-        mine.unlink(missing_ok=True)
+        own.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> Holder | None:
+def _read(path: Path) -> LockHolder | None:
     try:
-        return Holder.model_validate_json(path.read_bytes())
+        return LockHolder.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def _taken(directory: Path, name: str, holder: Holder | None) -> RequestError:
+def _held(directory: Path, name: str, holder: LockHolder | None) -> RequestError:
     what = "this sweep" if name == WHOLE else f"{name} of this sweep"
     who = str(holder.owner) if holder else "another process"
     remedy = f"see how far it is with: bench sweep status {directory}; end it with: bench sweep stop {directory}"

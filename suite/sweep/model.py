@@ -1,6 +1,6 @@
 """The plan file of a sweep, as a model: every key with its meaning. Read from TOML by ``suite.sweep.file``."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
@@ -138,7 +138,7 @@ class Engine(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    kind: Literal["local", "slurm", "ssh"] = Field(default="local", description="local, slurm or ssh.")
+    kind: Text = Field(default="local", description="local, slurm or ssh, or that of an installed package.")
 
     @property
     def table(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether machines are equal enough for their records to stand in one table.
+"""The pool of machines that run a sweep: equal enough for their records to stand in one table.
 
 A block is measured on one machine, so its ratios never mix two. But blocks of unequal machines spread for a reason that
 no target has, and their mean is no machine's.
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from suite import host_compatibility as hosts
+from suite import host_compatibility
 from suite.errors import RequestError
 from suite.host_compatibility import Host
 from suite.records.record import Environment
@@ -17,8 +17,8 @@ from suite.records.record import Environment
 POOL = "pool.json"
 
 
-class Machine(BaseModel):
-    """What an element would be run by, and with."""
+class PoolMember(BaseModel):
+    """A machine that may run a block: suite version, image, environment."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -32,22 +32,22 @@ class Machine(BaseModel):
         return Host.of(self.environment.model_dump())
 
 
-def differences(one: Machine, other: Machine) -> list[str]:
-    """In what they are unequal, each with both values. Empty when their records may be pooled."""
-    found = list(hosts.differences([one.host, other.host]))
+def differences(one: PoolMember, other: PoolMember) -> list[str]:
+    """Return in what two machines differ, each with both values. Empty when their records may be pooled."""
+    found = list(host_compatibility.differences([one.host, other.host]))
     for what, own, its in (("suite", one.suite_version, other.suite_version), ("image", one.image, other.image)):
         if own != its:
             found.append(f"{what}: {one.host.name} {own}, {other.host.name} {its}")
     return found
 
 
-def join_pool(directory: Path, machine: Machine) -> None:
-    """Take this machine into the pool that writes ``directory``; the first one sets what the others must be like.
+def join_pool(directory: Path, machine: PoolMember) -> None:
+    """Add this machine to the pool that writes ``directory``; the first member sets what the others must be like.
 
-    Raises RequestError where this one is unequal, with what differs. Needs nothing of the file system but link(2).
+    Raises RequestError that names the differences if this one is unequal. Needs only link(2) of the file system.
     """
     path = directory / POOL
-    first = _first(path) or _found(path, machine)
+    first = _first(path) or _establish(path, machine)
     if found := differences(first, machine):
         raise RequestError(
             f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(found)}",
@@ -55,24 +55,24 @@ def join_pool(directory: Path, machine: Machine) -> None:
         )
 
 
-def _found(path: Path, machine: Machine) -> Machine:
-    """Write the file if nobody did in the meantime; returns what is in it."""
+def _establish(path: Path, machine: PoolMember) -> PoolMember:
+    """Write the file unless another machine did in the meantime; return what is in it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{POOL}.{uuid.uuid4().hex}.tmp")
     temporary.write_text(machine.model_dump_json(indent=1) + "\n", encoding="utf-8")
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
-        pass  # another node was first
+        pass  # another machine was first
     finally:
         temporary.unlink(missing_ok=True)
     return _first(path) or machine
 
 
-def _first(path: Path) -> Machine | None:
+def _first(path: Path) -> PoolMember | None:
     try:
-        return Machine.model_validate_json(path.read_bytes())
+        return PoolMember.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise RequestError(f"{path} is not of this suite", remedy="give another --out") from error
+        raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error

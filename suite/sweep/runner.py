@@ -1,4 +1,4 @@
-"""Running a sweep: block by block, in each every cell, so that a sweep cut off at any point is balanced."""
+"""Run a sweep block by block, every cell in each, so that a sweep cut off at any point is balanced."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from suite.interfaces import Observer, Scenario
 from suite.loop import Loop, OpenAccount, OpenTarget
 from suite.plan import Plan, Trial
+from suite.records.headers import headers
 from suite.records.record import Environment, TrialRecord
-from suite.sweep.cell_run import CellRun, Enough
+from suite.sweep.cell_run import CellRun, StopRule
 from suite.sweep.cells import Cell
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.locks import Claim, block_name, claimed, forget_dead
+from suite.sweep.locks import Lock, block_lock, locked, remove_stale
 from suite.sweep.model import Sweep
 
 
 @dataclass(frozen=True, eq=False)
 class ReadyCell:
-    """A cell with everything that running it takes; its plan has as many blocks as the sweep has at most."""
+    """A cell with everything that running it takes. Its plan has as many blocks as the sweep has at most."""
 
     cell: Cell
     plan: Plan
@@ -25,16 +26,8 @@ class ReadyCell:
     open_target: OpenTarget
 
 
-@dataclass(frozen=True)
-class Host:
-    """What the loop asks this machine for."""
-
-    environment: Callable[[], Environment]
-    open_account: OpenAccount
-
-
-class Stopped(Exception):  # noqa: N818 (a wish, no error)
-    """``bench sweep stop`` was heard."""
+class StopRequested(Exception):  # noqa: N818 (not an error)
+    """``bench sweep stop`` was called."""
 
 
 @dataclass
@@ -44,15 +37,17 @@ class Runner:
     sweep: Sweep
     directory: SweepDirectory
     cells: Sequence[ReadyCell]
-    host: Host
+    environment: Callable[[], Environment]
+    """Describes this machine, for the records."""
+    open_account: OpenAccount
     observer: Observer
-    enough: Enough | None = None
+    stop_rule: StopRule | None = None
     take_over: bool = False
     made: list[TrialRecord] = field(default_factory=list)
     _done: list[ReadyCell] = field(default_factory=list)
 
     def run(self, blocks: Iterable[int]) -> str | None:
-        """Run what is missing of the blocks. Returns why it ended before they were done; None when they are.
+        """Run what is missing of the blocks; return why it ended before they were done, None if they are.
 
         Every trial is saved before the next begins. Raises StoreError when a record cannot be written, RequestError
         when another process runs one of the blocks or when a cell's run was begun under another plan.
@@ -64,44 +59,44 @@ class Runner:
         missing, of = _missing(runs, blocks), _count(self.cells, blocks)
         if missing < of:
             self.observer.note(f"{of - missing} of {of} trials are there already and are kept")
-        watch = _Watch(self.observer, self.directory, missing, self.made)
+        watch = _SweepObserver(self.observer, self.directory, missing, self.made)
         budget = _Budget(self.sweep, list(runs.values()))
         try:
             for block in blocks:
-                left = {ready: run for ready, run in runs.items() if not self._enough(ready, run)}
+                left = {ready: run for ready, run in runs.items() if not self._converged(ready, run)}
                 if not left:
                     return None
                 if not _missing(left, [block]):
-                    forget_dead(self.directory.path, block_name(block))
+                    remove_stale(self.directory.path, block_lock(block))
                     continue
                 if budget.spent():
                     return f"the budget of {self.sweep.budget.total} is spent"
-                with claimed(self.directory.path, block_name(block), take_over=self.take_over) as claim:
-                    watch.claim = claim
+                with locked(self.directory.path, block_lock(block), take_over=self.take_over) as lock:
+                    watch.lock = lock
                     for ready, run in left.items():
                         self._run_cell(ready, run, block, watch)
-        except Stopped:
+        except StopRequested:
             return "it was asked to stop"
         return None
 
-    def _enough(self, ready: ReadyCell, run: CellRun) -> bool:
-        why = self.enough(run) if self.enough else None
+    def _converged(self, ready: ReadyCell, run: CellRun) -> bool:
+        why = self.stop_rule(run) if self.stop_rule else None
         if why and ready not in self._done:
             self._done.append(ready)
             self.observer.note(f"{ready.cell.cell_id} is done: {why}")
         return why is not None
 
-    def _run_cell(self, ready: ReadyCell, run: CellRun, block: int, watch: "_Watch") -> None:
-        """One block of one cell; what failed is tried again right after, so that the block stays close in time."""
+    def _run_cell(self, ready: ReadyCell, run: CellRun, block: int, watch: "_SweepObserver") -> None:
+        """Run one block of one cell; try again right after what failed, so that the block stays close in time."""
         watch.cell = ready.cell.cell_id
-        loop = Loop(ready.scenario, ready.open_target, run, watch, self.host.environment, self.host.open_account)
+        loop = Loop(ready.scenario, ready.open_target, run, watch, self.environment, self.open_account)
         while made := loop.run(ready.plan, block):
             if not any(record.outcome.status == "failed" for record in made):
                 return
 
 
 def _missing(runs: "dict[ReadyCell, CellRun]", blocks: Sequence[int]) -> int:
-    """How many trials of the blocks are still to be run."""
+    """Return how many trials of the blocks are still to be run."""
     total = 0
     for ready, run in runs.items():
         finished = set(run.finished())
@@ -114,7 +109,7 @@ def _count(cells: Sequence[ReadyCell], blocks: Sequence[int]) -> int:
 
 
 class _Budget:
-    """How long the trials have taken together: those of the records, and from now on this process."""
+    """Counts the seconds that the trials of the records took, and from now on those of this process."""
 
     def __init__(self, sweep: Sweep, runs: Sequence[CellRun]) -> None:
         self._total_s = sweep.budget.total_s
@@ -126,33 +121,32 @@ class _Budget:
 
 
 def spent_s(run: CellRun) -> float:
-    """How long the trials of a cell have taken that have a record."""
-    records = run.records()
-    return sum((record.open_s or 0) + (record.elapsed_s or 0) + (record.close_s or 0) for record in records)
+    """Return how many seconds the trials of a cell took that have a record."""
+    return sum(header.duration_s for header in headers(run.directory))
 
 
-class _Watch:
-    """Between the loop and who is told: counts the trials of the whole sweep, says in the claim what is run, stops."""
+class _SweepObserver:
+    """Wraps an observer: numbers trials across the sweep, writes them to the lock, and honours stop requests."""
 
     def __init__(self, observer: Observer, directory: SweepDirectory, total: int, made: list[TrialRecord]) -> None:
-        """``made`` gets every record, those too of a block that is stopped."""
+        """Append every record to ``made``, those of a block that is stopped, too."""
         self._observer = observer
         self._directory = directory
         self._total = total
         self._made = made
         self._number = 0
-        self.claim: Claim | None = None
+        self.lock: Lock | None = None
         self.cell = ""
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         del number, of  # of one block of one cell
         if self._directory.stop_requested():
-            raise Stopped
+            raise StopRequested
         self._number += 1
         self._total = max(self._total, self._number)  # a trial that is tried again is one more
-        if self.claim:
+        if self.lock:
             what = {"cell": self.cell, "trial": trial.trial_id, "target": trial.target}
-            self.claim.tell(**what, number=self._number, of=self._total)
+            self.lock.update(**what, number=self._number, of=self._total)
         self._observer.trial_started(trial, self._number, self._total)
 
     def phase(self, name: str, detail: str = "") -> None:

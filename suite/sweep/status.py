@@ -1,4 +1,4 @@
-"""How far a sweep is, from what lies in its directory."""
+"""How far a sweep is, as its directory tells."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,13 +8,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from suite.errors import RequestError
-from suite.plan import Trial, arm_name
+from suite.plan import Trial
+from suite.records.headers import headers
 from suite.results.store import RESULTS
-from suite.sweep.cell_run import CellRun, Enough
+from suite.sweep.cell_run import CellRun, StopRule
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.estimate import Durations, raw_records, total
-from suite.sweep.locks import Holder, holders
+from suite.sweep.estimate import Durations, total
+from suite.sweep.locks import LockHolder, holders
 from suite.sweep.model import Sweep
+from suite.trial_names import arm_name
 
 State = Literal["done", "failed", "running", "missing"]
 
@@ -23,8 +25,8 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Counts(_Part):
-    """Trials of one target of a cell. ``failed``: in the last attempt so far."""
+class TrialCounts(_Part):
+    """Trials of one arm of a cell; ``failed`` are those whose last attempt so far has failed."""
 
     done: int = 0
     failed: int = 0
@@ -33,37 +35,38 @@ class Counts(_Part):
 
 
 class CellStatus(_Part):
-    """``arms``: by target, with ``-again`` for the second bare metal, ``+NAME`` for a switched property, and
-    ``-beside-NAME`` for an aggressor that runs beside the victim."""
+    """One cell; ``arms`` by their names, as ``suite.trial_names.arm_name`` gives them."""
 
     cell_id: str
     settings: dict[str, Any]
-    arms: dict[str, Counts]
+    arms: dict[str, TrialCounts]
     enough: bool = False
-    """With ``until``: its intervals are narrow enough."""
+    """Whether its intervals are narrow enough, with ``until``."""
 
 
 class SweepStatus(_Part):
-    """``state``: ``running``, ``stopping`` after a trial, or what it came to when nobody runs it."""
+    """All of a sweep."""
 
     name: str
     directory: str
     state: Literal["running", "stopping", "complete", "failed", "incomplete"]
+    """``stopping`` after the current trial; the last three where no process runs it."""
     cells: tuple[CellStatus, ...]
-    running: tuple[Holder, ...]
+    running: tuple[LockHolder, ...]
     elements_left: tuple[int, ...]
     """The blocks that still have trials to run."""
     left_s: float | None
-    """How long these take; None where it is not known."""
+    """Seconds that these take; None if unknown."""
 
     def count(self, state: State) -> int:
+        """Return how many trials of all cells are in the state."""
         return sum(getattr(counts, state) for cell in self.cells for counts in cell.arms.values())
 
 
-def status_of(directory: Path, enough: Enough | None = None) -> SweepStatus:
-    """Reads only. ``enough``: of a sweep with ``until``, why a cell needs no further block.
+def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus:
+    """Return how far the sweep is; nothing is written. ``stop_rule`` is that of a sweep with ``until``.
 
-    Raises RequestError for a directory that holds no sweep.
+    Raises RequestError for a directory that does not hold a sweep.
     """
     sweep_directory = SweepDirectory(directory)
     accepted = sweep_directory.accepted()
@@ -74,7 +77,7 @@ def status_of(directory: Path, enough: Enough | None = None) -> SweepStatus:
     cells, left, seconds = [], set(), []
     for cell_id, settings in accepted.cells.items():
         seen = _Cell(sweep_directory.cell(cell_id, accepted.sweep.budget.retries), accepted.sweep)
-        seen.enough = enough is not None and enough(seen.run) is not None
+        seen.enough = stop_rule is not None and stop_rule(seen.run) is not None
         cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), enough=seen.enough))
         if not seen.enough:
             left |= seen.blocks_left()
@@ -92,7 +95,7 @@ def status_of(directory: Path, enough: Enough | None = None) -> SweepStatus:
 
 
 def latest_sweep(results: Path = RESULTS) -> Path:
-    """The sweep below ``results`` that was begun or changed last. Raises RequestError when there is none."""
+    """Return the sweep below ``results`` that was begun or changed last. Raises RequestError when there is none."""
     found = sorted(results.glob("*/sweep.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise RequestError(f"no sweep in {results}/", remedy="begin one with: bench sweep run smoke")
@@ -100,7 +103,7 @@ def latest_sweep(results: Path = RESULTS) -> Path:
 
 
 class _Cell:
-    """The records of a cell beside its plan."""
+    """The records of a cell, held against its plan."""
 
     def __init__(self, run: CellRun, sweep: Sweep) -> None:
         self.run = run
@@ -109,19 +112,18 @@ class _Cell:
         self._sweep = sweep
         self._states: dict[str, State] = {}
         self._durations = Durations()
-        for record in raw_records(run.directory):
-            ok = (record.get("outcome") or {}).get("status") == "ok"
-            self._states[record["trial_id"]] = "done" if ok else "failed"
-            self._durations.add(record)
+        for header in headers(run.directory):
+            self._states[header.trial_id] = "done" if header.ok else "failed"
+            self._durations.add(header)
 
-    def arms(self, running: set[tuple[str | None, str | None]]) -> dict[str, Counts]:
+    def arms(self, running: set[tuple[str | None, str | None]]) -> dict[str, TrialCounts]:
         counted: dict[str, Counter[str]] = {}
         for _, trial in self._trials():
             now = (self.run.directory.name, trial.trial_id) in running
             state = "running" if now else self._states.get(trial.trial_id, "missing")
             name = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor)
             counted.setdefault(name, Counter())[state] += 1
-        return {name: Counts(**counted[name]) for name in sorted(counted)}
+        return {name: TrialCounts(**counted[name]) for name in sorted(counted)}
 
     def blocks_left(self) -> set[int]:
         if self._plan is None:
@@ -129,7 +131,7 @@ class _Cell:
         return {block for block, _ in self._unfinished()}
 
     def left_s(self) -> float | None:
-        """From the trials of this cell that are done."""
+        """Return the seconds that the unfinished trials take, as estimated from finished ones of this cell."""
         if self._plan is None:
             return None
         return total(self._durations.of(trial) for _, trial in self._unfinished())
@@ -141,7 +143,7 @@ class _Cell:
                 yield block, trial
 
     def _trials(self) -> Iterator[tuple[int, Trial]]:
-        """With ``until`` of the blocks that were begun, and of the least that there will be if these are not enough."""
+        """Yield the trials of all blocks; with ``until`` of those begun, and of the least that there will be."""
         if self._plan is None:
             return
         blocks = self._sweep.element_count
@@ -158,7 +160,7 @@ class _Cell:
 
 
 def _state(
-    directory: SweepDirectory, now: list[Holder], cells: list[CellStatus], left: set[int]
+    directory: SweepDirectory, now: list[LockHolder], cells: list[CellStatus], left: set[int]
 ) -> Literal["running", "stopping", "complete", "failed", "incomplete"]:
     if now:
         return "stopping" if directory.stop_requested() else "running"

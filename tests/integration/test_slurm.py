@@ -70,7 +70,7 @@ def _trials(records: dict[str, TrialRecord]) -> dict[str, dict[str, Any]]:
 
 
 def in_second_trial(sweep: RemoteSweep) -> int:
-    """How many elements have come so far."""
+    """How many blocks have come so far."""
     return sum("[2/4]" in path.read_text() for path in (sweep.out / "logs").glob("slurm-*.log"))
 
 
@@ -94,7 +94,7 @@ def test_a_job_of_higher_priority_takes_the_nodes_and_no_trial_is_lost_or_twice(
     assert list(sweep.out.glob("*/attempts/*")) == [], "what was cut off is no failure"
 
 
-def test_elements_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_again(
+def test_blocks_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_again(
     slurm: Slurm, tmp_path: Path
 ) -> None:
     slurm.wait_until_idle()
@@ -106,13 +106,13 @@ def test_elements_are_spread_over_the_nodes_and_what_is_complete_is_not_submitte
     assert {"on vbnode1", "on vbnode2"} <= set(re.findall("on vbnode.", sweep.said()))
     sweep.start()
     assert sweep.end() == 0, sweep.said()
-    assert "elements in the queue" not in sweep.log.read_text()
+    assert "blocks in the queue" not in sweep.log.read_text()
 
 
 def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm: Slurm, tmp_path: Path) -> None:
     bench = fake_bench(tmp_path / "fake", slow_s=2)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=3) + engine(bench=bench, at_once=1), slurm.env)
-    sweep.wait_for("[1/4]")  # in the log of an element, which has then begun
+    sweep.wait_for("[1/4]")  # in the log of a block, which has then begun
     sweep.process.send_signal(signal.SIGINT)
     assert sweep.end() == 130
     assert "the jobs stay in the queue" in sweep.said()
@@ -124,14 +124,14 @@ def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm
     assert set(sweep.records()) == sweep.planned()
 
 
-def test_cancel_takes_the_elements_out_of_the_queue(slurm: Slurm, tmp_path: Path) -> None:
+def test_cancel_takes_the_blocks_out_of_the_queue(slurm: Slurm, tmp_path: Path) -> None:
     bench = fake_bench(tmp_path / "fake", slow_s=20)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=2) + engine(bench=bench, at_once=1), slurm.env)
     sweep.wait_for("[1/4]")
-    assert "in the queue: element 1" in sweep.bench("status").stdout
+    assert "in the queue: block 1" in sweep.bench("status").stdout
     cancelled = sweep.bench("cancel")
     assert cancelled.returncode == 0, cancelled.stderr
-    assert "element 1 of job" in cancelled.stderr
+    assert "block 1 of job" in cancelled.stderr
     assert sweep.end() == 130
     wait_for("an empty queue", lambda: not re.search(" (R|PD|CG) ", slurm.queue()), slurm.queue)
     assert len(sweep.records()) < 8

@@ -60,7 +60,7 @@ def far_processes(place: Path) -> list[psutil.Process]:
     return found
 
 
-def test_elements_go_to_machines_as_these_become_free(inventory: Path, tmp_path: Path) -> None:
+def test_blocks_go_to_machines_as_these_become_free(inventory: Path, tmp_path: Path) -> None:
     benches = {name: fake_bench(tmp_path / name, slow_s=0.05) for name in NAMES}
     sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=4), benches)
     assert sweep.end() == 0, sweep.said()
@@ -69,10 +69,10 @@ def test_elements_go_to_machines_as_these_become_free(inventory: Path, tmp_path:
     assert all(record.outcome.status == "ok" for record in sweep.records().values())
     for name in NAMES:
         assert f"ended on {name}" in sweep.said()
-        assert list((tmp_path / name).glob("home/elements/*")) == []
+        assert list((tmp_path / name).glob("home/blocks/*")) == []
 
 
-def test_a_machine_that_is_lost_loses_its_element_to_another_and_no_record(inventory: Path, tmp_path: Path) -> None:
+def test_a_machine_that_is_lost_loses_its_block_to_another_and_no_record(inventory: Path, tmp_path: Path) -> None:
     benches = {"one": fake_bench(tmp_path / "one", slow_s=3), "two": fake_bench(tmp_path / "two", slow_s=0.01)}
     sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=6), benches)
     wait_for("a record of one", lambda: "images/s" in _log(sweep, "one"), sweep.said)
@@ -104,7 +104,7 @@ def test_an_unequal_machine_is_refused_with_what_differs_before_it_measures(inve
 
 
 def in_mid_run(inventory: Path, tmp_path: Path) -> RemoteSweep:
-    """One element on one machine: some trials are still to come, in many seconds, and in few when it is run again."""
+    """One block on one machine: some trials are still to come, in many seconds, and in few when it is run again."""
     sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=1), {"one": fake_bench(tmp_path / "one", slow_s=3)})
     wait_for("a record", lambda: bool(sweep.records()), sweep.said)
     fake_bench(tmp_path / "one", slow_s=0.01)

@@ -1,4 +1,4 @@
-"""The pool: every element ends somewhere, and what is lost goes to another place."""
+"""The pool: every block ends somewhere, and what is lost goes to another executor."""
 
 import signal
 import threading
@@ -12,8 +12,8 @@ from suite.errors import MeasurementError, RequestError
 
 
 @dataclass
-class FakePlace:
-    """Ends every element at once, but for the first ``failing`` of them, which it loses."""
+class FakeExecutor:
+    """Ends every block at once, but for the first ``failing`` of them, which it loses."""
 
     name: str
     failing: int = 0
@@ -32,7 +32,7 @@ class FakePlace:
 
 @dataclass
 class Waiting:
-    """Holds its element until it is stopped."""
+    """Holds its block until it is stopped."""
 
     name: str = "slow"
     began: threading.Event = field(default_factory=threading.Event)
@@ -50,15 +50,15 @@ class Waiting:
         self.stopped.set()
 
 
-def test_every_element_runs_once() -> None:
-    places = [FakePlace("a"), FakePlace("b")]
+def test_every_block_runs_once() -> None:
+    places = [FakeExecutor("a"), FakeExecutor("b")]
     assert Pool(places, range(20), lambda _text: None).run() == []
     assert sorted(places[0].done + places[1].done) == list(range(20))
 
 
-def test_an_element_that_is_lost_goes_to_another_place_and_it_is_said() -> None:
+def test_a_block_that_is_lost_goes_to_another_executor_and_it_is_said() -> None:
     said: list[str] = []
-    broken, whole = FakePlace("broken", failing=99), FakePlace("whole")
+    broken, whole = FakeExecutor("broken", failing=99), FakeExecutor("whole")
     assert Pool([broken, whole], range(6), said.append).run() == []
     assert sorted(whole.done) == list(range(6))
     assert len(broken.lost) <= FAILURES_ALLOWED
@@ -66,15 +66,15 @@ def test_an_element_that_is_lost_goes_to_another_place_and_it_is_said() -> None:
         assert any("lost on broken" in line and "the connection broke" in line for line in said)
 
 
-def test_a_place_that_failed_once_is_tried_again() -> None:
-    place = FakePlace("a", failing=1)
+def test_an_executor_that_failed_once_is_tried_again() -> None:
+    place = FakeExecutor("a", failing=1)
     assert Pool([place], [7], lambda _text: None).run() == []
     assert (place.lost, place.done) == ([7], [7])
 
 
-def test_a_place_that_refuses_is_asked_once() -> None:
+def test_an_executor_that_refuses_is_asked_once() -> None:
     said: list[str] = []
-    refusing, whole = FakePlace("unequal"), FakePlace("whole")
+    refusing, whole = FakeExecutor("unequal"), FakeExecutor("whole")
     asked: list[int] = []
 
     def refuse(block: int) -> None:
@@ -88,14 +88,14 @@ def test_a_place_that_refuses_is_asked_once() -> None:
     assert not asked or any("refused by unequal" in line and "kernel 6.1 and 6.2" in line for line in said)
 
 
-def test_what_no_place_could_run_is_told() -> None:
+def test_what_no_executor_could_run_is_told() -> None:
     said: list[str] = []
-    assert Pool([FakePlace("a", failing=99)], [3, 1, 2], said.append).run() == [1, 2, 3]
+    assert Pool([FakeExecutor("a", failing=99)], [3, 1, 2], said.append).run() == [1, 2, 3]
     assert any("gets no more" in line for line in said)
 
 
-def test_an_element_that_every_place_loses_is_given_up_and_the_others_go_on() -> None:
-    class Picky(FakePlace):
+def test_a_block_that_every_executor_loses_is_given_up_and_the_others_go_on() -> None:
+    class Picky(FakeExecutor):
         def run(self, block: int) -> None:
             if block == 1:
                 self.lost.append(block)

@@ -1,4 +1,4 @@
-"""An element on a place without a file system in common. The far side is a real process, here on this machine."""
+"""A block on a machine that shares no file system. The far side is a real process, here on this machine."""
 
 import shlex
 import subprocess
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.batch.reach import srun_wrap, ssh_wrap
-from provisioning.batch.remote import RemotePlace
+from provisioning.batch.remote import RemoteExecutor, srun_wrap, ssh_wrap
 from suite.errors import MeasurementError, RequestError
-from suite.sweep.file_transfer import ENDED, GIVEN, ParcelError, parcel, unpack
+from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, receive_file
 
 FAR = """
 import sys
@@ -27,19 +26,19 @@ def void(_result: object) -> None:
     """What a callback that returns nothing does with what it got."""
 
 
-def place(tmp_path: Path, then: str) -> RemotePlace:
-    return RemotePlace(
+def far_side(tmp_path: Path, then: str) -> RemoteExecutor:
+    return RemoteExecutor(
         name="far",
         wrap=lambda argv: [sys.executable, *argv],
-        element=["-c", FAR.format(given=GIVEN, then=then)],
-        take=lambda line: void(unpack(tmp_path / "out", line)),
-        given=lambda block: [parcel("plan.toml", f"plan of {block}")],
+        command=["-c", FAR.format(given=GIVEN, then=then)],
+        receive=lambda line: void(receive_file(tmp_path / "out", line)),
+        files=lambda block: [encode("plan.toml", f"plan of {block}")],
         log=tmp_path / "logs/far.log",
     )
 
 
 def test_what_the_far_side_finishes_arrives_and_its_words_are_kept(tmp_path: Path) -> None:
-    far = place(tmp_path, f"print('hello', file=sys.stderr); print({ENDED!r})")
+    far = far_side(tmp_path, f"print('hello', file=sys.stderr); print({ENDED!r})")
     far.run(3)
     far.run(4)
     for block in (3, 4):
@@ -48,7 +47,7 @@ def test_what_the_far_side_finishes_arrives_and_its_words_are_kept(tmp_path: Pat
 
 
 def test_a_far_side_that_dies_is_told_with_its_last_words_and_what_arrived_is_kept(tmp_path: Path) -> None:
-    far = place(tmp_path, "sys.exit('no image is built')")
+    far = far_side(tmp_path, "sys.exit('no image is built')")
     with pytest.raises(MeasurementError, match="no image is built") as raised:
         far.run(0)
     assert str(far.log) in str(raised.value.remedy)
@@ -58,12 +57,12 @@ def test_a_far_side_that_dies_is_told_with_its_last_words_and_what_arrived_is_ke
 def test_a_far_side_that_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
     say = "print('bench: n2 is unequal to n1', '  what to do: nothing', sep=chr(10), file=sys.stderr)"
     with pytest.raises(RequestError, match="bench: n2 is unequal to n1"):
-        place(tmp_path, f"{say}; sys.exit(2)").run(0)
+        far_side(tmp_path, f"{say}; sys.exit(2)").run(0)
 
 
 def test_to_stop_closes_the_far_sides_input_and_waits_for_its_end(tmp_path: Path) -> None:
-    far = place(tmp_path, "sys.stdin.read(); open(sys.argv[1], 'w').write('in order')")
-    far.element = [*far.element, str(tmp_path / "left")]
+    far = far_side(tmp_path, "sys.stdin.read(); open(sys.argv[1], 'w').write('in order')")
+    far.command = [*far.command, str(tmp_path / "left")]
     raised: list[MeasurementError] = []
 
     def run() -> None:
@@ -86,14 +85,14 @@ def test_to_stop_closes_the_far_sides_input_and_waits_for_its_end(tmp_path: Path
     assert len(raised) == 1
 
 
-def test_what_is_no_parcel_is_refused_and_the_far_side_ended(tmp_path: Path) -> None:
-    far = place(tmp_path, "print('Welcome to Debian', flush=True); sys.stdin.read()")
-    with pytest.raises(ParcelError, match="Welcome"):
+def test_what_is_no_file_is_refused_and_the_far_side_ended(tmp_path: Path) -> None:
+    far = far_side(tmp_path, "print('Welcome to Debian', flush=True); sys.stdin.read()")
+    with pytest.raises(TransferError, match="Welcome"):
         far.run(0)
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
-    far = place(tmp_path, "")
+    far = far_side(tmp_path, "")
     far.wrap = lambda argv: ["no-such-ssh", *argv]
     with pytest.raises(RequestError, match="no-such-ssh is not installed"):
         far.run(0)
@@ -111,5 +110,5 @@ def test_ssh_gets_one_string_that_a_shell_reads_as_the_same_words(tmp_path: Path
     assert not [word for word in argv if "StrictHostKeyChecking" in word]
 
 
-def test_srun_asks_for_what_an_element_needs() -> None:
+def test_srun_asks_for_what_a_block_needs() -> None:
     assert srun_wrap(["--exclusive", "--mem=0"])(["bench", "x"])[-4:] == ["--exclusive", "--mem=0", "bench", "x"]

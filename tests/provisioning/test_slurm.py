@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
 
-ELEMENT = ("/opt/vb/bin/bench", "sweep", "run", "/home/a b/plan.toml", "--out", "/data/a b", "--only-block")
+COMMAND = ("/opt/vb/bin/bench", "sweep", "run", "/home/a b/plan.toml", "--out", "/data/a b", "--only-block")
 
 
 def script(options: SlurmOptions | None = None, **changed: object) -> str:
     given = {"blocks": [0, 1, 2], "limit": "12", "directory": Path("/data/a b"), **changed}
-    return slurm.script(options or SlurmOptions(), "bench-smoke-1", element=ELEMENT, **given)  # type: ignore[arg-type]
+    return slurm.script(options or SlurmOptions(), "bench-smoke-1", command=COMMAND, **given)  # type: ignore[arg-type]
 
 
 def words_for_sbatch(text: str) -> list[str]:
@@ -25,11 +25,11 @@ def words_for_sbatch(text: str) -> list[str]:
     ("blocks", "at_once", "words"),
     [([0], None, "0"), ([0, 1, 2], None, "0-2"), ([5, 0, 2, 3, 3], None, "0,2-3,5"), ([0, 1], 1, "0-1%1")],
 )
-def test_the_elements_are_named_in_ranges(blocks: list[int], at_once: int | None, words: str) -> None:
+def test_the_blocks_are_named_in_ranges(blocks: list[int], at_once: int | None, words: str) -> None:
     assert slurm.array(blocks, at_once) == words
 
 
-def test_an_element_has_a_whole_node_and_comes_back_after_preemption() -> None:
+def test_a_block_has_a_whole_node_and_comes_back_after_preemption() -> None:
     words = words_for_sbatch(script())
     assert {"--exclusive", "--nodes=1", "--mem=0", "--requeue", "--open-mode=append", "--array=0-2"} <= set(words)
     assert "--time=12" in words
@@ -54,7 +54,7 @@ def test_names_with_spaces_stay_one_word_and_a_percent_is_no_field() -> None:
     text = script(directory=Path("/data/50% $(id)"))
     assert "--output=/data/50%% $(id)/logs/slurm-%A_%a.log" in words_for_sbatch(text)
     last = text.rstrip().splitlines()[-1]
-    assert shlex.split(last) == ["exec", *ELEMENT, "$SLURM_ARRAY_TASK_ID"]
+    assert shlex.split(last) == ["exec", *COMMAND, "$SLURM_ARRAY_TASK_ID"]
 
 
 @pytest.mark.parametrize(

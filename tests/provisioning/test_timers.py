@@ -9,27 +9,26 @@ from typing import Any
 import pytest
 
 from provisioning.timers import tables
-from provisioning.timers.base import Job
+from provisioning.timers.base import ScheduledJob
 from provisioning.timers.choose import TIMERS, choose
-from provisioning.timers.cron import Cron
-from provisioning.timers.scrontab import Scrontab
+from provisioning.timers.cron import Cron, Scrontab
 from provisioning.timers.systemd import Systemd, quoted
 from suite.errors import CommandError, RequestError
-from suite.schedule_specification import parse_every
+from suite.schedule_specification import parse_schedule
 
 FOREIGN = "MAILTO=me\n# 0 2 * * * old\n\n5 5 * * * /usr/bin/true # virtbench-schedule\n@daily backup --all\n"
 
 
-def job(**changes: Any) -> Job:
+def job(**changes: Any) -> ScheduledJob:
     values: dict[str, Any] = {
         "name": "night",
-        "every": parse_every("02:00 daily"),
+        "schedule": parse_schedule("02:00 daily"),
         "argv": ("/opt/python", "/opt/cli.py", "--notify", "tee 'a b' 100%"),
         "directory": "/home/me/my runs",
         "environment": {"PATH": "/usr/bin:/bin"},
         "log": "/home/me/night.log",
     }
-    return Job(**(values | changes))
+    return ScheduledJob(**(values | changes))
 
 
 def test_the_shell_of_cron_gets_back_every_word_as_it_was(tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays() -> 
     assert once.startswith(FOREIGN)
     assert tables.with_entry(once, "night", [tables.line(job())]) == once
     other = tables.with_entry(once, "noon", [tables.line(job(name="noon"))])
-    changed = tables.with_entry(other, "night", [tables.line(job(every=parse_every("6h")))])
+    changed = tables.with_entry(other, "night", [tables.line(job(schedule=parse_schedule("6h")))])
     assert [(one.name, one.when) for one in tables.entries(changed)] == [
         ("noon", "0 2 * * *"),
         ("night", "0 */6 * * *"),

@@ -46,7 +46,7 @@ def test_a_configuration_of_ssh_is_looked_for_beside_the_inventory(tmp_path: Pat
         (node('bench = "bench"'), "bench = 'bench' is refused", "[[node]]"),
         (node("port = 0"), "port = 0 is refused", "[[node]]"),
         (node('interface = "eth 0"'), "interface = 'eth 0' is refused", "[[node]]"),
-        (node('ssh_config = "elsewhere"'), "no such file", "[[node]]"),
+        (node('ssh_config = "elsewhere"'), "does not exist", "[[node]]"),
         (node() + node(), "two nodes have the name n1", "one name for each"),
         ("node = ", "is not TOML", "[[node]]"),
     ],

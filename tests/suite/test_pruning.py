@@ -8,9 +8,9 @@ import pytest
 from suite.errors import RequestError
 from suite.plan import Plan
 from suite.records.record import TrialRecord
-from suite.results.pruning import Rule, entries, remove
+from suite.results.pruning import PruneRule, candidates, remove
 from suite.results.store import Run
-from suite.sweep.locks import claimed
+from suite.sweep.locks import locked
 
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 
@@ -29,7 +29,7 @@ def make(tmp_path: Path, plan: Callable[..., Plan], record: Callable[..., TrialR
 
 
 def going(results: Path, **rule: Any) -> list[str]:
-    return [entry.directory.name for entry in entries(results, Rule(**rule), NOW) if not entry.kept]
+    return [entry.directory.name for entry in candidates(results, PruneRule(**rule), NOW) if not entry.kept]
 
 
 def test_the_newest_stay_and_the_others_go(make: Any, tmp_path: Path) -> None:
@@ -60,16 +60,16 @@ def test_only_runs_of_the_suite_are_entries_and_links_are_not_followed(make: Any
     (results / "link").symlink_to(outside)
     make("results/old", 40)
     make("results/new", 1)
-    assert [entry.directory.name for entry in entries(results, Rule(last=1), NOW)] == ["new", "old"]
+    assert [entry.directory.name for entry in candidates(results, PruneRule(last=1), NOW)] == ["new", "old"]
 
 
 def test_what_is_in_use_stays_and_what_comes_into_use_is_not_removed(make: Any, tmp_path: Path) -> None:
     busy, other = make("busy", 30), make("other", 20)
     make("new", 1)
-    (listed, _) = [entry for entry in entries(tmp_path, Rule(last=1), NOW) if not entry.kept]
+    (listed, _) = [entry for entry in candidates(tmp_path, PruneRule(last=1), NOW) if not entry.kept]
     assert listed.directory == other
     with Run(busy).exclusive(), Run(other).exclusive():
-        assert {entry.directory.name: entry.kept for entry in entries(tmp_path, Rule(last=1), NOW)}["busy"]
+        assert {entry.directory.name: entry.kept for entry in candidates(tmp_path, PruneRule(last=1), NOW)}["busy"]
         with pytest.raises(RequestError, match="it has come into use"):
             remove(listed)
     assert other.is_dir()
@@ -78,17 +78,17 @@ def test_what_is_in_use_stays_and_what_comes_into_use_is_not_removed(make: Any, 
     assert busy.is_dir()
 
 
-def test_a_sweep_that_claims_a_block_stays(make: Any, tmp_path: Path) -> None:
+def test_a_sweep_with_a_locked_block_stays(make: Any, tmp_path: Path) -> None:
     make("sweep/x", 30)
     make("new", 1)
-    with claimed(tmp_path / "sweep", "block-003"):
+    with locked(tmp_path / "sweep", "block-003"):
         assert going(tmp_path, last=1) == []
     assert going(tmp_path, last=1) == ["sweep"]
 
 
 def test_a_run_that_is_kept_is_not_removed(make: Any, tmp_path: Path) -> None:
     make("a", 1)
-    (entry,) = entries(tmp_path, Rule(last=1), NOW)
+    (entry,) = candidates(tmp_path, PruneRule(last=1), NOW)
     with pytest.raises(RequestError, match="among the last 1"):
         remove(entry)
     assert (tmp_path / "a/plan.json").exists()
@@ -97,4 +97,4 @@ def test_a_run_that_is_kept_is_not_removed(make: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", [{}, {"last": 0}, {"days": -1.0}, {"last": 1, "kept": (Path("/no/such"),)}])
 def test_a_rule_that_keeps_nothing_or_names_nothing_is_refused(rule: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
-        Rule(**rule)
+        PruneRule(**rule)

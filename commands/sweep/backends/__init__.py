@@ -1,1 +1,1 @@
-"""Where the blocks of a sweep are run: here, by Slurm, or on machines reached by SSH."""
+"""Where the blocks of a sweep run: one class each, listed in ``suite.registries.BACKENDS``."""

@@ -89,7 +89,7 @@ class Machine:
         return {name: json.loads(content) for name, content in self.contents().items()}
 
     def left(self) -> list[Path]:
-        """Temporaries and claims, of which nothing is to stay."""
+        """Temporaries and locks, of which nothing is to stay."""
         return [*self.out.rglob(".*.tmp"), *self.out.rglob(".claims/*.json")]
 
 

@@ -1,4 +1,4 @@
-"""Sweeps for other machines, up to the point where these begin; and an element, as one of them runs it."""
+"""Sweeps for other machines, up to the point where these begin; and a block, as one of them runs it."""
 
 import io
 import os
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from commands.sweep.backends.registry import SweepRequest
-from commands.sweep.blocks import elements_left, estimate_s, files_of, next_round
+from commands.sweep.backends.base import SweepRequest
+from commands.sweep.backends.rounds import blocks_left, estimate_s, files_to_send, next_round
 from provisioning.batch.options import SlurmOptions, SshOptions
 from suite.progress import Lines
 from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import load_sweep
-from suite.sweep.file_transfer import ENDED, GIVEN, opened, pack
+from suite.sweep.file_transfer import ENDED, GIVEN, decode, encode_file
 from tests.suite.sweep.conftest import REPOSITORY, Machine
 
 Request = Callable[[], SweepRequest]
@@ -96,10 +96,10 @@ def test_what_is_left_are_the_blocks_with_trials_to_run(
     machine: Machine, with_engine: Callable[..., None], request_of: Request
 ) -> None:
     with_engine('kind = "slurm"')
-    assert elements_left(request_of()) == [0, 1, 2]
+    assert blocks_left(request_of()) == [0, 1, 2]
     assert estimate_s(request_of()) is None
     assert machine.sweep_to_its_end("--only-block", "1").returncode == 0
-    assert elements_left(request_of()) == next_round(request_of(), 1) == [0, 2]
+    assert blocks_left(request_of()) == next_round(request_of(), 1) == [0, 2]
     assert (machine.out / "pool.json").exists()
 
 
@@ -143,19 +143,19 @@ def test_with_until_who_hands_out_the_blocks_decides_how_many_there_are(machine:
     assert machine.measured() == narrow + 4, "where nobody has decided, a block is run"
 
 
-def test_an_element_gets_the_plan_and_what_its_block_has_there(machine: Machine) -> None:
+def test_a_block_gets_the_plan_and_what_its_block_has_there(machine: Machine) -> None:
     assert machine.sweep_to_its_end(FAILING="container").returncode == 1
-    names = {path.name for path in files_of(machine.out, 1)}
+    names = {path.name for path in files_to_send(machine.out, 1)}
     assert {"sweep.json", "plan.json"} <= names
     assert names > {"synthetic-alexnet-bare-metal-b001.json", "synthetic-alexnet-container-b001.1.json"}
     assert not [name for name in names if "b000" in name or "b002" in name or "-w" in name]
-    assert [name for name in {path.name for path in files_of(machine.out, 0)} if "-w000" in name]
+    assert [name for name in {path.name for path in files_to_send(machine.out, 0)} if "-w000" in name]
 
 
-def element(machine: Machine, given: list[str], **env: str) -> Any:
+def block(machine: Machine, given: list[str], **env: str) -> Any:
     """The command as ssh would start it, its standard input still open."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.suite.sweeping_machine", "sweep", "element", "--name", "night-1", "2"],
+        [sys.executable, "-m", "tests.suite.sweeping_machine", "sweep", "block", "--name", "night-1", "2"],
         cwd=REPOSITORY,
         env={**os.environ, "MEASURED": str(machine.place / "measured"), "PYTHONPATH": str(REPOSITORY), **env},
         stdin=subprocess.PIPE,
@@ -172,25 +172,25 @@ def element(machine: Machine, given: list[str], **env: str) -> Any:
 
 def given_by(machine: Machine) -> list[str]:
     assert machine.sweep_to_its_end("--only-block", "1").returncode == 0
-    return [pack(machine.out, path) for path in files_of(machine.out, 2)]
+    return [encode_file(machine.out, path) for path in files_to_send(machine.out, 2)]
 
 
-def test_an_element_gives_back_what_it_has_made_and_nothing_else(machine: Machine) -> None:
-    process = element(machine, given_by(machine))
+def test_a_block_gives_back_what_it_has_made_and_nothing_else(machine: Machine) -> None:
+    process = block(machine, given_by(machine))
     lines = list(process.stdout)
     assert process.wait(60) == 0, process.stderr.read()
     assert lines[-1].strip() == ENDED
-    names = [Path(opened(line)[0]).name for line in lines[:-1]]
+    names = [Path(decode(line)[0]).name for line in lines[:-1]]
     trials = [name for name in names if name.endswith("-b002.json")]
     assert len(trials) == len(set(trials)) == 4
     assert set(names) == {*trials, "pool.json"}
     process.communicate()
-    assert not list((machine.place / "home/elements").iterdir())
+    assert not list((machine.place / "home/blocks").iterdir())
 
 
-def test_an_element_ends_in_order_when_its_input_does_and_keeps_what_it_has(machine: Machine) -> None:
+def test_a_block_ends_in_order_when_its_input_does_and_keeps_what_it_has(machine: Machine) -> None:
     given = given_by(machine)
-    process = element(machine, given, SLOW_S="3")
+    process = block(machine, given, SLOW_S="3")
     first = process.stdout.readline()
     process.stdin.close()
     process.stdin = None
@@ -198,25 +198,25 @@ def test_an_element_ends_in_order_when_its_input_does_and_keeps_what_it_has(mach
     assert process.returncode == 130, complained
     assert ENDED not in said
     assert first
-    again = element(machine, given)
+    again = block(machine, given)
     lines = list(again.stdout)
     assert again.wait(60) == 0
-    names = [opened(line)[0] for line in lines[:-1]]
+    names = [decode(line)[0] for line in lines[:-1]]
     assert len([name for name in names if name.endswith("-b002.json")]) == 4
     again.communicate()
 
 
 @pytest.mark.parametrize("name", ["../x", "a b", "", "."])
-def test_an_element_takes_no_name_that_leads_elsewhere(name: str, machine: Machine) -> None:
-    ended = machine.run("sweep", "element", "--name", name, "0")
+def test_a_block_takes_no_name_that_leads_elsewhere(name: str, machine: Machine) -> None:
+    ended = machine.run("sweep", "block", "--name", name, "0")
     assert ended.returncode == 2
-    assert not list(machine.place.rglob("elements/*"))
+    assert not list(machine.place.rglob("blocks/*"))
 
 
 def test_every_key_of_the_engines_is_documented() -> None:
     text = (REPOSITORY / "docs/clusters.md").read_text()
     for model in (SlurmOptions, SshOptions):
-        assert not [key for key in model.model_fields if key != "kind" and f"`{key}`" not in text]
+        assert not [key for key in model.model_fields if f"`{key}`" not in text]
 
 
 def test_the_tables_of_the_documentation_are_accepted(machine: Machine) -> None:

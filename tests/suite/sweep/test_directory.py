@@ -1,21 +1,23 @@
-"""What a sweep's directory holds: the accepted plan, claims, status, estimates."""
+"""What a sweep's directory holds: the accepted plan, locks, status, estimates."""
 
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from suite.errors import RequestError
 from suite.job.sharing import Sharing
-from suite.process_identity import Owner
+from suite.process_identity import ProcessIdentity
+from suite.records.headers import RecordHeader
 from suite.records.record import Outcome
 from suite.results.store import Run, sweep_temporaries
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, runs_below
 from suite.sweep.estimate import Durations, durations_below
-from suite.sweep.locks import WHOLE, claimed, forget_dead, holders
+from suite.sweep.locks import WHOLE, holders, locked, remove_stale
 from suite.sweep.model import Sweep
 from suite.sweep.status import latest_sweep, status_of
 from tests.suite.conftest import make_plan, make_record
@@ -114,52 +116,52 @@ def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: 
     assert {path.name for path in (tmp_path / "cell/trials").iterdir()} == set(kept)
 
 
-# ---- claims
+# ---- locks
 
 
-def leave(path: Path, owner: Owner) -> None:
+def leave(path: Path, owner: ProcessIdentity) -> None:
     (path / ".claims").mkdir()
     (path / ".claims/sweep.json").write_text(json.dumps({"name": WHOLE, "owner": owner.model_dump()}))
 
 
-def test_a_claim_is_held_once_and_given_back(tmp_path: Path) -> None:
-    with claimed(tmp_path, WHOLE) as claim:
-        claim.tell(cell="cell", trial="trial")
-        assert [(holder.trial, holder.owner) for holder in holders(tmp_path)] == [("trial", Owner.me())]
+def test_a_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
+    with locked(tmp_path, WHOLE) as lock:
+        lock.update(cell="cell", trial="trial")
+        assert [(holder.trial, holder.owner) for holder in holders(tmp_path)] == [("trial", ProcessIdentity.own())]
         with (
             pytest.raises(RequestError, match=f"process {os.getpid()} on .* runs this sweep"),
-            claimed(tmp_path, WHOLE),
+            locked(tmp_path, WHOLE),
         ):
             pytest.fail("held twice")
-        with claimed(tmp_path, "block-001"):
+        with locked(tmp_path, "block-001"):
             assert len(holders(tmp_path)) == 2
     assert holders(tmp_path) == []
     assert list((tmp_path / ".claims").iterdir()) == []
 
 
 @pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started_ticks": 1.0}, {"boot_id": "before"}])
-def test_a_claim_of_a_process_that_has_ended_is_taken(tmp_path: Path, change: dict[str, object]) -> None:
-    leave(tmp_path, Owner.me().model_copy(update=change))
+def test_a_lock_of_a_process_that_has_ended_is_taken(tmp_path: Path, change: dict[str, object]) -> None:
+    leave(tmp_path, ProcessIdentity.own().model_copy(update=change))
     assert holders(tmp_path) == []
-    with claimed(tmp_path, WHOLE):
-        assert holders(tmp_path)[0].owner == Owner.me()
+    with locked(tmp_path, WHOLE):
+        assert holders(tmp_path)[0].owner == ProcessIdentity.own()
 
 
-def test_a_claim_of_another_machine_is_respected_until_it_is_said_to_have_ended(tmp_path: Path) -> None:
-    leave(tmp_path, Owner.me().model_copy(update={"host": "elsewhere"}))
-    with pytest.raises(RequestError, match="on elsewhere runs") as caught, claimed(tmp_path, WHOLE):
+def test_a_lock_of_another_machine_is_respected_until_it_is_said_to_have_ended(tmp_path: Path) -> None:
+    leave(tmp_path, ProcessIdentity.own().model_copy(update={"host": "elsewhere"}))
+    with pytest.raises(RequestError, match="on elsewhere runs") as caught, locked(tmp_path, WHOLE):
         pytest.fail("taken from another machine")
     assert "--take-over" in str(caught.value.remedy)
-    with claimed(tmp_path, WHOLE, take_over=True):
-        assert holders(tmp_path)[0].owner == Owner.me()
+    with locked(tmp_path, WHOLE, take_over=True):
+        assert holders(tmp_path)[0].owner == ProcessIdentity.own()
 
 
 @pytest.mark.parametrize(("change", "stays"), [({"pid": 2**22 + 1}, False), ({"host": "elsewhere"}, True), ({}, True)])
-def test_a_claim_that_nobody_needs_any_more_is_removed_if_its_process_has_ended(
+def test_a_lock_that_nobody_needs_any_more_is_removed_if_its_process_has_ended(
     tmp_path: Path, change: dict[str, object], *, stays: bool
 ) -> None:
-    leave(tmp_path, Owner.me().model_copy(update=change))
-    forget_dead(tmp_path, WHOLE)
+    leave(tmp_path, ProcessIdentity.own().model_copy(update=change))
+    remove_stale(tmp_path, WHOLE)
     assert (tmp_path / ".claims/sweep.json").exists() == stays
 
 
@@ -176,8 +178,8 @@ def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path, s
     ids = {(trial.block, trial.target): trial.trial_id for trial in plan.trials()}
     run.save(make_record(trial_id=ids[0, "bare-metal"], target="bare-metal", open_s=1.0, close_s=2.0, block=0))
     run.save(make_record(trial_id=ids[0, "container"], target="container", block=0, **BROKEN))
-    with claimed(tmp_path, "block-001") as claim:
-        claim.tell(cell=cell.cell_id, trial=ids[1, "bare-metal"])
+    with locked(tmp_path, "block-001") as lock:
+        lock.update(cell=cell.cell_id, trial=ids[1, "bare-metal"])
         now = status_of(tmp_path)
         assert now.state == "running"
         directory.request_stop()
@@ -229,11 +231,26 @@ def test_an_estimate_is_the_median_of_earlier_records_of_the_same(tmp_path: Path
     assert Durations().of(trial) is None
 
 
+def header(**changes: Any) -> RecordHeader:
+    return RecordHeader.model_validate(make_record(**changes).model_dump(mode="json"))
+
+
+def test_a_trial_beside_an_aggressor_is_estimated_apart_from_one_alone() -> None:
+    sharing = Sharing(aggressors=("alexnet",))
+    plan = make_plan(scenario="shared", targets=("vm",), sharing=sharing)
+    alone, beside = sorted(plan.trials_of(0), key=lambda trial: str(trial.aggressor))
+    durations = Durations()
+    durations.add(header(scenario="shared", sharing=sharing))
+    assert (durations.of(alone), durations.of(beside)) == (5.0, None)
+    other = make_plan(scenario="shared", targets=("vm",), sharing=Sharing(aggressors=("alexnet",), copies=2))
+    assert [durations.of(trial) for trial in other.trials_of(0)] == [None, None]
+
+
 def test_an_emulated_guest_says_nothing_of_one_under_kvm() -> None:
     plan = make_plan(targets=("vm",), accelerator="kvm")
     (trial, *_) = plan.trials()
     durations = Durations()
-    durations.add(make_record(accelerator="tcg").model_dump(mode="json"))
+    durations.add(header(accelerator="tcg"))
     assert durations.of(trial) is None
-    durations.add(make_record(accelerator="kvm").model_dump(mode="json"))
+    durations.add(header(accelerator="kvm"))
     assert durations.of(trial) == 5.0

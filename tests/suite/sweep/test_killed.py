@@ -81,28 +81,28 @@ def test_of_two_sweeps_begun_at_once_on_one_output_one_runs_and_the_other_says_w
     assert machine.measured() == 16, "a trial was measured twice"
 
 
-def test_elements_of_one_sweep_can_be_run_by_several_processes_at_once(machine: Machine) -> None:
-    elements = [machine.sweep("--only-block", str(block)) for block in range(3)]
-    ended = [process.communicate(timeout=120) for process in elements]
-    assert [process.returncode for process in elements] == [0, 0, 0], ended
+def test_blocks_of_one_sweep_can_be_run_by_several_processes_at_once(machine: Machine) -> None:
+    processes = [machine.sweep("--only-block", str(block)) for block in range(3)]
+    ended = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], ended
     assert len(machine.records()) == 16
     assert machine.left() == []
     status = machine.run("sweep", "status", str(machine.out), "--json")
     assert '"complete"' in status.stdout
 
 
-def test_elements_lock_no_file_and_write_none_in_place(machine: Machine) -> None:
+def test_blocks_lock_no_file_and_write_none_in_place(machine: Machine) -> None:
     """They may share it over NFS: all that is opened for writing there is a temporary of the writer's own."""
     calls = "trace=flock,fcntl,openat,?open,?creat,truncate,?rename,?renameat,renameat2"
     if subprocess.run(["sh", "-c", "strace -qq true"], check=False, capture_output=True).returncode:
         pytest.skip("strace is not there, or may not trace")
     places = [machine.place / f"calls-{block}" for block in range(2)]
-    elements = [
+    processes = [
         machine.sweep("--only-block", str(block), before=["strace", "-f", "-qq", "-o", str(place), "-e", calls])
         for block, place in enumerate(places)
     ]
-    ended = [process.communicate(timeout=120) for process in elements]
-    assert [process.returncode for process in elements] == [0, 0], ended
+    ended = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ended
     lines = [line for place in places for line in place.read_text().splitlines()]
     assert [line for line in lines if re.search(r"flock\(|F_SETLK|F_OFD_SETLK|F_SETLEASE", line)] == []
     ours = [line for line in lines if str(machine.out) in line]
@@ -111,7 +111,7 @@ def test_elements_lock_no_file_and_write_none_in_place(machine: Machine) -> None
     assert any("rename" in line for line in ours)
 
 
-def test_the_same_element_is_not_run_twice_at_once(machine: Machine) -> None:
+def test_the_same_block_is_not_run_twice_at_once(machine: Machine) -> None:
     first = machine.sweep("--only-block", "1", SLOW_S="60")
     wait_for((machine.out / ".claims/block-001.json").exists, first)
     second = machine.sweep_to_its_end("--only-block", "1")
@@ -176,7 +176,7 @@ def test_cancel_ends_a_sweep_at_once(machine: Machine) -> None:
     assert machine.run("sweep", "cancel", str(machine.out)).returncode == 2
 
 
-def test_a_claim_that_a_crash_left_is_not_held_against_the_next(machine: Machine) -> None:
+def test_a_lock_that_a_crash_left_is_not_held_against_the_next(machine: Machine) -> None:
     process = machine.sweep(SLOW_S="30")
     wait_for((machine.place / "measured").exists, process)
     process.kill()

@@ -53,7 +53,6 @@ def test_the_example_of_the_documentation_is_a_plan() -> None:
         ({"until": "2%", "blocks": 2}, "until and blocks exclude each other", ""),
         ({"max_blocks": 9}, "min_blocks and max_blocks are about until", ""),
         ({"until": "2%", "min_blocks": 9, "max_blocks": 8}, "min_blocks 9 is above max_blocks 8", ""),
-        ({"engine": {"kind": "slrum"}}, "engine.kind = 'slrum': Input should be 'local', 'slurm' or 'ssh'", ""),
         ({"targets": []}, "targets = []: give at least one", ""),
         ({"targets": "vm"}, "targets = 'vm': give a list: [...]", ""),
         ({"exclude": {"model": "x"}}, "exclude: give a list of tables: [[exclude]]", ""),

@@ -11,18 +11,17 @@ from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import Sweep
-from suite.sweep.runner import Host, ReadyCell, Runner
+from suite.sweep.runner import ReadyCell, Runner
 from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 
 MakeSweep = Callable[..., Sweep]
-HOST = Host(Environment, lambda *_: FakeAccount())
 
 
 @pytest.fixture
 def runner(
     tmp_path: Path, sweep: MakeSweep, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver
 ) -> Callable[..., Runner]:
-    def make(enough: Any = None, **changes: Any) -> Runner:
+    def make(stop_rule: Any = None, **changes: Any) -> Runner:
         made = sweep(**{"blocks": 3} | changes)
         directory = SweepDirectory(tmp_path / "night")
         cells = cells_of(made)
@@ -36,7 +35,7 @@ def runner(
             )
             for cell in cells
         ]
-        return Runner(made, directory, ready, HOST, observer, enough)
+        return Runner(made, directory, ready, Environment, lambda *_: FakeAccount(), observer, stop_rule)
 
     return make
 
@@ -124,10 +123,10 @@ def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner
 
 
 def test_a_cell_that_has_enough_is_left_and_the_others_go_on(runner: Callable[..., Runner]) -> None:
-    def enough(run: CellRun) -> str | None:
+    def stop_rule(run: CellRun) -> str | None:
         return "narrow" if "alexnet" in run.directory.name and list(run.records()) else None
 
-    made = runner(enough)
+    made = runner(stop_rule)
     assert made.run(range(3)) is None
     assert order(made.made) == [(0, "resnet50"), (0, "alexnet"), (1, "resnet50"), (2, "resnet50")]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[1]
-RUNS = Path(__file__).parent / "samples" / "runs"
+REPOSITORY = Path(__file__).parents[2]
+RUNS = REPOSITORY / "tests" / "samples" / "runs"
 
 
 @dataclass

@@ -9,17 +9,17 @@ import pytest
 from suite.errors import RequestError
 from suite.job.envelope import GIB
 from suite.records.record import Environment
-from suite.sweep.pool import Machine, differences, join_pool
+from suite.sweep.pool import PoolMember, differences, join_pool
 
 
-def machine(name: str = "n1", **changed: Any) -> Machine:
+def machine(name: str = "n1", **changed: Any) -> PoolMember:
     facts = {
         "hostname": name, "kernel": "6.1", "cpu_model": "Xeon", "cpus": [0, 1], "memory_bytes": 64 * GIB,
         "mitigations": {"meltdown": "Not affected"},
     }  # fmt: skip
     own = {"suite_version": "1", "image": "abc"}
     own |= {key: changed.pop(key) for key in own if key in changed}
-    return Machine.model_validate({**own, "environment": Environment.model_validate({**facts, **changed})})
+    return PoolMember.model_validate({**own, "environment": Environment.model_validate({**facts, **changed})})
 
 
 def test_equal_machines_may_differ_in_their_name_and_a_little_memory() -> None:
@@ -72,5 +72,5 @@ def test_of_many_that_come_at_once_one_is_first_and_the_unequal_are_refused(tmp_
 
 def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "pool.json").write_text("{}")
-    with pytest.raises(RequestError, match="not of this suite"):
+    with pytest.raises(RequestError, match="was not written by this suite"):
         join_pool(tmp_path, machine())

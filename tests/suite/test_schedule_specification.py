@@ -4,7 +4,7 @@ import subprocess
 import pytest
 
 from suite.errors import RequestError
-from suite.schedule_specification import parse_every
+from suite.schedule_specification import parse_schedule
 
 FORMS = [
     ("02:00 daily", "0 2 * * *", "*-*-* 02:00:00"),
@@ -21,8 +21,8 @@ FORMS = [
 
 @pytest.mark.parametrize(("text", "cron", "on_calendar"), FORMS)
 def test_a_form_becomes_the_same_moments_for_cron_and_for_systemd(text: str, cron: str, on_calendar: str) -> None:
-    every = parse_every(text)
-    assert (every.cron, every.on_calendar) == (cron, on_calendar)
+    schedule = parse_schedule(text)
+    assert (schedule.cron, schedule.on_calendar) == (cron, on_calendar)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
@@ -52,5 +52,5 @@ def test_systemd_understands_every_form(on_calendar: str) -> None:
 )
 def test_what_is_not_understood_is_refused_with_examples(text: str) -> None:
     with pytest.raises(RequestError) as caught:
-        parse_every(text)
+        parse_schedule(text)
     assert caught.value.remedy

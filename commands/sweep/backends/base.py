@@ -1,0 +1,115 @@
+"""The protocol of a sweep backend: who runs the blocks of a sweep."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from commands.sweep.resolve import Planned
+from suite.errors import RequestError
+from suite.interfaces import Observer
+from suite.records.record import TrialRecord
+from suite.registries import BACKENDS
+from suite.suggest import nearest
+from suite.sweep.directory import SweepDirectory
+from suite.sweep.model import Sweep
+
+T = TypeVar("T", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What ``bench sweep run`` was asked for. Nothing has been started, and nothing written."""
+
+    file: Path
+    """The plan file."""
+    sweep: Sweep
+    directory: SweepDirectory
+    planned: Sequence[Planned]
+    """The cells as checked on this machine; empty where other machines run them, which check for themselves."""
+    observer: Observer
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class SweepEnd:
+    """How a run of a sweep ended."""
+
+    made: Sequence[TrialRecord] = ()
+    """The new records."""
+    reason: str | None = None
+    """Why it ended before its last trial; None if it did not."""
+
+
+class NoOptions(BaseModel):
+    """The table ``[engine]`` of a backend that has no keys of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Backend(ABC):
+    """Runs the blocks of a sweep somewhere. A block of all cells is the unit: it stays on one machine.
+
+    A backend is made without arguments and holds no state: the sweep's directory, and what the backend asks of a
+    scheduler, are its only memory. Lists of text are lines for the user.
+    """
+
+    options: type[BaseModel] = NoOptions
+    """The keys of the table ``[engine]`` besides ``kind``."""
+    runs_here: bool = False
+    """Whether this process runs the trials: then all cells are checked on this machine before the first."""
+
+    def check(self, sweep: Sweep) -> None:
+        """Check the keys of ``[engine]``; nothing is started. Raises RequestError for one that it does not know."""
+        options_of(self.options, sweep)
+
+    @abstractmethod
+    def run(self, request: SweepRequest) -> SweepEnd:
+        """Run every block that has trials left; return when all have ended, or it was asked to stop."""
+
+    @abstractmethod
+    def dry_run(self, request: SweepRequest) -> None:
+        """Say what ``run`` would do, without starting or writing anything. Raises RequestError where it would."""
+
+    def queue(self, sweep: Sweep, directory: Path) -> list[str]:
+        """Return what waits to be run, for ``bench sweep status``."""
+        del sweep, directory
+        return []
+
+    def stop(self, sweep: Sweep, directory: Path) -> list[str]:
+        """Begin no further block, let running ones end, and return what was done."""
+        del sweep, directory
+        return []
+
+    def cancel(self, sweep: Sweep, directory: Path) -> list[str]:
+        """End what runs on other machines now, and return what was done."""
+        del sweep, directory
+        return []
+
+
+def backend_of(sweep: Sweep) -> Backend:
+    """Return the backend that the plan names. Raises RequestError if it is unknown, or fails to load."""
+    backend: Backend = BACKENDS.get(sweep.engine.kind)()
+    return backend
+
+
+def options_of(model: type[T], sweep: Sweep) -> T:
+    """Return the table ``[engine]`` as ``model`` reads it. Raises RequestError that names the key."""
+    try:
+        return model.model_validate(sweep.engine.table)
+    except ValidationError as error:
+        # An unknown key first: a misspelt one is often also missing.
+        first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            known = ["kind", *model.model_fields]
+            said, remedy = f"unknown key engine.{key} of the engine {sweep.engine.kind}", nearest(key, known)
+        elif first["type"] == "missing":
+            said, remedy = f"engine.{key} is missing", f"add {key} to [engine]"
+        else:
+            said = f"engine.{key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
+            remedy = "docs/clusters.md lists all keys"
+        raise RequestError(said, remedy=remedy) from error

@@ -1,0 +1,70 @@
+"""The sweep backend ``local``: this machine, one trial at a time."""
+
+from collections.abc import Sequence
+
+from commands.run.prepare import host_environment
+from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest
+from commands.sweep.stop_rule import stop_rule_of
+from provisioning.metrics import accounting
+from suite.sweep.cell_run import CellRun, StopRule
+from suite.sweep.converged import converged_cells
+from suite.sweep.runner import ReadyCell, Runner
+
+
+class Local(Backend):
+    """Runs every block in this process."""
+
+    runs_here = True
+
+    def run(self, request: SweepRequest) -> SweepEnd:
+        """See ``Backend``."""
+        return run_here(request, range(request.sweep.element_count), stop_rule_of(request.sweep))
+
+    def dry_run(self, request: SweepRequest) -> None:
+        """See ``Backend``: the cells are checked already, and there is nothing else to say."""
+
+
+def run_block(request: SweepRequest, block: int, *, take_over: bool = False) -> SweepEnd:
+    """Run one block on this machine. With ``until``, whoever hands out the blocks has decided which cells need it."""
+    converged = converged_cells(request.directory.path, request.sweep) if request.sweep.until else frozenset[str]()
+
+    def stop_rule(run: CellRun) -> str | None:
+        return "its intervals are narrow enough" if run.directory.name in converged else None
+
+    return run_here(request, [block], stop_rule, take_over=take_over)
+
+
+def run_here(
+    request: SweepRequest, blocks: Sequence[int], stop_rule: StopRule | None, *, take_over: bool = False
+) -> SweepEnd:
+    """Run the blocks in this process; without ``stop_rule`` each to its end.
+
+    ``take_over``: locks that other machines hold are those of processes that have ended.
+    """
+    ready = [each.ready for each in request.planned if each.ready]
+    said: set[str] = set()
+
+    def note_once(text: str) -> None:  # cells are alike
+        if text not in said:
+            said.add(text)
+            request.observer.note(text)
+
+    for each in ready:
+        each.prepare(note_once)
+    cells = [
+        ReadyCell(each.cell, each.ready.plan, each.ready.scenario, each.ready.open_target)
+        for each in request.planned
+        if each.ready
+    ]
+    runner = Runner(
+        request.sweep,
+        request.directory,
+        cells,
+        host_environment,
+        accounting.open_account,
+        request.observer,
+        stop_rule,
+        take_over,
+    )
+    reason = runner.run(blocks)
+    return SweepEnd(runner.made, reason)

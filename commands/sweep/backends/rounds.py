@@ -1,0 +1,112 @@
+"""What is left of a sweep that other machines run, handed out round by round."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from commands.sweep.backends.base import SweepEnd, SweepRequest
+from commands.sweep.stop_rule import decisions_of
+from suite.errors import MeasurementError, RequestError
+from suite.plan import Plan
+from suite.records.record import TrialRecord
+from suite.results.store import PLAN, stored_plan
+from suite.sweep.cell_run import CellRun
+from suite.sweep.cells import cells_of
+from suite.sweep.converged import CONVERGED, converged_cells, write_converged
+from suite.sweep.estimate import durations_below, total
+from suite.sweep.pool import POOL
+from suite.trial_names import files_of_block
+
+
+def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once: int) -> SweepEnd:
+    """Hand blocks to ``run``, which returns when they have ended, until none is left or a stop was requested.
+
+    Raises MeasurementError when blocks were not completed.
+    """
+    before = _records(request)
+    while blocks := next_round(request, at_once):
+        run(blocks)
+        if request.directory.stop_requested():
+            break
+        if lost := sorted({*blocks} & {*blocks_left(request)}):
+            raise MeasurementError(
+                f"{len(lost)} of {len(blocks)} blocks were not completed: {', '.join(map(str, lost))}",
+                remedy=f"their logs are in {request.directory.path / 'logs'}; bench sweep run tries them again",
+            )
+    made = [record for key, record in _records(request).items() if before.get(key) != record]
+    return SweepEnd(made, "it was asked to stop" if request.directory.stop_requested() else None)
+
+
+def blocks_left(request: SweepRequest) -> list[int]:
+    """Return the blocks in which some cell has trials to run: all of them for a cell that no machine has begun."""
+    return _left(request, converged_cells(request.directory.path, request.sweep) if request.sweep.until else ())
+
+
+def next_round(request: SweepRequest, at_once: int) -> list[int]:
+    """Return the blocks to hand out now: all that are left.
+
+    With ``until`` these are as many as are certain to be needed, or as run ``at_once``. Which cells they hold is
+    decided here and, unless it is a dry run, written down for the machines that run them.
+    """
+    if not request.sweep.until:
+        return blocks_left(request)
+    decision = decisions_of(request.sweep)
+    decisions = {run.directory.name: decision(run) for run in _runs(request)}
+    converged = [name for name, each in decisions.items() if each.stop]
+    if not request.dry_run:
+        write_converged(request.directory.path, request.sweep, converged)
+    return _left(request, converged)[: max(at_once, *(each.at_least for each in decisions.values()))]
+
+
+def files_to_send(directory: Path, block: int) -> list[Path]:
+    """Return what a machine needs of the output directory to run a block, with what the block has there already."""
+    of_the_block = (path for name in files_of_block(block) for path in directory.glob(f"*/*/{name}"))
+    whole = (directory / name for name in ("sweep.json", POOL, CONVERGED))
+    return [path for path in (*whole, *directory.glob(f"*/{PLAN}"), *of_the_block) if path.is_file()]
+
+
+def estimate_s(request: SweepRequest) -> float | None:
+    """Return the seconds of the longest block, from records of this sweep and of those beside it; None if unknown.
+
+    A cell that was not begun here is known by its plan in an earlier sweep: its name says all that matters.
+    """
+    beside = request.directory.path.absolute().parent
+    durations = durations_below(beside)
+    blocks = {0, request.sweep.element_count - 1}  # the first has the warm-ups
+    each: list[float | None] = []
+    for run in _runs(request):
+        places = (run.directory, *sorted(beside.glob(f"*/{run.directory.name}")))
+        plan = next(filter(None, map(_readable_plan, places)), None)
+        times = [durations.of_block(plan, block) for block in blocks] if plan else [None]
+        each.append(None if None in times else max(filter(None, times), default=0.0))
+    return total(each)
+
+
+def _runs(request: SweepRequest) -> list[CellRun]:
+    retries = request.sweep.budget.retries
+    return [request.directory.cell(cell.cell_id, retries) for cell in cells_of(request.sweep)]
+
+
+def _records(request: SweepRequest) -> dict[tuple[str, str], TrialRecord]:
+    """Return the last record of every trial, by cell and trial."""
+    return {(run.directory.name, record.trial_id): record for run in _runs(request) for record in run.records()}
+
+
+def _left(request: SweepRequest, converged: Collection[str]) -> list[int]:
+    left: set[int] = set()
+    for run in _runs(request):
+        if run.directory.name in converged:
+            continue
+        plan, done = run.plan(), set(run.finished())
+        left |= {
+            block
+            for block in range(request.sweep.element_count)
+            if plan is None or any(trial.trial_id not in done for trial in plan.trials_of(block))
+        }
+    return sorted(left)
+
+
+def _readable_plan(run: Path) -> Plan | None:
+    try:
+        return stored_plan(run)
+    except RequestError:  # what lies beside this sweep may be of any version of the suite
+        return None

@@ -1,0 +1,114 @@
+"""``bench sweep plan``: what a sweep comes to, without starting anything."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commands.run.options import PlanFile
+from commands.sweep.backends.base import backend_of
+from commands.sweep.resolve import Planned, resolve
+from commands.sweep.view import span
+from suite.results.store import RESULTS
+from suite.sweep.directory import SweepDirectory, default_directory
+from suite.sweep.estimate import Durations, durations_below, total
+from suite.sweep.file import load_sweep
+from suite.sweep.model import Sweep
+
+
+@click.command()
+@click.argument("file", type=PlanFile())
+@click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
+@click.option(
+    "--estimate-from",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Directory of earlier records to estimate the time from. Default: results/.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool) -> None:
+    """Say what a sweep comes to: cells, trials, estimated time, and what is refused and why.
+
+    Starts nothing and writes nothing. Exit code 2 when a cell is refused.
+
+    \b
+    Examples:
+      bench sweep plan smoke
+      bench sweep plan paper-single --estimate-from results/lastyear --json
+    """
+    sweep = load_sweep(file)
+    backend_of(sweep).check(sweep)
+    planned = resolve(sweep, lambda text: click.echo(text, err=True))
+    directory = SweepDirectory(out or default_directory(sweep))
+    described = _described(sweep, directory, planned, durations_below(estimate_from or RESULTS))
+    if as_json:
+        click.echo(json.dumps(described, indent=1))
+    else:
+        _print(described)
+    if any(each.refusal for each in planned):
+        sys.exit(2)
+
+
+def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> dict[str, Any]:
+    cells = [_cell(sweep, directory, each, durations) for each in planned]
+    runnable = [cell for cell in cells if not cell["refused"]]
+    first_s, block_s = (total(cell[name] for cell in runnable) if runnable else None for name in ("first_s", "block_s"))
+    known = None not in (first_s, block_s)
+    return {
+        "name": sweep.name,
+        "directory": str(directory.path),
+        "engine": sweep.engine.kind,
+        "elements": sweep.element_count,
+        "until": sweep.until,
+        "trials": sum(cell["trials"] for cell in cells),
+        "trials_left": sum(cell["trials_left"] for cell in cells),
+        "element_s": block_s,
+        "total_s": (first_s or 0) + (sweep.element_count - 1) * (block_s or 0) if known else None,
+        "changes": directory.changes(sweep, [each.cell for each in planned]).lines(),
+        "cells": cells,
+    }
+
+
+def _cell(sweep: Sweep, directory: SweepDirectory, each: Planned, durations: Durations) -> dict[str, Any]:
+    """``first_s`` are the seconds of the first block, with the warm-up before it; ``block_s`` of each further one."""
+    told: dict[str, Any] = {"cell_id": each.cell.cell_id, "settings": each.cell.settings}
+    told |= {"command": ["bench", *each.words], "refused": None, "remedy": None}
+    if each.ready is None:
+        message, remedy = (each.refusal.message, each.refusal.remedy) if each.refusal else ("refused", None)
+        return {**told, "refused": message, "remedy": remedy, "targets": [], "trials": 0, "trials_left": 0}
+    plan = each.ready.plan
+    trials = [trial.trial_id for trial in plan.trials()]
+    finished = set(directory.cell(each.cell.cell_id, sweep.budget.retries).finished())
+    return {
+        **told,
+        "targets": list(plan.targets),
+        "trials": len(trials),
+        "trials_left": sum(trial not in finished for trial in trials),
+        "first_s": durations.of_block(plan, 0),
+        "block_s": durations.of_block(plan, 1),
+    }
+
+
+def _print(described: dict[str, Any]) -> None:
+    def time_of(seconds: float | None) -> str:
+        return "unknown" if seconds is None else span(seconds)
+
+    refusals: dict[str, list[str]] = {}
+    for cell in described["cells"]:
+        if cell["refused"]:
+            reason = f"{cell['refused']} (what to do: {cell['remedy']})"
+            refusals.setdefault(reason, []).append(cell["cell_id"])
+        else:
+            targets = ", ".join(cell["targets"])
+            click.echo(f"{cell['cell_id']}: {cell['trials']} trials on {targets}; a block: {time_of(cell['block_s'])}")
+    for reason, cells in refusals.items():
+        click.echo(f"refused: {', '.join(cells)}: {reason}")
+    for line in described["changes"]:
+        click.echo(line)
+    most = "at most " if described["until"] else ""
+    click.echo(
+        f"{len(described['cells'])} cells, {most}{described['elements']} blocks, {described['trials']} trials "
+        f"({described['trials_left']} to be run) into {described['directory']}, by the engine {described['engine']}; "
+        f"time: {most if described['total_s'] else ''}{time_of(described['total_s'])}"
+    )

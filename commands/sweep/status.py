@@ -1,0 +1,78 @@
+"""``bench sweep status``: how far a sweep is."""
+
+import json
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from commands.sweep.backends.base import backend_of
+from commands.sweep.stop_rule import stop_rule_of
+from commands.sweep.view import lines, matrix, widths_of
+from suite.sweep.directory import SweepDirectory
+from suite.sweep.locks import lock_files
+from suite.sweep.status import SweepStatus, latest_sweep, status_of
+
+WATCH_S = 2.0
+"""How often ``--watch`` looks at the locks: one directory and a file; what takes longer only when they changed."""
+
+
+@click.command()
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.option("--watch", is_flag=True, help="Keep showing it until it ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line for each change.")
+def status(directory: Path | None, watch: bool, as_json: bool) -> None:
+    """Show how far a sweep is: its cells and targets, what runs now, how wide the intervals are, what is left.
+
+    Without a directory it shows the sweep in results/ that was begun last.
+
+    \b
+    Examples:
+      bench sweep status
+      bench sweep status results/nightly --watch
+      bench sweep status results/nightly --json
+    """
+    path = directory or latest_sweep()
+    seen: object = None
+    while True:
+        now = _stamp(path)
+        if now != seen:
+            seen = now
+            running = _show(path, as_json=as_json, as_lines=watch)
+        if not (watch and running):
+            return
+        time.sleep(WATCH_S)
+
+
+def _stamp(path: Path) -> object:
+    """Return a value that changes with every trial that begins or ends: the locks say what is run."""
+    try:
+        return [(file.name, file.stat().st_mtime_ns) for file in lock_files(path)]
+    except FileNotFoundError:
+        return None  # removed in between: look again
+
+
+def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
+    """Print the status; return whether the sweep is running."""
+    accepted = SweepDirectory(path).accepted()
+    found = status_of(path, stop_rule_of(accepted.sweep) if accepted else None)
+    queue = backend_of(accepted.sweep).queue(accepted.sweep, path) if accepted else []
+    if as_json:
+        _show_json(found, path, queue, indent=None if as_lines else 1)
+    else:
+        _show_table(found, path, queue)
+    return found.state in ("running", "stopping")
+
+
+def _show_json(found: SweepStatus, path: Path, queue: list[str], indent: int | None) -> None:
+    widths = {cell.cell_id: dict(widths_of(path / cell.cell_id)) for cell in found.cells}
+    told = {**found.model_dump(mode="json"), "half_widths": widths, "engine": queue}
+    click.echo(json.dumps(told, indent=indent))
+
+
+def _show_table(found: SweepStatus, path: Path, queue: list[str]) -> None:
+    console = Console()
+    console.print(matrix(found, {cell.cell_id: widths_of(path / cell.cell_id) for cell in found.cells}))
+    for line in (*lines(found), *queue):
+        console.print(line, markup=False, highlight=False)

@@ -1,0 +1,48 @@
+"""Names of trials and of their files: composed here, taken apart here, and nowhere else.
+
+``synthetic-resnet50-vm+isa-b007`` is the trial of scenario, model and arm in block 7; ``-w000`` ends the name of one in
+a warm-up block. Its record is the file ``NAME.json``, its second failed attempt ``NAME.2.json``.
+"""
+
+from collections.abc import Iterable
+
+RECORD_FILES = "[!.]*.json"
+"""The pattern of the files of records and attempts, without files that are still being written."""
+
+
+def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | None) -> str:
+    """Return what tells trials of one model in a block apart: ``vm``, ``bare-metal-again``, ``vm+isa-beside-disk``."""
+    again, switched = "-again" if replica else "", f"+{ablation}" if ablation else ""
+    return f"{target}{again}{switched}{f'-beside-{aggressor}' if aggressor else ''}"
+
+
+def trial_name(scenario: str, model: str, arm: str, block: int, *, warm_up: bool) -> str:
+    """Return the ``trial_id`` of a trial; ``arm`` as ``arm_name`` gives it."""
+    return f"{scenario}-{model}-{arm}-{'w' if warm_up else 'b'}{block:03d}"
+
+
+def record_file(trial_id: str) -> str:
+    """Return the name of the file that holds a trial's record."""
+    return f"{trial_id}.json"
+
+
+def attempt_file(trial_id: str, number: int) -> str:
+    """Return the name of the file that holds a trial's failed attempt; ``number`` counts from 1."""
+    return f"{trial_id}.{number}.json"
+
+
+def attempts_of(trial_id: str) -> str:
+    """Return the pattern of the files of a trial's failed attempts."""
+    return f"{trial_id}.*.json"
+
+
+def trial_of_attempt(file_name: str) -> str:
+    """Return the ``trial_id`` of an attempt's file; empty where the name is not one of an attempt."""
+    return file_name.removesuffix(".json").rpartition(".")[0]
+
+
+def files_of_block(block: int) -> Iterable[str]:
+    """Yield the patterns of the records and attempts of one block. The warm-up blocks belong to block 0."""
+    yield f"*-b{block:03d}.*json"
+    if block == 0:
+        yield "*-w[0-9][0-9][0-9].*json"

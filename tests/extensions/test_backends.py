@@ -1,0 +1,80 @@
+"""Every registry takes members of other packages: a toy one from a file outside the tree, used on the command line."""
+
+import json
+from pathlib import Path
+
+from tests.suite.sweep.conftest import PLAN, REPOSITORY, Machine
+
+
+def test_a_sweep_backend_of_another_package(tmp_path: Path) -> None:
+    (tmp_path / "toy_backend.py").write_text(
+        """
+from pydantic import BaseModel, ConfigDict
+
+from commands.sweep.backends.base import Backend, SweepEnd
+from commands.sweep.backends.local import run_here
+
+
+class ToyOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    greeting: str
+
+
+class Toy(Backend):
+    options = ToyOptions
+    runs_here = True
+
+    def run(self, request):
+        request.observer.note(f"toy: {request.sweep.engine.table['greeting']}")
+        for block in range(request.sweep.element_count):
+            made = run_here(request, [block], None).made
+            request.observer.note(f"toy: block {block} has {len(made)} trials")
+        return SweepEnd(made, "the toy is tired")
+
+    def dry_run(self, request):
+        request.observer.note("toy: would play")
+
+    def queue(self, sweep, directory):
+        return ["toy: the queue is empty"]
+
+    def stop(self, sweep, directory):
+        return ["toy: stops"]
+
+    def cancel(self, sweep, directory):
+        return ["toy: cancels"]
+"""
+    )
+    package = tmp_path / "toy_backend-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[virtbench.backends]\ntoy = toy_backend:Toy\n")
+    machine, path = Machine(tmp_path), f"{REPOSITORY}:{tmp_path}"
+    machine.plan.write_text(f'{PLAN}\n[engine]\nkind = "toy"\ngreeting = "hello"\n')
+
+    dry = machine.sweep_to_its_end("--dry-run", PYTHONPATH=path)
+    assert (dry.returncode, machine.measured()) == (0, 0), dry.stderr
+    assert "toy: would play" in dry.stderr
+
+    ended = machine.sweep_to_its_end("--json", PYTHONPATH=path)
+    assert ended.returncode == 0, ended.stderr
+    assert "toy: hello" in ended.stderr
+    assert "toy: block 0 has 8 trials" in ended.stderr, "with those of the warm-up block"
+    assert json.loads(ended.stdout)["ended_early"] == "the toy is tired"
+    assert machine.measured() == len(machine.contents()) == 16
+
+    out = str(machine.out)
+    status = json.loads(machine.run("sweep", "status", out, "--json", PYTHONPATH=path).stdout)
+    assert (status["state"], status["engine"]) == ("complete", ["toy: the queue is empty"])
+    assert "by the engine toy" in machine.run("sweep", "plan", str(machine.plan), PYTHONPATH=path).stdout
+    assert "toy: cancels" in machine.run("sweep", "cancel", out, PYTHONPATH=path).stderr
+    refused = machine.run("sweep", "stop", out, PYTHONPATH=path)
+    assert (refused.returncode, "is not running" in refused.stderr) == (2, True), "as for every backend that runs here"
+
+    machine.plan.write_text(machine.plan.read_text().replace("greeting", "greetign"))
+    refused = machine.sweep_to_its_end(PYTHONPATH=path)
+    assert (refused.returncode, "did you mean greeting?" in refused.stderr) == (2, True), refused.stderr
+    machine.plan.write_text(machine.plan.read_text().replace('"toy"', '"tyo"'))
+    refused = machine.sweep_to_its_end(PYTHONPATH=path)
+    assert refused.returncode == 2
+    assert "no sweep backend 'tyo'" in refused.stderr
+    assert "did you mean toy?" in refused.stderr
