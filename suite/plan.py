@@ -13,11 +13,11 @@ from suite.job.distributed import Cluster, InstancePlan, instances_of
 from suite.job.envelope import Envelope
 from suite.job.profiles import Recipe, Sizes
 from suite.job.sharing import Sharing
+from suite.request.request import RunRequest
+from suite.targets import BASELINE as BASELINE
+from suite.targets import TARGETS as TARGETS
+from suite.targets import VMS as VMS
 
-TARGETS = ("bare-metal", "container", "vm", "container-vm")
-BASELINE = "bare-metal"
-VMS = frozenset(("vm", "container-vm"))
-"""The targets with a kernel of their own."""
 CpuCapability = Literal["default", "avx2", "avx512"]
 CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
 """Levels of vector instructions, lowest first, as torch's ATen names them."""
@@ -109,6 +109,8 @@ class Plan(BaseModel):
     """By model, of those that write."""
     options: dict[str, str] = {}
     """Choices of the layers that change what is measured: engine, accelerator, GPUs."""
+    request: RunRequest | None = None
+    """What was asked for, so that it can be repeated; None in plans of older suites. It decides nothing."""
 
     def trials(self) -> Iterator[Trial]:
         """Every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""

@@ -11,10 +11,10 @@ from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.envelope import format_cpu_list
-from suite.job.profiles import PROFILES
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
+from suite.request.request import RunRequest
 from suite.results.store import stored_plan
 
 
@@ -104,74 +104,61 @@ def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
 
 
 def run_command(plan: Plan) -> list[str]:
-    """``bench run`` with what makes this plan again on the same machine."""
-    argv = ["bench", "run", "--scenario", plan.scenario]
-    argv += [word for target in plan.targets for word in ("--target", target)]
-    named = "--probe" if plan.scenario == PROBE else "--model"
-    argv += [word for model in plan.models for word in (named, model)]
-    argv += ["--profile", plan.profile, "--recipe", plan.recipe, "--blocks", str(plan.blocks), "--seed", str(plan.seed)]
+    """Return the ``bench run`` that makes this plan again on the same machine."""
+    request = plan.request or request_of(plan)
     envelope = plan.envelope
     # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
     on_machines = plan.cluster is not None and plan.cluster.lab is None
-    cpus = str(len(envelope.cpus)) if on_machines else format_cpu_list(envelope.cpus)
-    argv += ["--cpus", cpus, "--memory", str(envelope.memory_bytes)]
-    argv += ["--threads", str(envelope.threads)]
-    flags = {
-        "data_disk": "--data-disk",
-        "decoder": "--decoder",
-        "engine": "--engine",
-        "accelerator": "--accel",
-        "isa": "--isa",
-        "gpus": "--gpus",
-        "vfio": "--vfio",
-        "device": "--device",
-        "devices": "--devices",
-        "parallel": "--parallel",
+    named = "probe" if plan.scenario == PROBE else "model"
+    resolved: dict[str, object] = {
+        "target": plan.targets,
+        named: plan.models,
+        "ablate": plan.ablations,
+        "blocks": plan.blocks,
+        "warmup_blocks": plan.warmup_blocks,
+        "seed": plan.seed,
+        "cpus": str(len(envelope.cpus)) if on_machines else format_cpu_list(envelope.cpus),
+        "memory": str(envelope.memory_bytes),
+        "threads": envelope.threads,
+        "engine": plan.options.get("engine"),
+        "accel": plan.options.get("accelerator"),
+        # How many blocks the intervals took is known now.
+        **dict.fromkeys(("until", "min_blocks", "max_blocks", "budget")),
     }
-    argv += [word for name, flag in flags.items() if name in plan.options for word in (flag, plan.options[name])]
-    usual = PROFILES[plan.profile].workloads if plan.profile in PROFILES else {}
-    first = plan.workloads.get(plan.models[0])
+    if plan.dataset:
+        resolved["data"] = f"{plan.data}:{plan.dataset.directory}"
+    return request.changed(**resolved).command()
+
+
+def request_of(plan: Plan) -> RunRequest:
+    """Return the request of a plan that an older suite has stored without it, as far as the plan tells."""
+    options, cluster, sharing = plan.options, plan.cluster, plan.sharing
+    given: dict[str, object] = {
+        "scenario": plan.scenario,
+        "profile": plan.profile,
+        "recipe": plan.recipe,
+        "trial_timeout": plan.trial_timeout_s,
+        "cache": plan.page_cache,
+        "aa": plan.aa or None,
+    }
+    given |= {name: options.get(name) for name in ("data_disk", "isa", "gpus", "vfio", "device", "parallel")}
+    given |= {name: int(options[name]) for name in ("devices", "aggressor_batch") if name in options}
+    if plan.dataset:
+        given["decoder"] = options.get("decoder")
+        workers = options.get("loader_workers", "auto")
+        given["loader_workers"] = None if workers == "auto" else int(workers)
+    if "fio_job" in options:
+        # The plan knows the text of the job file by its digest alone, and not the inventory that listed the machines.
+        given["fio_job"] = f"sha256-{options['fio_job'][:12]}.fio"
+    if cluster:
+        place = {"lab": str(cluster.lab)} if cluster.lab else {"inventory": "hosts.toml"}
+        given |= {"strategy": cluster.strategy, "workers": cluster.workers, "ps": cluster.servers or None, **place}
+        given |= {"network": cluster.network, "comm_timeout": cluster.comm_timeout_s}
+    if sharing:
+        given |= {"aggressor": sharing.aggressors, "aggressors": sharing.copies}
+        given["bare_metal_cpus"] = sharing.bare_metal_cpus
     for name in ("batch", "image_px", "steps", "warmup_steps"):
         # One override on the command line holds for all models.
-        values = {getattr(workload, name) for workload in plan.workloads.values()}
-        if first and len(values) == 1 and any(getattr(usual.get(m), name, None) not in values for m in plan.models):
-            argv += [f"--{name.replace('_', '-')}", str(getattr(first, name))]
-    profile = PROFILES.get(plan.profile)
-    if profile is None or plan.trial_timeout_s != profile.trial_timeout_s:
-        argv += ["--trial-timeout", str(plan.trial_timeout_s)]
-    return [*argv, *_cluster(plan), *_blocks_and_data(plan)]
-
-
-def _cluster(plan: Plan) -> Iterator[str]:
-    cluster = plan.cluster
-    if cluster is None:
-        return
-    yield from ("--strategy", cluster.strategy, "--workers", str(cluster.workers))
-    if cluster.servers:
-        yield from ("--ps", str(cluster.servers))
-    # A plan knows the machines and not the file that listed them.
-    yield from ("--lab", str(cluster.lab)) if cluster.lab else ("--inventory", "hosts.toml")
-    yield from ("--network", cluster.network, "--comm-timeout", str(cluster.comm_timeout_s))
-
-
-def _blocks_and_data(plan: Plan) -> Iterator[str]:
-    if plan.dataset:
-        yield from ("--data", f"{plan.data}:{plan.dataset.directory}")
-    if plan.options.get("loader_workers", "auto") != "auto":
-        yield from ("--loader-workers", plan.options["loader_workers"])
-    if job := plan.options.get("fio_job"):
-        # A plan knows the text of the job file by its digest alone.
-        yield from ("--fio-job", f"sha256-{job[:12]}.fio")
-    if plan.page_cache:
-        yield from ("--cache", plan.page_cache)
-    for name in plan.ablations:
-        yield from ("--ablate", name)
-    if plan.sharing:
-        yield from (word for name in plan.sharing.aggressors for word in ("--aggressor", name))
-        yield from ("--aggressors", str(plan.sharing.copies), "--bare-metal-cpus", plan.sharing.bare_metal_cpus)
-        if "aggressor_batch" in plan.options:
-            yield from ("--aggressor-batch", plan.options["aggressor_batch"])
-    if plan.warmup_blocks or plan.blocks > 1:
-        yield from ("--warmup-blocks", str(plan.warmup_blocks))
-    if plan.aa:
-        yield "--aa"
+        values = {getattr(sizes, name) for sizes in plan.workloads.values()}
+        given[name] = values.pop() if len(values) == 1 else None
+    return RunRequest.of({name: value for name, value in given.items() if value is not None})

@@ -55,11 +55,5 @@ def shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
     return None if value is None else parse_share(value)
 
 
-def duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    from suite.units import parse_duration_s
-
-    return None if value is None else parse_duration_s(value)
-
-
 def number(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's word)
     return click.option(*names, type=int, callback=positive, help=help)

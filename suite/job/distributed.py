@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 
@@ -107,5 +107,5 @@ def check_memory(envelope: Envelope, count: int, least_bytes: int) -> None:
         raise RequestError(
             f"{count} instances share {envelope.memory_bytes / GIB:.1f} GiB: {share / GIB:.2f} GiB each, "
             f"and each needs {least_bytes / GIB:.2f} GiB",
-            remedy="give more with --memory, or ask for fewer --workers",
+            remedy=f"give more with {option('memory')}, or ask for fewer {option('workers')}",
         )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 
 GIB = 1 << 30
 MOST_CPUS = 8192  # what a Linux kernel can be built for
@@ -77,17 +77,19 @@ def plan_envelope(
     elif cpus.isascii() and cpus.strip().isdigit():
         count = int(cpus)
         if not 0 < count <= len(allowed):
-            raise RequestError(f"--cpus {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")
+            raise RequestError(f"{option('cpus')} {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")
         chosen = allowed[:count]
     else:
         chosen = parse_cpu_list(cpus)
         if missing := set(chosen) - set(allowed):
-            raise RequestError(f"--cpus {cpus}: no CPU {format_cpu_list(missing)}; {have}", remedy="choose among them")
+            raise RequestError(
+                f"{option('cpus')} {cpus}: no CPU {format_cpu_list(missing)}; {have}", remedy="choose among them"
+            )
     if memory_bytes > host_memory_bytes:
         raise RequestError(
             f"{memory_bytes / GIB:.1f} GiB of memory asked for, the host has {host_memory_bytes / GIB:.1f} GiB",
-            remedy="lower --memory",
+            remedy=f"lower {option('memory')}",
         )
     if threads is not None and not 0 < threads <= len(chosen):
-        raise RequestError(f"--threads {threads} on {len(chosen)} CPUs", remedy=f"ask for 1 to {len(chosen)}")
+        raise RequestError(f"{option('threads')} {threads} on {len(chosen)} CPUs", remedy=f"ask for 1 to {len(chosen)}")
     return Envelope(cpus=chosen, memory_bytes=memory_bytes, threads=threads or len(chosen))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 
 MOST_NODES = 64
 SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**6, 400 * 10**9
@@ -108,4 +108,4 @@ def parse_lab(text: str) -> LabSpec:
 
 
 def _refusal(part: str, why: str, remedy: str) -> RequestError:
-    return RequestError(f"--lab: {re.sub(r'[^ -~]', '?', part)[:100] or 'nothing'} {why}", remedy=remedy)
+    return RequestError(f"{option('lab')}: {re.sub(r'[^ -~]', '?', part)[:100] or 'nothing'} {why}", remedy=remedy)

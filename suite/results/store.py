@@ -198,6 +198,6 @@ def _problem(error: OSError | ValidationError) -> str:
 
 
 def plan_differences(old: Plan, new: Plan) -> list[str]:
-    """The keys in which two plans differ."""
-    one, other = old.model_dump(mode="json"), new.model_dump(mode="json")
+    """Return the keys in which two plans differ. The request decides nothing: what it came to is in the other keys."""
+    one, other = (plan.model_dump(mode="json", exclude={"request"}) for plan in (old, new))
     return [key for key in sorted(one) if one[key] != other[key]]

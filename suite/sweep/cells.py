@@ -9,21 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite.errors import RequestError
+from suite.request.parts import Repetitions
+from suite.request.request import OPTIONS, RunRequest
 from suite.sweep.model import Sweep
 
-SPECIFIC = {
-    "model": ("synthetic", "real", "distributed", "shared"),
-    "data": ("synthetic", "real", "distributed", "shared"),
-    "probe": ("probe",),
-    "fio_job": ("probe",),
-    "data_disk": ("real", "distributed"),
-    "cache": ("real", "distributed", "shared"),
-    "loader_workers": ("real", "distributed", "shared"),
-    "decoder": ("real", "distributed", "shared"),
-    **dict.fromkeys(("strategy", "workers", "ps", "lab", "inventory", "network", "comm_timeout"), ("distributed",)),
-    **dict.fromkeys(("aggressor", "aggressors", "aggressor_batch", "bare_metal_cpus"), ("shared",)),
-}
-"""Keys that some scenarios alone know. Of the others' cells they are left out."""
 _NAMED = ("data", "cache", "recipe", "profile", "strategy", "network", "aggressor", "aggressors", "engine", "isa")
 _LONGEST_SLUG = 64
 
@@ -34,6 +23,16 @@ class Cell:
 
     cell_id: str
     settings: dict[str, Any]
+
+
+def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
+    """Return what a cell asks for, as ``bench run`` would be asked. Raises RequestError."""
+    envelope = sweep.envelope.model_dump(exclude_none=True)
+    if "cpus" in envelope:
+        envelope["cpus"] = str(envelope["cpus"])
+    repetitions = {name: getattr(sweep, name) for name in Repetitions.model_fields}
+    given = {**cell.settings, "target": sweep.targets, "ablate": sweep.ablate, **envelope, **repetitions}
+    return RunRequest.of({name: value for name, value in given.items() if value is not None})
 
 
 def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
@@ -62,9 +61,9 @@ def _points(sweep: Sweep) -> Iterable[dict[str, Any]]:
 
 
 def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
-    """Without the keys that its scenario does not know, and with the scenario."""
-    scenario = settings.get("scenario", "synthetic")
-    fitting = {key: value for key, value in settings.items() if scenario in SPECIFIC.get(key, (scenario,))}
+    """Return the settings with the scenario, and without the keys that it does not know."""
+    scenario = settings.get("scenario", OPTIONS["scenario"].default)
+    fitting = {key: value for key, value in settings.items() if OPTIONS[key].known_to(scenario)}
     return {"scenario": scenario, **fitting}
 
 
@@ -79,8 +78,9 @@ def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
             raise RequestError(f"exclude {_text(out.given())} fits no cell", remedy="mend it or take it away")
     for key in (*sweep.matrix, *sweep.options.given()):
         if not any(key in settings for settings in every):
-            knows = ", ".join(SPECIFIC.get(key, ()))
-            raise RequestError(f"no cell has {key}", remedy=f"it is of the scenarios {knows}; take it away")
+            raise RequestError(
+                f"no cell has {key}", remedy=f"it is about scenario {OPTIONS[key].whose()}; take it away"
+            )
     for key in sweep.options.given():
         if key in sweep.matrix and all(key in included.given() for included in sweep.include):
             raise RequestError(
