@@ -5,6 +5,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import click
 import psutil
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 import cli
@@ -19,14 +22,16 @@ from provisioning import ledger, nodes
 from provisioning.doctor import Check
 from provisioning.images.image import Image
 from suite import __version__
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, flag
 from suite.job.envelope import GIB
 from suite.plan import TARGETS, Trial
 from suite.records.record import Environment, Environments
+from suite.request.request import OPTIONS
 from suite.results.store import Run
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
 Bench = Callable[..., Result]
+ROOT = Path(__file__).parents[1]
 CPUS = sorted(os.sched_getaffinity(0))
 
 
@@ -100,7 +105,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     yield words
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from commands(command, (*words, name))
         else:
@@ -108,6 +115,43 @@ def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 COMMANDS = list(commands(cli.main))
+
+
+def test_help_imports_no_command_and_has_the_first_sentence_of_each() -> None:
+    script = "import sys, cli; cli.main(['--help'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    heavy = {"pydantic", "pandas", "rich", "psutil", "commands.run.command", "provisioning"}
+    assert heavy & set(told.stderr.split()) == set()
+    context = click.Context(cli.main)
+    for name in cli.main.list_commands(context):
+        command = cli.main.get_command(context, name)
+        assert command
+        shown = " ".join(told.stdout.partition("Commands:")[2].split())
+        assert f"{name} {command.get_short_help_str(80 - 6 - len('completion'))}" in shown
+
+
+def test_completion_offers_commands_options_and_choices() -> None:
+    def offered(*words: str) -> list[str]:
+        complete = ShellComplete(cli.main, {}, "bench", "_BENCH_COMPLETE")
+        return [each.value for each in complete.get_completions(list(words[:-1]), words[-1])]
+
+    assert offered("re") == ["report", "results"]
+    assert offered("run", "--aggressor") == ["--aggressor", "--aggressors", "--aggressor-batch"]
+    assert offered("run", "--engine", "") == ["docker", "podman", "runc"]
+    assert offered("run", "--model", "a") == ["alexnet", "alexnet-small", "all"]
+    assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
+
+
+def test_help_of_run_begins_with_what_most_people_need_and_can_be_of_one_scenario(bench: Bench) -> None:
+    whole = bench("run", "--help").output
+    options = [line.split()[0].strip(",") for line in whole.splitlines() if line.startswith("  --")]
+    common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "out"]
+    assert options[:10] == [f"--{name}" for name in common]
+    assert set(options) >= {flag(name) for name in OPTIONS}
+    shared = bench("run", "--scenario", "shared", "--help").output
+    assert "--aggressor-batch" in shared
+    assert "--strategy" not in shared
+    assert "--fio-job" not in shared
 
 
 def test_the_version_is_told(bench: Bench) -> None:

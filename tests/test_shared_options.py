@@ -104,6 +104,9 @@ def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
         options={"aggressor_batch": "64"},
     )
     words = " ".join(run_command(plan))
-    assert "--scenario shared --target vm --model alexnet-small" in words
-    assert "--aggressor alexnet --aggressor disk --aggressors 3 --bare-metal-cpus unrestricted" in words
-    assert "--aggressor-batch 64" in words
+    assert "--scenario shared --model alexnet-small" in words
+    assert "--target vm" in words
+    assert (
+        "--aggressor alexnet --aggressor disk --aggressors 3 --aggressor-batch 64 --bare-metal-cpus unrestricted"
+        in words
+    )

@@ -14,7 +14,7 @@ from suite.job.envelope import format_cpu_list
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
-from suite.request.request import RunRequest
+from suite.request.request import command_of
 from suite.results.store import stored_plan
 
 
@@ -105,7 +105,7 @@ def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
 
 def run_command(plan: Plan) -> list[str]:
     """Return the ``bench run`` that makes this plan again on the same machine."""
-    request = plan.request or request_of(plan)
+    given = plan.request.given() if plan.request else given_of(plan)
     envelope = plan.envelope
     # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
     on_machines = plan.cluster is not None and plan.cluster.lab is None
@@ -127,11 +127,11 @@ def run_command(plan: Plan) -> list[str]:
     }
     if plan.dataset:
         resolved["data"] = f"{plan.data}:{plan.dataset.directory}"
-    return request.changed(**resolved).command()
+    return command_of({**given, **resolved})
 
 
-def request_of(plan: Plan) -> RunRequest:
-    """Return the request of a plan that an older suite has stored without it, as far as the plan tells."""
+def given_of(plan: Plan) -> dict[str, object]:
+    """Return the options of a plan that an older suite has stored without its request, as far as the plan tells."""
     options, cluster, sharing = plan.options, plan.cluster, plan.sharing
     given: dict[str, object] = {
         "scenario": plan.scenario,
@@ -139,14 +139,12 @@ def request_of(plan: Plan) -> RunRequest:
         "recipe": plan.recipe,
         "trial_timeout": plan.trial_timeout_s,
         "cache": plan.page_cache,
-        "aa": plan.aa or None,
+        "aa": plan.aa,
     }
     given |= {name: options.get(name) for name in ("data_disk", "isa", "gpus", "vfio", "device", "parallel")}
-    given |= {name: int(options[name]) for name in ("devices", "aggressor_batch") if name in options}
-    if plan.dataset:
-        given["decoder"] = options.get("decoder")
-        workers = options.get("loader_workers", "auto")
-        given["loader_workers"] = None if workers == "auto" else int(workers)
+    given |= {name: options.get(name) for name in ("devices", "aggressor_batch", "decoder")}
+    if options.get("loader_workers") != "auto":
+        given["loader_workers"] = options.get("loader_workers")
     if "fio_job" in options:
         # The plan knows the text of the job file by its digest alone, and not the inventory that listed the machines.
         given["fio_job"] = f"sha256-{options['fio_job'][:12]}.fio"
@@ -161,4 +159,4 @@ def request_of(plan: Plan) -> RunRequest:
         # One override on the command line holds for all models.
         values = {getattr(sizes, name) for sizes in plan.workloads.values()}
         given[name] = values.pop() if len(values) == 1 else None
-    return RunRequest.of({name: value for name, value in given.items() if value is not None})
+    return given

@@ -63,15 +63,15 @@ class RequestCommand(click.Command):
         """Write the options in their groups."""
         scenario = ctx.params.get("scenario")
         known = [each for each in OPTIONS.values() if scenario is None or each.known_to(scenario)]
-        parameters = {parameter.name: parameter for parameter in self.get_params(ctx)}
+        parameters = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
         own = [str(parameter.name) for parameter in self._own]
         groups = {COMMON: [each.name for each in known if each.about.common] + own[:1]}
         for part, model in PARTS.items():
             title = str(model.__doc__).partition("\n")[0].removesuffix(".")
             groups[title] = [each.name for each in known if each.part == part and not each.about.common]
-        groups["Output"] = [*own[1:], "help"]
+        groups["Output"] = [name for name in parameters if name not in OPTIONS and name != own[0]]
         for title, names in groups.items():
-            records = [parameters[name].get_help_record(ctx) for name in names if name in parameters]
+            records = [parameters[name].get_help_record(ctx) for name in names]
             if rows := [record for record in records if record]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -82,7 +82,8 @@ class RequestCommand(click.Command):
 
 def request_of(command: click.Command, words: list[str]) -> RunRequest:
     """Return what the words of a command line, after ``bench run``, ask for. Raises RequestError."""
-    request = command.make_context("bench run", words).params["request"]
+    # click keeps the options of help that it makes first: these must be those of ``bench``.
+    request = command.make_context("bench run", words, help_option_names=["-h", "--help"]).params["request"]
     assert isinstance(request, RunRequest)  # noqa: S101 (as parse_args has put it there)
     return request
 

@@ -1,6 +1,6 @@
 """The request: everything that ``bench run`` is asked for, typed and checked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,7 +73,7 @@ class RunRequest(OptionGroup):
 
     def command(self) -> list[str]:
         """Return the command that asks for the same, from ``bench`` on."""
-        return ["bench", "run", *(word for name, value in self.given().items() for word in _words(name, value))]
+        return command_of(self.given())
 
     @property
     def scenario(self) -> str:
@@ -94,8 +94,14 @@ class RunRequest(OptionGroup):
         return self.changed(**{name: path.absolute() for name, path in paths.items()})
 
 
-def _words(name: str, value: object) -> Iterator[str]:
-    yield from OPTIONS[name].command_words(value)
+def command_of(values: Mapping[str, object]) -> list[str]:
+    """Return the command that gives options these values. None, False and no value at all are left out."""
+    words = ["bench", "run"]
+    for name, each in OPTIONS.items():
+        value = values.get(name)
+        if not (value in (None, ()) or value is False):
+            words += each.command_words(value)
+    return words
 
 
 def _options() -> dict[str, Option]:
