@@ -1,7 +1,7 @@
 """Where numbers come from: the plans and environments of the runs, and the commands that repeat them."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.envelope import format_cpu_list
+from suite.job.profiles import Sizes
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
@@ -105,49 +106,39 @@ def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
 
 def run_command(plan: Plan) -> list[str]:
     """Return the ``bench run`` that makes this plan again on the same machine."""
-    given = plan.request.given() if plan.request else given_of(plan)
-    envelope = plan.envelope
+    job = plan.job
     # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
-    on_machines = plan.cluster is not None and plan.cluster.lab is None
-    named = "probe" if plan.scenario == PROBE else "model"
+    on_machines = job.cluster is not None and job.cluster.lab is None
     resolved: dict[str, object] = {
         "target": plan.targets,
-        named: plan.models,
+        "probe" if job.scenario == PROBE else "model": plan.models,
         "ablate": plan.ablations,
         "blocks": plan.blocks,
         "warmup_blocks": plan.warmup_blocks,
         "seed": plan.seed,
-        "cpus": str(len(envelope.cpus)) if on_machines else format_cpu_list(envelope.cpus),
-        "memory": str(envelope.memory_bytes),
-        "threads": envelope.threads,
-        "engine": plan.options.get("engine"),
-        "accel": plan.options.get("accelerator"),
+        "cpus": str(len(job.envelope.cpus)) if on_machines else format_cpu_list(job.envelope.cpus),
+        "memory": str(job.envelope.memory_bytes),
+        "threads": job.envelope.threads,
+        "engine": job.layers.engine,
+        "accel": job.layers.accelerator,
+        "data": f"{job.data}:{job.dataset.directory}" if job.dataset else None,
         # How many blocks the intervals took is known now.
         **dict.fromkeys(("until", "min_blocks", "max_blocks", "budget")),
     }
-    if plan.dataset:
-        resolved["data"] = f"{plan.data}:{plan.dataset.directory}"
+    given = plan.request.given() if plan.request else _given(plan)
     return command_of({**given, **resolved})
 
 
-def given_of(plan: Plan) -> dict[str, object]:
+def _given(plan: Plan) -> dict[str, object]:
     """Return the options of a plan that an older suite has stored without its request, as far as the plan tells."""
-    options, cluster, sharing = plan.options, plan.cluster, plan.sharing
-    given: dict[str, object] = {
-        "scenario": plan.scenario,
-        "profile": plan.profile,
-        "recipe": plan.recipe,
-        "trial_timeout": plan.trial_timeout_s,
-        "cache": plan.page_cache,
-        "aa": plan.aa,
-    }
-    given |= {name: options.get(name) for name in ("data_disk", "isa", "gpus", "vfio", "device", "parallel")}
-    given |= {name: options.get(name) for name in ("devices", "aggressor_batch", "decoder")}
-    if options.get("loader_workers") != "auto":
-        given["loader_workers"] = options.get("loader_workers")
-    if "fio_job" in options:
-        # The plan knows the text of the job file by its digest alone, and not the inventory that listed the machines.
-        given["fio_job"] = f"sha256-{options['fio_job'][:12]}.fio"
+    job, cluster, sharing = plan.job, plan.job.cluster, plan.job.sharing
+    given: dict[str, object] = {name: getattr(job, name) for name in ("scenario", "profile", "recipe", "isa")}
+    given |= job.devices.model_dump() if job.devices.device == "cuda" else {"parallel": job.devices.parallel}
+    given |= job.loading.model_dump() if job.loading else {}
+    given |= {"gpus": job.layers.gpus, "vfio": job.layers.vfio, "cache": job.page_cache, "aa": plan.aa}
+    given |= {"trial_timeout": plan.trial_timeout_s, "data_disk": job.dataset.device if job.dataset else None}
+    # The plan knows neither the job file, but for its digest, nor the inventory that listed the machines.
+    given["fio_job"] = f"sha256-{job.fio_job[:12]}.fio" if job.fio_job else None
     if cluster:
         place = {"lab": str(cluster.lab)} if cluster.lab else {"inventory": "hosts.toml"}
         given |= {"strategy": cluster.strategy, "workers": cluster.workers, "ps": cluster.servers or None, **place}
@@ -155,8 +146,12 @@ def given_of(plan: Plan) -> dict[str, object]:
     if sharing:
         given |= {"aggressor": sharing.aggressors, "aggressors": sharing.copies}
         given["bare_metal_cpus"] = sharing.bare_metal_cpus
-    for name in ("batch", "image_px", "steps", "warmup_steps"):
-        # One override on the command line holds for all models.
-        values = {getattr(sizes, name) for sizes in plan.workloads.values()}
-        given[name] = values.pop() if len(values) == 1 else None
-    return given
+        given["aggressor_batch"] = _common(sharing.workloads.values(), "batch")
+    sizes = [job.sizes for job in plan.jobs if job.sizes]
+    return given | {name: _common(sizes, name) for name in Sizes.model_fields}
+
+
+def _common(sizes: Iterable[Sizes], name: str) -> int | None:
+    """Return the number that all of the sizes have; None where they differ: one option holds for all of them."""
+    values = {getattr(each, name) for each in sizes}
+    return values.pop() if len(values) == 1 else None

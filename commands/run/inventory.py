@@ -16,8 +16,8 @@ from suite.inventory import Inventory, read_inventory
 from suite.job.datasets import Dataset
 from suite.job.distributed import Cluster, MachineSpec
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
+from suite.job.job import CpuCapability
 from suite.job.profiles import get_profile
-from suite.plan import CpuCapability
 from suite.request.request import RunRequest
 from suite.targets import VMS
 from worker.data import listing

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 
@@ -15,9 +14,10 @@ from provisioning import isa
 from scenarios.probe import DISK, scratch_bytes
 from suite.job.distributed import Cluster
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
+from suite.job.job import CpuCapability, Devices, Job, Loading
 from suite.job.profiles import Profile, Sizes, get_profile, make_workload
 from suite.job.sharing import Sharing
-from suite.plan import CpuCapability, Plan
+from suite.plan import Plan
 from suite.request.request import RunRequest
 
 Note = Callable[[str], None]
@@ -42,7 +42,6 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     ablations = ablations_of(request, targets, resolved.choices, capability, note)
     plan = _plan(resolved, envelope, cluster, sharing, capability, ablations)
     check_data(plan, request.gpus.devices or 1)
-    list(plan.trials())  # an ablation that a trial cannot have is refused now
     return plan
 
 
@@ -109,27 +108,6 @@ def _warmup_blocks(request: RunRequest) -> int:
     return int(bool(asked.until) or (asked.blocks or 1) >= LEAST_BLOCKS_TO_WARM_UP)
 
 
-def _options(resolved: Resolved) -> dict[str, str]:
-    """Return what changes the meaning of a number and has no place of its own in the plan."""
-    request = resolved.request
-    chosen = {**resolved.choices.options(), "parallel": request.gpus.parallel, "isa": request.targets.isa}
-    if request.gpus.device != "cpu":
-        chosen |= {"device": request.gpus.device, "devices": str(request.gpus.devices or 1)}
-    if request.scenario == "real":
-        workers = request.data.loader_workers
-        chosen |= {"decoder": request.data.decoder, "loader_workers": "auto" if workers is None else str(workers)}
-    if request.scenario == "shared":
-        # What differs among aggressors is their own; this is common to all trials, and tells runs apart.
-        chosen |= {"copies": str(request.shared.aggressors or 1), "bare_metal_cpus": request.shared.bare_metal_cpus}
-        if request.shared.aggressor_batch:
-            chosen["aggressor_batch"] = str(request.shared.aggressor_batch)
-    if request.data.data_disk:
-        chosen["data_disk"] = str(Path(request.data.data_disk).absolute())
-    if resolved.fio_job:
-        chosen["fio_job"] = hashlib.sha256(resolved.fio_job.encode()).hexdigest()
-    return chosen
-
-
 def _plan(
     resolved: Resolved,
     envelope: Envelope,
@@ -138,30 +116,38 @@ def _plan(
     capability: CpuCapability | None,
     ablations: tuple[str, ...],
 ) -> Plan:
-    request = resolved.request
-    asked = request.measurement
+    request, dataset = resolved.request, resolved.dataset
+    asked, gpus = request.measurement, request.gpus
     profile = get_profile(asked.profile)
-    return Plan(
-        request=request.with_absolute_paths(),
+    models = request.probes.probe if request.scenario == "probe" else request.models
+    sizes = _sizes(request, profile)
+    job = Job(
         scenario=request.scenario,
-        targets=resolved.targets,
-        models=request.probes.probe if request.scenario == "probe" else request.models,
+        model=models[0],
         data=resolved.data,
         profile=profile.name,
         recipe=asked.recipe,
+        envelope=envelope,
+        devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
+        isa=request.targets.isa,
+        cpu_capability=capability,
+        dataset=dataset,
+        page_cache=(request.data.cache or "cold") if dataset else None,
+        loading=Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if dataset else None,
+        cluster=cluster,
+        sharing=sharing,
+        fio_job=hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None,
+        layers=resolved.choices.layers(),
+    )
+    return Plan(
+        jobs=tuple(job.model_copy(update={"model": model, "sizes": sizes.get(model)}) for model in models),
+        targets=resolved.targets,
         blocks=request.repetitions.blocks or 1,
         seed=request.repetitions.seed,
-        workloads=_sizes(request, profile),
-        envelope=envelope,
         trial_timeout_s=asked.trial_timeout or profile.trial_timeout_s,
-        cpu_capability=capability,
         aa=request.repetitions.aa,
         ablations=ablations,
         warmup_blocks=_warmup_blocks(request),
-        dataset=resolved.dataset,
-        page_cache=(request.data.cache or "cold") if resolved.dataset else None,
-        cluster=cluster,
-        sharing=sharing,
         scratch_bytes=_scratch_bytes(resolved, profile),
-        options=_options(resolved),
+        request=request.with_absolute_paths(),
     )

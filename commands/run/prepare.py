@@ -34,7 +34,7 @@ class Ready:
 
     def prepare(self, note: Note) -> None:
         """Make what is made once and kept; see ``provisioning.targets.prepare``."""
-        targets.prepare(self.choices, self.plan.targets, note, self.plan.dataset, self.plan.ablations)
+        targets.prepare(self.choices, self.plan.targets, note, self.plan.job.dataset, self.plan.ablations)
 
     @property
     def open_target(self) -> OpenTarget:

@@ -10,14 +10,17 @@ from analysis.load.records import load
 from analysis.report.provenance import provenance, run_command
 from commands.run.command import run
 from commands.run.request_command import request_of
+from suite.job.datasets import Dataset
 from suite.job.distributed import Cluster, MachineSpec
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Loading
 from suite.job.lab import LabSpec, parse_lab
 from suite.job.profiles import PROFILES
 from suite.plan import Plan
 from suite.request.request import RunRequest
 from suite.results.store import Run
 from tests.analysis.conftest import Save
+from tests.jobs import plan_of
 
 LAB = LabSpec(nodes=4, rate="100mbit", delay="5ms")
 CLUSTER = Cluster(strategy="parameter-server-async", workers=2, servers=2, network="bridge", lab=LAB, comm_timeout_s=90)
@@ -33,11 +36,11 @@ def plan(**changes: Any) -> Plan:
         "targets": ("container",),
         "models": ("resnet50",),
         "profile": "smoke",
-        "workloads": {"resnet50": PROFILES["smoke"].workloads["resnet50"]},
+        "sizes": PROFILES["smoke"].workloads["resnet50"],
         "envelope": Envelope(cpus=(4, 5), memory_bytes=2 * GIB, threads=2),
         "trial_timeout_s": PROFILES["smoke"].trial_timeout_s,
     }
-    return Plan(**(usual | changes))
+    return plan_of(**(usual | changes))
 
 
 def parsed(made: Plan) -> RunRequest:
@@ -79,7 +82,7 @@ def test_what_was_asked_for_is_repeated_with_what_it_came_to() -> None:
         "vfio": "0000:01:00.0",
     }
     cluster = CLUSTER.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
-    found = parsed(plan(request=RunRequest.of(asked), cluster=cluster, blocks=7, options={"engine": "runc"})).given()
+    found = parsed(plan(request=RunRequest.of(asked), cluster=cluster, blocks=7, engine="runc")).given()
     assert found == {
         **{name: asked[name] for name in ("scenario", "inventory", "trial_timeout", "isa", "vfio")},
         "target": ("container",),
@@ -94,14 +97,26 @@ def test_what_was_asked_for_is_repeated_with_what_it_came_to() -> None:
 
 
 def test_a_plan_of_an_older_suite_is_repeated_as_far_as_it_tells() -> None:
-    options = {"device": "cuda", "devices": "2", "parallel": "ddp", "engine": "runc", "accelerator": "kvm"}
-    told = parsed(plan(scenario="synthetic", options=options, trial_timeout_s=77))
+    told = parsed(
+        plan(
+            scenario="synthetic",
+            device="cuda",
+            devices=2,
+            parallel="ddp",
+            engine="runc",
+            accelerator="kvm",
+            trial_timeout_s=77,
+        )
+    )
     assert (told.gpus.device, told.gpus.devices, told.gpus.parallel) == ("cuda", 2, "ddp")
     assert (told.targets.engine, told.targets.accel, told.measurement.trial_timeout) == ("runc", "kvm", 77)
-    probe = plan(scenario="probe", models=("disk",), workloads={}, options={"fio_job": "f" * 64})
+    probe = plan(scenario="probe", models=("disk",), sizes=None, fio_job="f" * 64)
     assert parsed(probe).probes.fio_job == Path("sha256-ffffffffffff.fio")
-    real = parsed(plan(scenario="real", options={"decoder": "pillow", "loader_workers": "3", "data_disk": "/dev/sdb"}))
-    assert (real.data.decoder, real.data.loader_workers, real.data.data_disk) == ("pillow", 3, "/dev/sdb")
+    dataset = Dataset(kind="imagenet", directory="/data", sha256="a" * 64, images=9, size_bytes=99, device="/dev/sdb")
+    loading = Loading(decoder="pillow", loader_workers=3)
+    real = parsed(plan(scenario="real", data="imagenet", dataset=dataset, page_cache="warm", loading=loading)).data
+    assert (real.decoder, real.loader_workers, real.data_disk) == ("pillow", 3, "/dev/sdb")
+    assert (real.data, real.cache) == ("imagenet:/data", "warm")
 
 
 def test_a_report_has_the_command(tmp_path: Path, save: Save) -> None:
