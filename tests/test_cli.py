@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -18,16 +19,21 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 import cli
+from analysis.report.provenance import run_command
+from commands.run.command import run
+from commands.run.prepare import ready
+from commands.run.request_command import request_of
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
 from provisioning.images.image import Image
 from suite import __version__
 from suite.errors import MeasurementError, flag
+from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
 from suite.plan import TARGETS, Trial
 from suite.records.record import Environment, Environments
-from suite.request.request import OPTIONS
-from suite.results.store import Run
+from suite.request.request import OPTIONS, RunRequest
+from suite.results.store import Run, plan_differences
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
 Bench = Callable[..., Result]
@@ -439,6 +445,42 @@ def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench,
     assert result.exit_code == 0, result.stderr
     assert lost.exists()
     assert "stopped after 2 blocks" in result.stderr
+
+
+# ---- a run repeated
+
+DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=900, size_bytes=4000)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model": "all", "until": "2%", "max_blocks": 9, "budget": "1h", "aa": True},
+        {"recipe": "tuned", "batch": 3, "warmup_steps": 0, "trial_timeout": 9, "isa": "native", "seed": 5, "blocks": 4},
+        {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
+        {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
+        {"scenario": "probe", "probe": ["cpu", "disk"], "fio_job": "my.fio", "cpus": "1"},
+        {"scenario": "distributed", "target": "bare-metal"},
+        {"scenario": "distributed", "target": "vm", "strategy": "all-reduce", "workers": 3, "comm_timeout": 7},
+        {"scenario": "distributed", "target": "container", "network": "overlay", "lab": "nodes=4,rate=1gbit", "ps": 2},
+        {"scenario": "shared", "target": "bare-metal", "profile": "smoke"},
+        {"scenario": "shared", "target": "bare-metal", "aggressor": ["disk", "alexnet"], "aggressor_batch": 3},
+    ],
+    ids=lambda asked: "-".join(map(str, asked.values())).replace(" ", ""),
+)
+@pytest.mark.usefixtures("machine")
+def test_the_command_of_a_plan_makes_an_equal_plan(
+    asked: dict[str, object], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "my.fio").write_text("[one]\nrw=read\nsize=1m\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
+    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, _: (given.partition(":")[0], DATASET))
+    first = ready(RunRequest.of(asked), print).plan
+    monkeypatch.chdir("/")
+    again = ready(request_of(run, run_command(first)[2:]), print).plan
+    assert plan_differences(first, again) == []
+    assert run_command(again) == run_command(first)
 
 
 # ---- compare

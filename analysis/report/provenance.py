@@ -21,7 +21,7 @@ from suite.results.store import stored_plan
 
 @dataclass(frozen=True)
 class Place:
-    """An environment as a table: the host of a run, or the inside of one of its targets."""
+    """The environment of one place, as a table: the host of a run, or the inside of one of its targets."""
 
     name: str
     facts: dict[str, str]
@@ -29,19 +29,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Of one run."""
+    """Where the numbers of one run come from."""
 
     run_id: str
     suite_versions: tuple[str, ...]
     started_at: str
     plan: str | None
-    """``plan.json`` as it is, where it is."""
+    """The text of ``plan.json``, where there is one."""
     commands: tuple[str, ...]
     places: tuple[Place, ...]
 
 
 def provenance(records: Records) -> tuple[Provenance, ...]:
-    """One per run. Environments are those of the run's first readable trial of each target."""
+    """Return the provenance of each run, with the environment of its first readable trial on each target."""
     found = []
     for run_id, trials in records.trials.groupby("run_id", observed=True):
         places: list[Place] = []
@@ -78,7 +78,7 @@ def _first(paths: "Iterator[str]") -> TrialRecord | None:
 
 
 def _facts(values: dict[str, object]) -> dict[str, str]:
-    """What is known, as text."""
+    """Return what is known, as text."""
     return {name: _text(value) for name, value in values.items() if value is not None}
 
 
@@ -116,7 +116,7 @@ def run_command(plan: Plan) -> list[str]:
         "blocks": plan.blocks,
         "warmup_blocks": plan.warmup_blocks,
         "seed": plan.seed,
-        "cpus": str(len(job.envelope.cpus)) if on_machines else format_cpu_list(job.envelope.cpus),
+        "cpus": str(len(job.envelope.cpus)) if on_machines else _which(job.envelope.cpus),
         "memory": str(job.envelope.memory_bytes),
         "threads": job.envelope.threads,
         "engine": job.layers.engine,
@@ -127,6 +127,12 @@ def run_command(plan: Plan) -> list[str]:
     }
     given = plan.request.given() if plan.request else _given(plan)
     return command_of({**given, **resolved})
+
+
+def _which(cpus: tuple[int, ...]) -> str:
+    """Return the CPUs as ``--cpus`` takes them: a number alone would say how many."""
+    text = format_cpu_list(cpus)
+    return f"{text}-{text}" if text.isdigit() else text
 
 
 def _given(plan: Plan) -> dict[str, object]:

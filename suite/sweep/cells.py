@@ -1,4 +1,4 @@
-"""The cells of a sweep: what a plan file comes to. A cell is one run: one setting of everything but the target."""
+"""The cells of a sweep. A cell is one run: one setting of everything but the target."""
 
 import hashlib
 import itertools
@@ -19,7 +19,7 @@ _LONGEST_SLUG = 64
 
 @dataclass(frozen=True)
 class Cell:
-    """``cell_id`` is also the name of its run's directory."""
+    """One cell. ``cell_id`` is also the name of the directory of its run."""
 
     cell_id: str
     settings: dict[str, Any]
@@ -36,7 +36,10 @@ def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
 
 
 def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
-    """In the order of the matrix, each once. Raises RequestError for a plan without cells, and for idle words in it."""
+    """Return the cells in the order of the matrix, each once.
+
+    Raises RequestError for a plan without cells, and for keys that change nothing.
+    """
     every = list(_settings(sweep))
     _refuse_idle(sweep, every)
     kept = [settings for settings in every if not any(_has(settings, out.given()) for out in sweep.exclude)]
@@ -72,7 +75,7 @@ def _has(settings: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
-    """What is written and changes nothing is a mistake: an exclude that fits no cell, a key that no cell has."""
+    """Raise RequestError for what changes nothing: an exclude that fits no cell, a key that no cell has."""
     for out in sweep.exclude:
         if not any(_has(settings, out.given()) for settings in every):
             raise RequestError(f"exclude {_text(out.given())} fits no cell", remedy="mend it or take it away")
@@ -93,9 +96,9 @@ def _text(settings: dict[str, Any]) -> str:
 
 
 def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
-    """What can be read, and a hash of everything that a record of the cell depends on.
+    """Return a readable name that ends in a hash of everything that a record of the cell depends on.
 
-    How many blocks there are is no part of it: a longer sweep goes on with the same cells.
+    The number of blocks is no part of it: a longer sweep goes on with the same cells.
     """
     what = settings.get("probe", "all") if settings["scenario"] == "probe" else settings.get("model", "resnet50")
     words = [settings["scenario"], what, *(settings[key] for key in _NAMED if key in settings)]
