@@ -9,7 +9,6 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from suite.records.record import TrialRecord
-from suite.request.parts import Repetitions
 from suite.request.request import OPTIONS
 from suite.sweep.model import CELL_KEYS, ELSEWHERE, Budget, Engine, Output, Sweep
 
@@ -36,11 +35,7 @@ def with_key_tables(document: str) -> str:
         for prefix, model in own.items()
         for name, field in sorted(model.model_fields.items(), key=lambda each: each[0] in ELSEWHERE)
     }
-    whole |= {
-        key: OPTIONS[name].description()
-        for name, key in ELSEWHERE.items()
-        if key not in whole or key in Repetitions.model_fields
-    }
+    whole |= {key: OPTIONS[name].description() for name, key in ELSEWHERE.items() if name != "budget"}
     tables = {
         "whole": ["| key | meaning |\n|---|---|", *(f"| `{key}` | {meaning} |" for key, meaning in whole.items())],
         "cell": [

@@ -30,6 +30,7 @@ from suite import __version__
 from suite.errors import MeasurementError, flag
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
+from suite.job.job import settings
 from suite.plan import TARGETS, Trial
 from suite.records.record import Environment, Environments
 from suite.request.request import OPTIONS, RunRequest
@@ -481,6 +482,37 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
     again = ready(request_of(run, run_command(first)[2:]), print).plan
     assert plan_differences(first, again) == []
     assert run_command(again) == run_command(first)
+
+
+COURSE = {
+    "blocks": 5,
+    "until": "2%",
+    "warmup_blocks": 3,
+    "budget": "1h",
+    "aa": True,
+    "min_blocks": 4,
+    "max_blocks": 50,
+    "trial_timeout": 77,
+    "comm_timeout": 88,
+}
+
+
+def test_the_options_that_change_no_meaning_are_known() -> None:
+    assert {name for name, option in OPTIONS.items() if not option.about.meaning} == set(COURSE)
+
+
+@pytest.mark.parametrize("name", COURSE)
+@pytest.mark.usefixtures("machine")
+def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
+    usual = {"scenario": "distributed", "target": ["bare-metal", "vm"]}
+    needed = {"until": "2%"} if name in ("min_blocks", "max_blocks", "budget") else {}
+    before, after = (
+        ready(RunRequest.of(usual | more), lambda _: None).plan for more in ({}, {**needed, name: COURSE[name]})
+    )
+    assert [settings(job) for job in after.jobs] == [settings(job) for job in before.jobs]
+    assert (after.targets, after.ablations, after.seed) == (before.targets, before.ablations, before.seed)
 
 
 # ---- compare

@@ -140,6 +140,10 @@ class Option:
         *others, last = self.about.only
         return f"{', '.join(others)} or {last}" if others else last
 
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the JSON schema of a key of a plan file that gives this option."""
+        return {**handler(schema), "description": self.description()}
+
     def refuse_foreign(self, scenario: str) -> None:
         """Raise RequestError where the scenario does not know the option."""
         if self.known_to(scenario):

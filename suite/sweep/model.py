@@ -5,7 +5,9 @@ Keys that are options of a run are declared in ``suite.request.parts``.
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_model
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from suite.errors import flag
 from suite.request.option import NotNegative, OptionGroup, Text, checked
@@ -49,10 +51,7 @@ else:
         __base__=CellKeys,
         **{
             # A name is checked where its cell is: other cells of the plan can be run.
-            name: (
-                each.field.annotation if each.kind is int else Text | None,
-                Field(None, description=each.description()),
-            )
+            name: (Annotated[each.field.annotation if each.kind is int else Text | None, each], None)
             for name, each in OPTIONS.items()
             if name in CELL_KEYS
         },
@@ -60,7 +59,7 @@ else:
 
 
 def _matrix(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Every value of every list is one that the key can have."""
+    """Return the lists. Raises ValueError for a value that its key cannot have."""
     for key, values in given.items():
         if key not in Settings.model_fields:
             raise ValueError(f"{key!r} is no key of a matrix: {nearest(key, list(Settings.model_fields))}")
@@ -73,12 +72,15 @@ def _matrix(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return given
 
 
-def _matrix_schema() -> dict[str, Any]:
-    properties = {}
-    for key, field in Settings.model_json_schema()["properties"].items():
-        one = next(kind for kind in field["anyOf"] if kind["type"] != "null")
-        properties[key] = {"type": "array", "items": one, "minItems": 1, "description": field["description"]}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
+class _MatrixSchema:
+    """Gives the matrix the JSON schema of a table with a list for each key of a cell."""
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        properties = {}
+        for key, field in Settings.model_json_schema()["properties"].items():
+            one = next(kind for kind in field["anyOf"] if kind["type"] != "null")
+            properties[key] = {"type": "array", "items": one, "minItems": 1, "description": field["description"]}
+        return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 class Budget(OptionGroup):
@@ -120,12 +122,9 @@ class Sweep(Repetitions):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")] = Field(
         description="Name of the sweep and of its directory: small letters, digits, dots and dashes."
     )
-    targets: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
-        default=("all",),
-        description="A list; each block holds every target. " + OPTIONS["target"].description(),
-    )
-    ablate: tuple[Text, ...] = Field(default=(), description="A list. " + OPTIONS["ablate"].description())
-    matrix: Annotated[dict[str, list[Any]], AfterValidator(_matrix), WithJsonSchema(_matrix_schema())] = Field(
+    targets: Annotated[tuple[Text, ...], Field(min_length=1), OPTIONS["target"]] = ("all",)
+    ablate: Annotated[tuple[Text, ...], OPTIONS["ablate"]] = ()
+    matrix: Annotated[dict[str, list[Any]], AfterValidator(_matrix), _MatrixSchema()] = Field(
         {}, description="A list for each key; the cells are the product of the lists."
     )
     include: tuple[Settings, ...] = Field(
