@@ -17,6 +17,7 @@ from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
 from suite.request.request import command_of
 from suite.results.store import stored_plan
+from suite.targets import VMS
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def run_command(plan: Plan) -> list[str]:
         "memory": str(job.envelope.memory_bytes),
         "threads": job.envelope.threads,
         "engine": job.layers.engine,
-        "accel": job.layers.accelerator,
+        "accel": job.layers.accelerator if VMS.intersection(plan.targets) else None,
         "data": f"{job.data}:{job.dataset.directory}" if job.dataset else None,
         # How many blocks the intervals took is known now.
         **dict.fromkeys(("until", "min_blocks", "max_blocks", "budget")),

@@ -100,6 +100,7 @@ def test_a_plan_of_an_older_suite_is_repeated_as_far_as_it_tells() -> None:
     told = parsed(
         plan(
             scenario="synthetic",
+            targets=("vm",),
             device="cuda",
             devices=2,
             parallel="ddp",
