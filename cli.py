@@ -1,21 +1,27 @@
-"""The command ``bench``: puts the commands together, and turns errors into messages and exit codes."""
+"""The command ``bench``: its commands, and how errors become messages and exit codes."""
 
 import os
 import signal
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
-from commands.compare import compare, report
-from commands.data import data
-from commands.image import image
-from commands.machine import clean, doctor
-from commands.results.command import results
-from commands.run.command import run
-from commands.sweep.command import sweep
+from commands.lazy import LazyGroup
 from suite import __version__
 from suite.errors import BenchError, RequestError
 
+COMMANDS = {
+    "doctor": "commands.machine:doctor",
+    "image": "commands.image:image",
+    "data": "commands.data:data",
+    "run": "commands.run.command:run",
+    "sweep": "commands.sweep.command:sweep",
+    "compare": "commands.compare:compare",
+    "report": "commands.compare:report",
+    "results": "commands.results.command:results",
+    "clean": "commands.machine:clean",
+}
 INTERRUPTED = 130
 
 EPILOG = """\b
@@ -23,13 +29,14 @@ Exit codes: 0 done; 1 a measurement failed; 2 the request was wrong; 130 interru
 """
 
 
-class Edge(click.Group):
-    """The one place where an error becomes a message: what, where, what to do next.
+class Bench(LazyGroup):
+    """The commands, and the one place where an error becomes a message: what, where, what to do next.
 
-    With ``VIRTBENCH_DEBUG`` set the traceback is shown.
+    With ``VIRTBENCH_DEBUG`` set, the traceback is shown.
     """
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (as click has it)
+        """Run the command, and end with the exit code of what it raises."""
         try:
             return super().invoke(ctx)
         except BenchError as error:
@@ -51,8 +58,8 @@ def _complain(error: BenchError) -> None:
 
 
 @click.group(
-    cls=Edge,
-    commands=(doctor, image, data, run, sweep, compare, report, results, clean),
+    cls=Bench,
+    lazy=COMMANDS,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -74,7 +81,7 @@ def main() -> None:
 
 
 def _end_in_order_on_signals() -> None:
-    """SIGTERM ends a run as Ctrl-C does; what comes while it cleans up does not stop the cleaning."""
+    """Let SIGTERM and SIGHUP end a run as Ctrl-C does; a signal that comes while it cleans up does not stop that."""
 
     def interrupt(number: int, _frame: object) -> None:
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -88,14 +95,12 @@ def _end_in_order_on_signals() -> None:
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """The completion script of a shell.
+    """Print the completion script of a shell.
 
     \b
     Examples:
       bench completion bash > ~/.local/share/bash-completion/completions/bench
     """
-    from click.shell_completion import get_completion_class
-
     complete = get_completion_class(shell)
     if complete is None:
         raise RequestError(f"no completion for {shell}", remedy="choose bash, zsh or fish")

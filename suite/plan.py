@@ -10,12 +10,11 @@ from suite.errors import RequestError
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
+from suite.request.request import RunRequest
+from suite.targets import BASELINE as BASELINE
+from suite.targets import TARGETS as TARGETS
+from suite.targets import VMS as VMS
 from suite.trial_names import arm_name, trial_name
-
-TARGETS = ("bare-metal", "container", "vm", "container-vm")
-BASELINE = "bare-metal"
-VMS = frozenset(("vm", "container-vm"))
-"""The targets with a kernel of their own."""
 
 Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
@@ -77,6 +76,8 @@ class Plan(BaseModel):
     """Blocks before the first that counts: what the first jobs on a machine meet (cold caches, clocks) is not noise."""
     scratch_bytes: dict[str, Annotated[int, Field(gt=0)]] = {}
     """By model, of those that write."""
+    request: RunRequest | None = None
+    """What was asked for, so that it can be repeated; None in plans of older suites. It decides nothing."""
 
     @property
     def job(self) -> Job:

@@ -1,4 +1,4 @@
-"""What people write for shares and spans of time, as numbers."""
+"""Shares and spans of time as people write them, to numbers."""
 
 import re
 
@@ -8,7 +8,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_share(text: str) -> float:
-    """``"2%"`` or ``"0.02"`` to 0.02. Raises RequestError unless it lies between 0 and 1."""
+    """Return the share that ``"2%"`` or ``"0.02"`` says. Raises RequestError unless it lies between 0 and 1."""
     body = text.strip()
     try:
         value = float(body.removesuffix("%")) / (100 if body.endswith("%") else 1)
@@ -20,7 +20,7 @@ def parse_share(text: str) -> float:
 
 
 def parse_duration_s(text: str) -> float:
-    """``"90s"``, ``"30m"``, ``"8h"``, ``"1h30m"`` or plain seconds to seconds. Raises RequestError on anything else."""
+    """Return the seconds of ``"90s"``, ``"30m"``, ``"1h30m"`` or plain seconds. Raises RequestError for other text."""
     body = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", body):
         body += "s"

@@ -5,32 +5,40 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import psutil
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 import cli
-import commands.run.command as run
+from analysis.report.provenance import run_command
+from commands.run.command import run
+from commands.run.prepare import ready
+from commands.run.request_command import request_of
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
-from provisioning.engines import ENGINES
 from provisioning.images.image import Image
-from scenarios.probe import PROBES
-from scenarios.registry import SCENARIOS
 from suite import __version__
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, flag
+from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
+from suite.job.job import settings
 from suite.plan import TARGETS, Trial
 from suite.records.record import Environment, Environments
-from suite.results.store import Run
+from suite.request.request import OPTIONS, RunRequest
+from suite.results.store import Run, plan_differences
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
 Bench = Callable[..., Result]
+ROOT = Path(__file__).parents[1]
 CPUS = sorted(os.sched_getaffinity(0))
 
 
@@ -104,7 +112,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     yield words
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from commands(command, (*words, name))
         else:
@@ -112,6 +122,43 @@ def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 COMMANDS = list(commands(cli.main))
+
+
+def test_help_imports_no_command_and_has_the_first_sentence_of_each() -> None:
+    script = "import sys, cli; cli.main(['--help'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    heavy = {"pydantic", "pandas", "rich", "psutil", "commands.run.command", "provisioning"}
+    assert heavy & set(told.stderr.split()) == set()
+    context = click.Context(cli.main)
+    for name in cli.main.list_commands(context):
+        command = cli.main.get_command(context, name)
+        assert command
+        shown = " ".join(told.stdout.partition("Commands:")[2].split())
+        assert f"{name} {command.get_short_help_str(78 - 6 - len('completion'))}" in shown
+
+
+def test_completion_offers_commands_options_and_choices() -> None:
+    def offered(*words: str) -> list[str]:
+        complete = ShellComplete(cli.main, {}, "bench", "_BENCH_COMPLETE")
+        return [each.value for each in complete.get_completions(list(words[:-1]), words[-1])]
+
+    assert offered("re") == ["report", "results"]
+    assert offered("run", "--aggressor") == ["--aggressor", "--aggressors", "--aggressor-batch"]
+    assert offered("run", "--engine", "") == ["docker", "podman", "runc"]
+    assert offered("run", "--model", "a") == ["alexnet", "alexnet-small", "all"]
+    assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
+
+
+def test_help_of_run_begins_with_what_most_people_need_and_can_be_of_one_scenario(bench: Bench) -> None:
+    whole = bench("run", "--help").output
+    options = [line.split()[0].strip(",") for line in whole.splitlines() if line.startswith("  --")]
+    common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "out"]
+    assert options[:10] == [f"--{name}" for name in common]
+    assert set(options) >= {flag(name) for name in OPTIONS}
+    shared = bench("run", "--scenario", "shared", "--help").output
+    assert "--aggressor-batch" in shared
+    assert "--strategy" not in shared
+    assert "--fio-job" not in shared
 
 
 def test_the_version_is_told(bench: Bench) -> None:
@@ -166,12 +213,6 @@ def refused(result: Result, *words: str) -> None:
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one(bench: Bench, option: str, wrong: str, nearest: str) -> None:
     refused(bench("run", option, wrong), repr(wrong), f"did you mean {nearest}?", "choose among")
-
-
-def test_the_names_that_run_offers_are_those_of_the_registries() -> None:
-    assert set(run.ENGINES) == set(ENGINES)
-    assert set(run.SCENARIOS) == set(SCENARIOS)
-    assert set(run.PROBES) == set(PROBES)
 
 
 def test_a_name_like_no_other_is_refused_with_all_of_them(bench: Bench) -> None:
@@ -233,8 +274,8 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
     ("words", "said"),
     [
         (("--image-px", "16"), "resnet50 cannot take images of 16 px"),
-        (("--gpus", "0,x"), "'x' is none"),
-        (("--vfio", "01:00.0"), "'01:00.0' is none"),
+        (("--gpus", "0,x"), "--gpus: 'x' is not a GPU index"),
+        (("--vfio", "01:00.0"), "--vfio: '01:00.0' is not a PCI address"),
         (("--device", "cuda"), "nvml is not there"),
         (("--until", "2%", "--blocks", "3"), "exclude each other"),
         (("--until", "200%"), "is not a share"),
@@ -243,18 +284,18 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
         (("--ablate", "secomp"), "did you mean seccomp?"),
         (("--ablate", "huge-pages", "--recipe", "tuned"), "has them already"),
         (("--data", "generated"), "with --scenario synthetic"),
-        (("--cache", "warm"), "is about a data set"),
+        (("--cache", "warm"), "--cache is about --scenario real or distributed"),
         (("--scenario", "real", "--data", "imagenet:/nowhere"), "/nowhere"),
         (("--scenario", "real", "--data", "coco:/d"), "is no data set"),
-        (("--workers", "3"), "is about several instances"),
-        (("--aggressor", "disk"), "--aggressor is about jobs beside each other"),
-        (("--aggressors", "2"), "--aggressors is about jobs beside each other"),
-        (("--bare-metal-cpus", "equal"), "--bare-metal-cpus is about jobs beside each other"),
+        (("--workers", "3"), "--workers is about --scenario distributed"),
+        (("--aggressor", "disk"), "--aggressor is about --scenario shared"),
+        (("--aggressors", "2"), "--aggressors is about --scenario shared"),
+        (("--bare-metal-cpus", "equal"), "--bare-metal-cpus is about --scenario shared"),
         (("--scenario", "shared", "--aggressor", "dsk"), "did you mean disk?"),
         (("--scenario", "shared"), "a victim and 1 aggressors share 0.0 GiB: 0.00 GiB each, and each needs 0.62 GiB"),
-        (("--scenario", "shared", "--until", "2%"), "--until is about ratios to bare metal"),
-        (("--model", "alexnet-small"), "is a victim"),
-        (("--fio-job", "job.fio"), "is about the disk probe"),
+        (("--scenario", "shared", "--until", "2%"), "--until says nothing with --scenario shared"),
+        (("--model", "alexnet-small"), "--model alexnet-small is not for --scenario synthetic"),
+        (("--fio-job", "job.fio"), "--fio-job is about --scenario probe"),
         (("--scenario", "probe", "--fio-job", "nowhere.fio"), "nowhere.fio cannot be read"),
         (("--warmup-blocks", "-1"), "give a number from 0 up"),
     ],
@@ -405,6 +446,73 @@ def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench,
     assert result.exit_code == 0, result.stderr
     assert lost.exists()
     assert "stopped after 2 blocks" in result.stderr
+
+
+# ---- a run repeated
+
+DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=900, size_bytes=4000)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model": "all", "until": "2%", "max_blocks": 9, "budget": "1h", "aa": True},
+        {"recipe": "tuned", "batch": 3, "warmup_steps": 0, "trial_timeout": 9, "isa": "native", "seed": 5, "blocks": 4},
+        {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
+        {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
+        {"scenario": "probe", "probe": ["cpu", "disk"], "fio_job": "my.fio", "cpus": "1"},
+        {"scenario": "distributed", "target": "bare-metal"},
+        {"scenario": "distributed", "target": "vm", "strategy": "all-reduce", "workers": 3, "comm_timeout": 7},
+        {"scenario": "distributed", "target": "container", "network": "overlay", "lab": "nodes=4,rate=1gbit", "ps": 2},
+        {"scenario": "shared", "target": "bare-metal", "profile": "smoke"},
+        {"scenario": "shared", "target": "bare-metal", "aggressor": ["disk", "alexnet"], "aggressor_batch": 3},
+    ],
+    ids=lambda asked: "-".join(map(str, asked.values())).replace(" ", ""),
+)
+@pytest.mark.usefixtures("machine")
+def test_the_command_of_a_plan_makes_an_equal_plan(
+    asked: dict[str, object], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "my.fio").write_text("[one]\nrw=read\nsize=1m\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
+    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, _: (given.partition(":")[0], DATASET))
+    first = ready(RunRequest.of(asked), print).plan
+    monkeypatch.chdir("/")
+    again = ready(request_of(run, run_command(first)[2:]), print).plan
+    assert plan_differences(first, again) == []
+    assert run_command(again) == run_command(first)
+
+
+COURSE = {
+    "blocks": 5,
+    "until": "2%",
+    "warmup_blocks": 3,
+    "budget": "1h",
+    "aa": True,
+    "min_blocks": 4,
+    "max_blocks": 50,
+    "trial_timeout": 77,
+    "comm_timeout": 88,
+}
+
+
+def test_the_options_that_change_no_meaning_are_known() -> None:
+    assert {name for name, option in OPTIONS.items() if not option.about.meaning} == set(COURSE)
+
+
+@pytest.mark.parametrize("name", COURSE)
+@pytest.mark.usefixtures("machine")
+def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
+    usual = {"scenario": "distributed", "target": ["bare-metal", "vm"]}
+    needed = {"until": "2%"} if name in ("min_blocks", "max_blocks", "budget") else {}
+    before, after = (
+        ready(RunRequest.of(usual | more), lambda _: None).plan for more in ({}, {**needed, name: COURSE[name]})
+    )
+    assert [settings(job) for job in after.jobs] == [settings(job) for job in before.jobs]
+    assert (after.targets, after.ablations, after.seed) == (before.targets, before.ablations, before.seed)
 
 
 # ---- compare

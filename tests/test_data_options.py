@@ -17,6 +17,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.job import CpuCapability
 from suite.job.profiles import Sizes
 from suite.plan import Plan
+from suite.request.request import RunRequest
 from tests.jobs import plan_of
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
@@ -29,13 +30,13 @@ def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choices:
     return Choices(image, "podman", "tcg")
 
 
-def options(*ablations: str, scenario: str = "real") -> dict[str, Any]:
-    return {"ablations": ablations, "recipe": "reference", "scenario": scenario}
+def request(*ablations: str, scenario: str = "real") -> RunRequest:
+    return RunRequest.of({"scenario": scenario, "ablate": ablations})
 
 
 def test_of_all_switches_those_that_would_switch_nothing_are_left_out_and_named(choices: Choices) -> None:
     notes: list[str] = []
-    kept = ablations_of(options(*ABLATIONS), ("container",), choices, "avx2", notes.append)
+    kept = ablations_of(request(*ABLATIONS), ("container",), choices, "avx2", notes.append)
     assert {"seccomp", "rootfs", "data-layer"} <= set(kept)
     assert not {"disk-cache", "virtiofs"} & set(kept)
     assert {note.split(":")[1].split()[1] for note in notes} >= {"disk-cache", "virtiofs"}
@@ -46,17 +47,17 @@ def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refu
     capability: CpuCapability | None, known: str, choices: Choices
 ) -> None:
     notes: list[str] = []
-    assert "isa" not in ablations_of(options(*ABLATIONS), ("container",), choices, capability, notes.append)
+    assert "isa" not in ablations_of(request(*ABLATIONS), ("container",), choices, capability, notes.append)
     assert f"left out: --ablate isa: the vector instructions are {known}" in notes
     with pytest.raises(RequestError, match=known):
-        ablations_of(options("isa"), ("container",), choices, capability, print)
+        ablations_of(request("isa"), ("container",), choices, capability, print)
 
 
 @pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
 def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, choices: Choices) -> None:
     targets = ABLATIONS[name].targets
     with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
-        ablations_of(options(name, scenario="synthetic"), targets, choices, "avx2", print)
+        ablations_of(request(name, scenario="synthetic"), targets, choices, "avx2", print)
 
 
 def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
@@ -93,5 +94,6 @@ def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> N
 
 
 def test_a_data_disk_without_a_data_set_is_refused() -> None:
-    ended = CliRunner().invoke(cli.main, ["run", "--data-disk", "/dev/sdx"], prog_name="bench")
+    words = ["run", "--scenario", "distributed", "--data-disk", "/dev/sdx"]
+    ended = CliRunner().invoke(cli.main, words, prog_name="bench")
     assert (ended.exit_code, "--data-disk is about a data set" in ended.stderr) == (2, True)

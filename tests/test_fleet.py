@@ -4,8 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from commands.run import inventory as fleet
-from commands.run.inventory import Fleet
+from commands.run.inventory import InventoryMachines, check_inventory, envelopes_of
 from provisioning.images.image import Image
 from provisioning.remote.discovery import Survey, Surveyed, Wanted
 from provisioning.remote.places import Place
@@ -14,11 +13,11 @@ from suite.errors import RequestError
 from suite.inventory import Inventory
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability
+from suite.request.request import RunRequest
 
-OPTIONS: dict[str, Any] = {
-    "cpus": None, "memory": "2G", "threads": None, "profile": "smoke",
-    "accel": "auto", "strategy": "parameter-server", "network": "overlay", "comm_timeout": None,
-}  # fmt: skip
+
+def request(**options: Any) -> RunRequest:
+    return RunRequest.of({"scenario": "distributed", "memory": "2G", "profile": "smoke", **options})
 
 
 def surveyed(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> Surveyed:
@@ -26,12 +25,12 @@ def surveyed(number: int, cpus: tuple[int, ...], capability: CpuCapability = "av
     return Surveyed(f"n{number}", place, cpus, 8 * GIB, capability, 0.0)
 
 
-def made(*machines: Surveyed, **options: object) -> Fleet:
-    """As ``fleet_of`` makes it of a survey."""
+def made(*machines: Surveyed, **options: object) -> InventoryMachines:
+    """Return what ``machines_of`` makes of a survey."""
     nodes = [{"name": each.name, "host": each.name} for each in machines]
     survey = Survey(machines, "runc")
-    envelopes = fleet._envelopes({**OPTIONS, **options}, survey)
-    return Fleet(Inventory.model_validate({"node": nodes}), survey, ("bare-metal",), envelopes)
+    envelopes = envelopes_of(request(**options), survey)
+    return InventoryMachines(Inventory.model_validate({"node": nodes}), survey, ("bare-metal",), envelopes)
 
 
 def test_every_machine_gives_as_many_cpus_as_the_smallest_has() -> None:
@@ -50,9 +49,8 @@ def test_what_a_machine_cannot_give_is_refused_with_its_name() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("lab", "nodes=3"), ("data_disk", "/dev/sdb"), ("vfio", "0000:01:00.0")])
 def test_what_is_of_this_machine_is_refused_beside_others(option: str, value: str) -> None:
-    options = {"scenario": "distributed", "lab": None, "data_disk": None, "vfio": None, option: value}
     with pytest.raises(RequestError, match=f"--{option.replace('_', '-')} is .* this machine, and --inventory names"):
-        fleet._check(options, nodes=3, workers=2, servers=1)
+        check_inventory(request(**{option: value}), nodes=3)
 
 
 def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
@@ -64,7 +62,7 @@ def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
 
 def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
     found = made(surveyed(1, (0, 1)), surveyed(2, (0, 1)), surveyed(3, (2, 3)))
-    cluster = found.cluster(OPTIONS, workers=2, servers=1)
+    cluster = found.cluster(request(workers=2, ps=1))
     assert [(each.name, each.address, each.cpus) for each in cluster.machines] == [
         ("n1", "10.0.0.1", (0, 1)),
         ("n2", "10.0.0.2", (0, 1)),

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from analysis.report.provenance import run_command
-from commands.run.plan import models_of
 from commands.run.shared import check_shares, sharing_of, victims
 from provisioning.images.image import Image
 from provisioning.targets import Choices
@@ -13,37 +12,37 @@ from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import MODELS, PROFILES
 from suite.job.sharing import VICTIMS, Sharing
+from suite.request.request import RunRequest
 from tests.jobs import plan_of
 
 FOUR = Envelope(cpus=(0, 1, 2, 3), memory_bytes=4 * GIB, threads=4)
 TWO = Sharing(aggressors=("disk",), copies=2)
 
 
-def options(**changes: Any) -> dict[str, Any]:
-    usual = {"scenario": "shared", "aggressors": ("alexnet", "disk"), "copies": None, "aggressor_batch": None}
-    return {**usual, "bare_metal_cpus": "unrestricted", "models": (), "profile": "paper", **changes}
+def request(**options: Any) -> RunRequest:
+    return RunRequest.of({"scenario": "shared", "profile": "paper", **options})
 
 
 def test_the_default_aggressor_has_the_papers_large_batch() -> None:
-    sharing = sharing_of(options(), PROFILES["paper"])
+    sharing = sharing_of(request(aggressor=["alexnet", "disk"]), PROFILES["paper"])
     assert sharing
     assert (sharing.aggressors, sharing.copies) == (("alexnet", "disk"), 1)
     assert {name: workload.batch for name, workload in sharing.workloads.items()} == {"alexnet": 512}
-    smaller = sharing_of(options(aggressor_batch=64, copies=3), PROFILES["paper"])
+    smaller = sharing_of(request(aggressor=["alexnet", "disk"], aggressor_batch=64, aggressors=3), PROFILES["paper"])
     assert smaller
     assert (smaller.workloads["alexnet"].batch, smaller.copies) == (64, 3)
 
 
 def test_other_scenarios_share_nothing() -> None:
-    assert sharing_of(options(scenario="synthetic"), PROFILES["paper"]) is None
+    assert sharing_of(RunRequest.of({}), PROFILES["paper"]) is None
 
 
 def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_proved() -> None:
-    assert models_of(options()) == VICTIMS
-    assert models_of(options(profile="smoke")) == ("resnet50",)
-    assert models_of(options(profile="smoke", models=VICTIMS)) == VICTIMS
-    assert models_of(options(scenario="synthetic")) == ("resnet50",)
-    assert models_of(options(scenario="synthetic", models=VICTIMS)) == MODELS
+    assert request().models == VICTIMS
+    assert request(profile="smoke").models == ("resnet50",)
+    assert request(profile="smoke", model="all").models == VICTIMS
+    assert request(scenario="synthetic").models == ("resnet50",)
+    assert request(scenario="synthetic", model="all").models == MODELS
 
 
 def test_the_numbers_of_every_victim_can_be_overridden_within_what_it_can_take() -> None:
@@ -92,7 +91,7 @@ def test_a_gpu_that_is_passed_through_cannot_be_in_two_machines() -> None:
 
 
 def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
-    sharing = sharing_of(options(aggressor_batch=64, copies=3), PROFILES["paper"])
+    sharing = sharing_of(request(aggressor=["alexnet", "disk"], aggressor_batch=64, aggressors=3), PROFILES["paper"])
     plan = plan_of(
         scenario="shared",
         targets=("vm",),
@@ -104,6 +103,9 @@ def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
         sharing=sharing,
     )
     words = " ".join(run_command(plan))
-    assert "--scenario shared --target vm --model alexnet-small" in words
-    assert "--aggressor alexnet --aggressor disk --aggressors 3 --bare-metal-cpus unrestricted" in words
-    assert "--aggressor-batch 64" in words
+    assert "--scenario shared --model alexnet-small" in words
+    assert "--target vm" in words
+    assert (
+        "--aggressor alexnet --aggressor disk --aggressors 3 --aggressor-batch 64 --bare-metal-cpus unrestricted"
+        in words
+    )

@@ -8,26 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from commands.run.command import SCENARIOS, run
-from commands.sweep.resolve import options_of, words_of
-from suite.errors import RequestError
-from suite.sweep.cells import cells_of
+from suite.request.request import RunRequest
+from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep
-from suite.sweep.model import Settings
 from tests.suite.sweep.conftest import PLAN, REPOSITORY
 from tests.suite.sweeping_machine import furnish
 
 Bench = Callable[..., Result]
 PLANS = sorted((REPOSITORY / "plans").glob("*.toml"))
-OF_SHARED = {"aggressor", "aggressors", "aggressor_batch", "bare_metal_cpus"}
-ELSEWHERE = {"target", "ablate", "cpus", "memory", "threads", "blocks", "repeat", "warmup_blocks", "until"}
-ELSEWHERE |= {"min_blocks", "max_blocks", "budget", "aa", "seed", "out", "json"}
-"""Options of ``bench run`` that are other keys of a plan, or nothing of a cell."""
 
 
 @pytest.fixture
@@ -50,33 +42,18 @@ def change(old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-def test_every_key_of_a_cell_is_an_option_of_bench_run_and_every_option_has_a_key() -> None:
-    options = {
-        name.removeprefix("--").replace("-", "_")
-        for option in run.params
-        if isinstance(option, click.Option)
-        for name in option.opts
-    }
-    keys = set(Settings.model_fields)
-    later = OF_SHARED if "shared" not in SCENARIOS else set()
-    later |= {"inventory"} - options
-    assert keys - options <= later
-    assert options - keys <= ELSEWHERE
-
-
 def test_a_cell_is_the_options_of_the_same_bench_run(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(PLAN.replace("blocks = 3", 'blocks = 3\naa = true\nseed = 4\nablate = ["seccomp"]'))
     sweep = load_sweep(path)
-    cell = cells_of(sweep)[1]
-    words = words_of(sweep, cell)
-    options = options_of(words)
-    plain = options_of(("run",))
-    assert {key: value for key, value in options.items() if value != plain[key]} == {
-        "models": ("alexnet",),
+    request = request_of(sweep, cells_of(sweep)[1])
+    assert request == RunRequest.of(request.given())
+    assert request.given() == {
+        "scenario": "synthetic",
+        "model": ("alexnet",),
         "profile": "smoke",
-        "targets": ("bare-metal", "container"),
-        "ablations": ("seccomp",),
+        "target": ("bare-metal", "container"),
+        "ablate": ("seccomp",),
         "cpus": "1",
         "memory": "1M",
         "blocks": 3,
@@ -95,7 +72,7 @@ def test_the_plans_that_are_there_can_be_run(
     told = json.loads(bench("sweep", "plan", str(path), "--json").stdout)
     assert told["name"] == path.stem
     refused = [cell for cell in told["cells"] if cell["refused"]]
-    assert {cell["settings"]["scenario"] for cell in refused} <= {"shared"} - set(SCENARIOS)
+    assert refused == []
     assert not (tmp_path / "results").exists(), "nothing is written"
 
 
@@ -158,7 +135,7 @@ def test_a_changed_plan_goes_on_with_the_records_that_stay_valid(bench: Bench, t
     change('"alexnet"', '"inception_v3"')
     result = bench("sweep", "run", "night.toml", "--json")
     assert result.exit_code == 0, result.stderr
-    assert "the plan has changed: matrix; blocks from 3 to 4" in result.stderr
+    assert "the plan has changed: blocks from 3 to 4; matrix" in result.stderr
     assert "1 cells stay valid, with their records: synthetic-resnet50" in result.stderr
     assert "1 cells are new: synthetic-inception-v3" in result.stderr
     assert "1 cells are no longer part of it" in result.stderr
@@ -242,10 +219,3 @@ def test_one_block_of_a_changed_plan_is_refused(bench: Bench) -> None:
     change("blocks = 3", "blocks = 4")
     result = bench("sweep", "run", "night.toml", "--only-block", "1")
     assert (result.exit_code, "a sweep of another plan" in result.stderr) == (2, True)
-
-
-def test_an_option_that_bench_run_does_not_have_is_a_wrong_request() -> None:
-    with pytest.raises(RequestError, match="No such option"):
-        options_of(("run", "--nothing", "1"))
-    with pytest.raises(RequestError, match="not a valid integer"):
-        options_of(("run", "--steps", "many"))

@@ -1,7 +1,7 @@
 """Where numbers come from: the plans and environments of the runs, and the commands that repeat them."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +11,18 @@ from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.envelope import format_cpu_list
-from suite.job.job import Job
-from suite.job.profiles import PROFILES
+from suite.job.profiles import Sizes
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
+from suite.request.request import command_of
 from suite.results.store import stored_plan
+from suite.targets import VMS
 
 
 @dataclass(frozen=True)
 class Place:
-    """An environment as a table: the host of a run, or the inside of one of its targets."""
+    """The environment of one place, as a table: the host of a run, or the inside of one of its targets."""
 
     name: str
     facts: dict[str, str]
@@ -29,19 +30,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Of one run."""
+    """Where the numbers of one run come from."""
 
     run_id: str
     suite_versions: tuple[str, ...]
     started_at: str
     plan: str | None
-    """``plan.json`` as it is, where it is."""
+    """The text of ``plan.json``, where there is one."""
     commands: tuple[str, ...]
     places: tuple[Place, ...]
 
 
 def provenance(records: Records) -> tuple[Provenance, ...]:
-    """One per run. Environments are those of the run's first readable trial of each target."""
+    """Return the provenance of each run, with the environment of its first readable trial on each target."""
     found = []
     for run_id, trials in records.trials.groupby("run_id", observed=True):
         places: list[Place] = []
@@ -78,7 +79,7 @@ def _first(paths: "Iterator[str]") -> TrialRecord | None:
 
 
 def _facts(values: dict[str, object]) -> dict[str, str]:
-    """What is known, as text."""
+    """Return what is known, as text."""
     return {name: _text(value) for name, value in values.items() if value is not None}
 
 
@@ -105,101 +106,59 @@ def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
 
 
 def run_command(plan: Plan) -> list[str]:
-    """``bench run`` with what makes this plan again on the same machine."""
-    argv = ["bench", "run", "--scenario", plan.job.scenario]
-    argv += [word for target in plan.targets for word in ("--target", target)]
-    named = "--probe" if plan.job.scenario == PROBE else "--model"
-    argv += [word for model in plan.models for word in (named, model)]
-    argv += [
-        "--profile",
-        plan.job.profile,
-        "--recipe",
-        plan.job.recipe,
-        "--blocks",
-        str(plan.blocks),
-        "--seed",
-        str(plan.seed),
-    ]
-    envelope = plan.job.envelope
+    """Return the ``bench run`` that makes this plan again on the same machine."""
+    job = plan.job
     # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
-    on_machines = plan.job.cluster is not None and plan.job.cluster.lab is None
-    cpus = str(len(envelope.cpus)) if on_machines else format_cpu_list(envelope.cpus)
-    argv += ["--cpus", cpus, "--memory", str(envelope.memory_bytes)]
-    argv += ["--threads", str(envelope.threads)]
-    flags = {
-        "data_disk": "--data-disk",
-        "decoder": "--decoder",
-        "engine": "--engine",
-        "accelerator": "--accel",
-        "isa": "--isa",
-        "gpus": "--gpus",
-        "vfio": "--vfio",
-        "device": "--device",
-        "devices": "--devices",
-        "parallel": "--parallel",
+    on_machines = job.cluster is not None and job.cluster.lab is None
+    resolved: dict[str, object] = {
+        "target": plan.targets,
+        "probe" if job.scenario == PROBE else "model": plan.models,
+        "ablate": plan.ablations,
+        "blocks": plan.blocks,
+        "warmup_blocks": plan.warmup_blocks,
+        "seed": plan.seed,
+        "cpus": str(len(job.envelope.cpus)) if on_machines else _which(job.envelope.cpus),
+        "memory": str(job.envelope.memory_bytes),
+        "threads": job.envelope.threads,
+        "engine": job.layers.engine,
+        "accel": job.layers.accelerator if VMS.intersection(plan.targets) else None,
+        "data": f"{job.data}:{job.dataset.directory}" if job.dataset else None,
+        # How many blocks the intervals took is known now.
+        **dict.fromkeys(("until", "min_blocks", "max_blocks", "budget")),
     }
-    argv += [
-        word for name, flag in flags.items() if name in _options(plan.job) for word in (flag, _options(plan.job)[name])
-    ]
-    usual = PROFILES[plan.job.profile].workloads if plan.job.profile in PROFILES else {}
-    first = plan.job.sizes
-    for name in ("batch", "image_px", "steps", "warmup_steps"):
-        # One override on the command line holds for all models.
-        values = {getattr(workload, name) for workload in (job.sizes for job in plan.jobs)}
-        if first and len(values) == 1 and any(getattr(usual.get(m), name, None) not in values for m in plan.models):
-            argv += [f"--{name.replace('_', '-')}", str(getattr(first, name))]
-    profile = PROFILES.get(plan.job.profile)
-    if profile is None or plan.trial_timeout_s != profile.trial_timeout_s:
-        argv += ["--trial-timeout", str(plan.trial_timeout_s)]
-    return [*argv, *_cluster(plan), *_blocks_and_data(plan)]
+    given = plan.request.given() if plan.request else _given(plan)
+    return command_of({**given, **resolved})
 
 
-def _options(job: Job) -> dict[str, str]:
-    layers = {name: value for name, value in job.layers.model_dump().items() if value}
-    devices = {} if job.devices.device == "cpu" else {"device": "cuda", "devices": str(job.devices.devices)}
-    loading = (
-        {name: str(value) for name, value in job.loading.model_dump().items() if value is not None}
-        if job.loading
-        else {}
-    )
-    more = {"isa": job.isa, "fio_job": job.fio_job, "data_disk": job.dataset.device if job.dataset else None}
-    found = {**layers, **devices, **loading, "parallel": job.devices.parallel}
-    return found | {name: value for name, value in more.items() if value}
+def _which(cpus: tuple[int, ...]) -> str:
+    """Return the CPUs as ``--cpus`` takes them: a number alone would say how many."""
+    text = format_cpu_list(cpus)
+    return f"{text}-{text}" if text.isdigit() else text
 
 
-def _cluster(plan: Plan) -> Iterator[str]:
-    cluster = plan.job.cluster
-    if cluster is None:
-        return
-    yield from ("--strategy", cluster.strategy, "--workers", str(cluster.workers))
-    if cluster.servers:
-        yield from ("--ps", str(cluster.servers))
-    # A plan knows the machines and not the file that listed them.
-    yield from ("--lab", str(cluster.lab)) if cluster.lab else ("--inventory", "hosts.toml")
-    yield from ("--network", cluster.network, "--comm-timeout", str(cluster.comm_timeout_s))
+def _given(plan: Plan) -> dict[str, object]:
+    """Return the options of a plan that an older suite has stored without its request, as far as the plan tells."""
+    job, cluster, sharing = plan.job, plan.job.cluster, plan.job.sharing
+    given: dict[str, object] = {name: getattr(job, name) for name in ("scenario", "profile", "recipe", "isa")}
+    given |= job.devices.model_dump() if job.devices.device == "cuda" else {"parallel": job.devices.parallel}
+    given |= job.loading.model_dump() if job.loading else {}
+    given |= {"gpus": job.layers.gpus, "vfio": job.layers.vfio, "cache": job.page_cache, "aa": plan.aa}
+    given |= {"trial_timeout": plan.trial_timeout_s, "data_disk": job.dataset.device if job.dataset else None}
+    # The plan knows neither the job file, but for its digest, nor the inventory that listed the machines.
+    given["fio_job"] = f"sha256-{job.fio_job[:12]}.fio" if job.fio_job else None
+    if cluster:
+        place = {"lab": str(cluster.lab)} if cluster.lab else {"inventory": "hosts.toml"}
+        given |= {"strategy": cluster.strategy, "workers": cluster.workers, "ps": cluster.servers or None, **place}
+        given |= {"network": cluster.network, "comm_timeout": cluster.comm_timeout_s}
+    if sharing:
+        given |= {"aggressor": sharing.aggressors, "aggressors": sharing.copies}
+        given["bare_metal_cpus"] = sharing.bare_metal_cpus
+        given["aggressor_batch"] = _common(sharing.workloads.values(), "batch")
+    sizes = [job.sizes for job in plan.jobs if job.sizes]
+    return given | {name: _common(sizes, name) for name in Sizes.model_fields}
 
 
-def _blocks_and_data(plan: Plan) -> Iterator[str]:
-    if plan.job.dataset:
-        yield from ("--data", f"{plan.job.data}:{plan.job.dataset.directory}")
-    if _options(plan.job).get("loader_workers", "auto") != "auto":
-        yield from ("--loader-workers", _options(plan.job)["loader_workers"])
-    if job := _options(plan.job).get("fio_job"):
-        # A plan knows the text of the job file by its digest alone.
-        yield from ("--fio-job", f"sha256-{job[:12]}.fio")
-    if plan.job.page_cache:
-        yield from ("--cache", plan.job.page_cache)
-    for name in plan.ablations:
-        yield from ("--ablate", name)
-    if plan.job.sharing:
-        yield from (word for name in plan.job.sharing.aggressors for word in ("--aggressor", name))
-        yield from ("--aggressors", str(plan.job.sharing.copies), "--bare-metal-cpus", plan.job.sharing.bare_metal_cpus)
-        profile = PROFILES.get(plan.job.profile)
-        for name, sizes in plan.job.sharing.workloads.items():
-            if profile is None or sizes != profile.workloads.get(name):
-                yield from ("--aggressor-batch", str(sizes.batch))
-                break
-    if plan.warmup_blocks or plan.blocks > 1:
-        yield from ("--warmup-blocks", str(plan.warmup_blocks))
-    if plan.aa:
-        yield "--aa"
+def _common(sizes: Iterable[Sizes], name: str) -> int | None:
+    """Return the number that all of the sizes have; None where they differ: one option holds for all of them."""
+    values = {getattr(each, name) for each in sizes}
+    return values.pop() if len(values) == 1 else None

@@ -1,48 +1,48 @@
-"""From ``--inventory`` to what a plan needs of it: the machines stand in place of this one."""
+"""The machines that ``--inventory`` names, in place of this one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from commands.run.distributed import comm_timeout_s
-from suite.errors import RequestError
+from commands.run.distributed import comm_timeout_s, ranks_of
+from provisioning.images.image import Image
+from provisioning.isa import lowest_of
+from provisioning.remote.data import check_data, directory_of
+from provisioning.remote.discovery import Survey, Wanted, survey
+from provisioning.remote.machine import Machine
+from provisioning.targets import Choices
+from suite.errors import RequestError, option
 from suite.inventory import Inventory, read_inventory
 from suite.job.datasets import Dataset
 from suite.job.distributed import Cluster, MachineSpec
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability
 from suite.job.profiles import get_profile
-from suite.plan import VMS
+from suite.request.request import RunRequest
+from suite.targets import VMS
+from worker.data import listing
 
-if TYPE_CHECKING:
-    from provisioning.remote.discovery import Survey
-    from provisioning.remote.machine import Machine
-    from provisioning.targets import Choices
-
-Options = dict[str, Any]
 Note = Callable[[str], None]
 CLOCKS_APART_S = 1.0
 """Nothing is measured across clocks; but logs that are so far apart are hard to read."""
 
 
 @dataclass(frozen=True)
-class Fleet:
+class InventoryMachines:
     """The machines of one run, by rank."""
 
     inventory: Inventory
-    survey: "Survey"
+    survey: Survey
     targets: tuple[str, ...]
     envelopes: tuple[Envelope, ...]
 
-    def choices(self, options: Options) -> "Choices":
-        from commands.run.plan import gpus_of, image_of
-        from provisioning.targets import Choices
+    def choices(self, image: Image, gpus: tuple[str, ...]) -> Choices:
+        """Return what the layers of their targets are made of."""
+        return Choices(image, self.survey.engine, self.survey.accelerator, gpus, inventory=self.inventory)
 
-        found = self.survey
-        return Choices(image_of(options), found.engine, found.accelerator, gpus_of(options), inventory=self.inventory)
-
-    def cluster(self, options: Options, workers: int, servers: int) -> Cluster:
+    def cluster(self, request: RunRequest) -> Cluster:
+        """Return the job's instances, one on each machine."""
+        workers, servers = ranks_of(request)
         machines = (
             MachineSpec(
                 name=found.name, address=found.place.address, interface=found.place.interface, cpus=envelope.cpus
@@ -50,41 +50,35 @@ class Fleet:
             for found, envelope in zip(self.survey.machines, self.envelopes, strict=True)
         )
         return Cluster(
-            strategy=options["strategy"],
+            strategy=request.distributed.strategy,
             workers=workers,
             servers=servers,
-            network=options["network"],
+            network=request.distributed.network,
             machines=tuple(machines),
             guests="routed" if VMS.intersection(self.targets) else None,
-            comm_timeout_s=comm_timeout_s(options, self.targets, self.survey.accelerator),
+            comm_timeout_s=comm_timeout_s(request, self.targets, self.survey.accelerator),
         )
 
     def capability(self, note: Note, *, always: bool) -> CpuCapability | None:
-        """As ``isa.shared``, of the machines and of their guests."""
-        from provisioning.isa import lowest_of
-
+        """Return the vector instructions that all of the machines and their guests have; see ``isa.shared``."""
         levels = {found.capability for found in self.survey.machines if not VMS.issuperset(self.targets)}
         levels |= {found.guest_capability for found in self.survey.machines if found.guest_capability}
         return lowest_of(levels, note, always=always)
 
 
-def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: int, note: Note) -> Fleet | None:
-    """None without ``--inventory``. Raises RequestError for what the machines do not carry."""
-    if options.get("inventory") is None:
-        return None
-    from commands.run.plan import image_of
-    from provisioning.remote.discovery import Wanted, survey
-
-    inventory = read_inventory(options["inventory"])
-    _check(options, len(inventory.nodes), workers, servers)
-    inventory = inventory.model_copy(update={"nodes": inventory.nodes[: workers + servers]})
-    targets = options["targets"]
+def machines_of(
+    request: RunRequest, path: Path, image: Image, dataset: Dataset | None, note: Note
+) -> InventoryMachines:
+    """Return the machines of the inventory at ``path``. Raises RequestError for what they do not carry."""
+    inventory = read_inventory(path)
+    check_inventory(request, len(inventory.nodes))
+    inventory = inventory.model_copy(update={"nodes": inventory.nodes[: sum(ranks_of(request))]})
     wanted = Wanted(
-        targets,
-        image_of(options),
-        options["engine"],
-        options["accel"],
-        options["network"],
+        request.targets.target,
+        image,
+        request.targets.engine,
+        request.targets.accel,
+        request.distributed.network,
         with_data=dataset is not None,
     )
     found = survey(inventory, wanted, _data_check(dataset, note), note)
@@ -92,15 +86,13 @@ def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: i
         note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
         if abs(each.clock_offset_s) > CLOCKS_APART_S:
             note(f"{each.name}: its clock is {each.clock_offset_s:+.1f} s off this machine's; all is timed here")
-    return Fleet(inventory, found, targets, _envelopes(options, found))
+    return InventoryMachines(inventory, found, request.targets.target, envelopes_of(request, found))
 
 
-def _data_check(dataset: Dataset | None, note: Note) -> "Callable[[Machine], None]":
-    """That a machine holds the data set that this one has."""
-    from provisioning.remote.data import check_data, directory_of
-    from worker.data import listing
+def _data_check(dataset: Dataset | None, note: Note) -> Callable[[Machine], None]:
+    """Return what checks that a machine holds the data set that this one has."""
 
-    def check(machine: "Machine") -> None:
+    def check(machine: Machine) -> None:
         if dataset:
             directory = directory_of(machine.planned, dataset)
             note(f"comparing {directory} on {machine.name} with the data set here")
@@ -109,41 +101,47 @@ def _data_check(dataset: Dataset | None, note: Note) -> "Callable[[Machine], Non
     return check
 
 
-def _check(options: Options, nodes: int, workers: int, servers: int) -> None:
-    if options["scenario"] != "distributed":
-        raise RequestError("--inventory is about several machines", remedy="use --scenario distributed")
+def check_inventory(request: RunRequest, nodes: int) -> None:
+    """Raise RequestError for options that are about this machine, and for more ranks than there are machines."""
     refused = {
-        "lab": "--lab is a network on this machine",
-        "data_disk": "--data-disk is a device of this machine",
-        "vfio": "--vfio is about virtual machines on this machine",
+        "lab": "a network on this machine",
+        "data_disk": "a device of this machine",
+        "vfio": "about virtual machines on this machine",
     }
-    for name, why in refused.items():
-        if options[name]:
-            raise RequestError(f"{why}, and --inventory names others", remedy="give one of the two")
+    for name, what in refused.items():
+        if request.value(name):
+            raise RequestError(
+                f"{option(name)} is {what}, and {option('inventory')} names others", remedy="give one of the two"
+            )
+    workers, servers = ranks_of(request)
     if nodes < workers + servers:
         raise RequestError(
-            f"--inventory {options['inventory']}: {workers + servers} instances ({servers} servers, {workers} workers) "
-            f"need a machine each, and it lists {nodes}",
-            remedy="list more, or ask for fewer with --workers and --ps",
+            f"{option('inventory')} {request.distributed.inventory}: {workers + servers} instances "
+            f"({servers} servers, {workers} workers) need a machine each, and it lists {nodes}",
+            remedy=f"list more, or ask for fewer with {option('workers')} and {option('ps')}",
         )
 
 
-def _envelopes(options: Options, found: "Survey") -> tuple[Envelope, ...]:
-    """As many CPUs of each machine, and as much memory: those that it is asked for, or that all have."""
+def envelopes_of(request: RunRequest, found: Survey) -> tuple[Envelope, ...]:
+    """Return the envelope on each machine: the same number of CPUs, and the same memory, on all of them.
+
+    Raises RequestError, with the name of the machine, for what one of them cannot give.
+    """
     count = min(len(each.cpus) for each in found.machines)
-    memory_bytes = parse_bytes(options["memory"]) if options["memory"] else get_profile(options["profile"]).memory_bytes
+    asked = request.envelope
+    profile = get_profile(request.measurement.profile)
     envelopes = []
     for each in found.machines:
         try:
             envelopes.append(
                 plan_envelope(
-                    options["cpus"] or str(count),
-                    memory_bytes,
-                    options["threads"],
+                    str(asked.cpus or count),
+                    parse_bytes(asked.memory) if asked.memory else profile.memory_bytes,
+                    asked.threads,
                     host_cpus=each.cpus,
                     host_memory_bytes=each.memory_bytes,
                 )
             )
         except RequestError as error:
-            raise RequestError(f"on {each.name}: {error.message}", remedy=error.remedy) from None
+            raise error.within(f"on {each.name}") from None
     return tuple(envelopes)

@@ -1,4 +1,4 @@
-"""How values of options are checked: a refusal names the value and what would do."""
+"""How the options of the other commands are checked: a refusal names the value and what would do."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from suite.errors import RequestError
+from suite.errors import RequestError, flag
 from suite.suggest import nearest
+from suite.sweep.file import plan_file
+from suite.units import parse_share
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -20,46 +22,34 @@ class PlanFile(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        from suite.sweep.file import plan_file
-
+        """Return the path of the file that ``value`` means."""
         return plan_file(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
-def choice(known: Sequence[str], *, several: bool = False) -> Callable[..., object]:
-    """A callback that refuses an unknown name with the nearest known one."""
+def choice(known: Sequence[str]) -> Callable[..., object]:
+    """Return a callback that refuses an unknown name with the nearest known one."""
 
-    def check(_ctx: click.Context, _param: click.Parameter, value: object) -> object:
-        values = value if isinstance(value, tuple) else (value,)
-        for each in values:
-            if each is not None and each not in known and not (several and each == "all"):
-                raise RequestError(
-                    f"{_param.opts[0]} {each!r} is unknown", remedy=nearest(str(each), [*known, *["all"] * several])
-                )
-        if several and "all" in values:
-            return tuple(known)
-        return tuple(dict.fromkeys(values)) if several else value
+    def check(_ctx: click.Context, param: click.Parameter, value: object) -> object:
+        if value is not None and value not in known:
+            raise RequestError(f"{param.opts[0]} {value!r} is unknown", remedy=nearest(str(value), known))
+        return value
 
     return check
 
 
 def positive(_ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
-    least = 0 if param.name in ("warmup_steps", "warmup_blocks", "seed", "loader_workers", "only_block") else 1
+    """Return the number. Raises RequestError where it is too small; a seed and a block may be 0."""
+    least = 0 if param.name in ("seed", "only_block") else 1
     if value is not None and value < least:
-        raise RequestError(f"--{str(param.name).replace('_', '-')} {value}", remedy=f"give a number from {least} up")
+        raise RequestError(f"{flag(str(param.name))} {value}", remedy=f"give a number from {least} up")
     return value
 
 
 def shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    from suite.units import parse_share
-
+    """Return the share that the text says. Raises RequestError where it says none."""
     return None if value is None else parse_share(value)
 
 
-def duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    from suite.units import parse_duration_s
-
-    return None if value is None else parse_duration_s(value)
-
-
 def number(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's word)
+    """Return an option for a whole number from 1 up."""
     return click.option(*names, type=int, callback=positive, help=help)

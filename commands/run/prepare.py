@@ -1,21 +1,27 @@
-"""From the options of a run to everything that running it takes: the way of ``bench run`` and of a sweep's cells."""
+"""From a request to everything that running it takes: the way of ``bench run`` and of a sweep's cells."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
+from commands.run.plan import plan_of
+from commands.run.resolve import Resolved, resolve
+from provisioning import targets
+from provisioning.doctor import Check
+from provisioning.targets import Choices
+from scenarios import registry
+from suite.interfaces import Scenario
+from suite.loop import OpenTarget
 from suite.plan import Plan
+from suite.progress import Display, Lines
+from suite.records.record import Environment
+from suite.request.request import RunRequest
+from worker.environment import collect
 
-if TYPE_CHECKING:
-    from commands.run.plan import Note
-    from provisioning.doctor import Check
-    from provisioning.targets import Choices
-    from suite.interfaces import Scenario
-    from suite.loop import OpenTarget
-    from suite.progress import Display, Lines
-    from suite.records.record import Environment
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -23,65 +29,44 @@ class Ready:
     """A plan that was checked on this machine, and what runs it."""
 
     plan: Plan
-    scenario: "Scenario"
-    choices: "Choices"
+    scenario: Scenario
+    choices: Choices
 
-    def prepare(self, note: "Note") -> None:
+    def prepare(self, note: Note) -> None:
         """Make what is made once and kept; see ``provisioning.targets.prepare``."""
-        from provisioning.targets import prepare
-
-        prepare(self.choices, self.plan.targets, note, self.plan.job.dataset, self.plan.ablations)
+        targets.prepare(self.choices, self.plan.targets, note, self.plan.job.dataset, self.plan.ablations)
 
     @property
-    def open_target(self) -> "OpenTarget":
-        from provisioning.targets import open_target
+    def open_target(self) -> OpenTarget:
+        """Return what opens the target of a trial."""
+        return lambda trial: targets.open_target(trial, self.choices)
 
-        return lambda trial: open_target(trial, self.choices)
 
+def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None) -> Ready:
+    """Check a request on this machine; nothing is started. Raises RequestError for what cannot be run.
 
-def ready(options: dict[str, Any], note: "Note", checks: "list[Check] | None" = None) -> Ready:
-    """Check the options of ``bench run`` on this machine. Starts nothing. Raises RequestError for what cannot be run.
-
-    ``checks``: what ``doctor.examine`` gave, where it was asked already.
+    ``checks`` are what ``doctor.examine`` found, where it was asked already.
     """
-    from commands.run.distributed import ranks_of
-    from commands.run.inventory import fleet_of
-    from commands.run.plan import carried, choices_of, data_of, fio_job_of, models_of, plan_of
-    from provisioning.doctor import examine
-
-    options = {**options, "models": models_of(options)}
-    data = data_of(options)
-    options["fio_job"] = fio_job_of(options)
-    scenario = scenario_of(options)
-    fleet = options["fleet"] = fleet_of(options, data[1], *ranks_of(options), note)
-    if fleet:
-        targets, choices = fleet.targets, fleet.choices(options)
-    else:
-        if checks is None:
-            note("checking this machine")
-            checks = examine()
-        targets = carried(options["targets"], checks, note)
-        choices = choices_of(options, checks, targets, note)
-    return Ready(plan_of(options, targets, choices, data, note), scenario, choices)
+    resolved = resolve(request, note, checks)
+    return Ready(plan_of(resolved, note), _scenario(resolved), resolved.choices)
 
 
-def scenario_of(options: dict[str, Any]) -> "Scenario":
-    """The scenario that the options name, made with those of them that are its own."""
-    from scenarios.registry import get_scenario
-
-    wanted = ("device", "parallel", "loader_workers", "decoder")
-    return get_scenario(options["scenario"])(
-        **{name: options[name] for name in wanted}, devices=options["devices"] or 1, fio_job=options["fio_job"]
+def _scenario(resolved: Resolved) -> Scenario:
+    """Return the scenario of the request, made with those of the options that are its own."""
+    gpus, data = resolved.request.gpus, resolved.request.data
+    return registry.get_scenario(resolved.request.scenario)(
+        device=gpus.device,
+        devices=gpus.devices or 1,
+        parallel=gpus.parallel,
+        loader_workers=data.loader_workers,
+        decoder=data.decoder,
+        fio_job=resolved.fio_job,
     )
 
 
 @contextmanager
-def observing() -> "Iterator[Lines | Display]":
-    """Tell how a run goes: live on a terminal, else in lines."""
-    from rich.console import Console
-
-    from suite.progress import Display, Lines
-
+def observing() -> Iterator[Lines | Display]:
+    """Show how a run goes: live on a terminal, else in lines."""
     observer = Display(Console(stderr=True)) if sys.stderr.isatty() else Lines(sys.stderr)
     try:
         yield observer
@@ -89,9 +74,6 @@ def observing() -> "Iterator[Lines | Display]":
         observer.close()
 
 
-def host_environment() -> "Environment":
-    """Of this machine, as the worker would see it."""
-    from suite.records.record import Environment
-    from worker.environment import collect
-
+def host_environment() -> Environment:
+    """Return the environment of this machine, as the worker would see it."""
     return Environment.model_validate({**collect(), "accelerator": "none"})

@@ -1,55 +1,55 @@
-"""From the options of a run of jobs that share the machine to its plan; refusals show the arithmetic."""
+"""Jobs that share a machine, as a request asks for them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from suite.errors import RequestError
+from commands.run.distributed import LEAST_INSTANCE_BYTES
+from suite.errors import RequestError, option
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import SMALLEST_IMAGE_PX, Profile, Sizes
 from suite.job.sharing import PROBES, Sharing, architecture, victim_workload
-
-LEAST_INSTANCE_BYTES = 640 << 20
-"""As of a rank: a worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
+from suite.request.request import RunRequest
 
 
-def sharing_of(options: Mapping[str, Any], profile: Profile) -> Sharing | None:
-    """None for other scenarios."""
-    if options["scenario"] != "shared":
+def sharing_of(request: RunRequest, profile: Profile) -> Sharing | None:
+    """Return what runs beside the victim; None for other scenarios."""
+    if request.scenario != "shared":
         return None
-    batch = {"batch": options["aggressor_batch"]} if options["aggressor_batch"] else {}
-    trained = [name for name in options["aggressors"] if name not in PROBES]
+    asked = request.shared
+    batch = {"batch": asked.aggressor_batch} if asked.aggressor_batch else {}
+    trained = [name for name in asked.aggressor if name not in PROBES]
     return Sharing(
-        aggressors=options["aggressors"],
-        copies=options["copies"] or 1,
-        bare_metal_cpus=options["bare_metal_cpus"],
+        aggressors=asked.aggressor,
+        copies=asked.aggressors or 1,
+        bare_metal_cpus=asked.bare_metal_cpus,
         workloads={name: profile.workloads[name].model_copy(update=batch) for name in trained},
     )
 
 
 def victims(profile: Profile, names: Sequence[str], changed: Mapping[str, int]) -> dict[str, Sizes]:
-    """The victims' workloads with some of their numbers replaced. Raises RequestError on one that cannot be."""
+    """Return the victims' sizes with some of their numbers replaced. Raises RequestError for one that cannot be."""
     found = {}
     for name in names:
         workload = victim_workload(profile, name).model_copy(update=dict(changed))
         least = SMALLEST_IMAGE_PX[architecture(name)]
         if workload.image_px < least:
             raise RequestError(
-                f"{name} cannot take images of {workload.image_px} px", remedy=f"give --image-px {least} or more"
+                f"{name} cannot take images of {workload.image_px} px",
+                remedy=f"give {option('image_px')} {least} or more",
             )
         found[name] = workload
     return found
 
 
 def check_shares(sharing: Sharing, envelope: Envelope, targets: Sequence[str], note: Callable[[str], None]) -> None:
-    """Raises RequestError, with the arithmetic, where the machine is too small for so many instances."""
+    """Raise RequestError, with the arithmetic, where the machine is too small for so many instances."""
     count = 1 + sharing.copies
     share = envelope.memory_bytes // count
     if share < LEAST_INSTANCE_BYTES:
         raise RequestError(
             f"a victim and {sharing.copies} aggressors share {envelope.memory_bytes / GIB:.1f} GiB: "
             f"{share / GIB:.2f} GiB each, and each needs {LEAST_INSTANCE_BYTES / GIB:.2f} GiB",
-            remedy="give more with --memory, or ask for fewer --aggressors",
+            remedy=f"give more with {option('memory')}, or ask for fewer {option('aggressors')}",
         )
     if not cpus_are_shared(envelope, count):
         return
@@ -59,6 +59,6 @@ def check_shares(sharing: Sharing, envelope: Envelope, targets: Sequence[str], n
         return
     raise RequestError(
         f"{have}: there is {len(envelope.cpus) / count:.2f} of a CPU for each, and each needs one of its own",
-        remedy=f"give --cpus {count} or more where the host has them, ask for fewer --aggressors, or measure "
-        "--target bare-metal alone with --bare-metal-cpus unrestricted",
+        remedy=f"give {option('cpus')} {count} or more where the host has them, ask for fewer {option('aggressors')}, "
+        f"or measure {option('target')} bare-metal alone with {option('bare_metal_cpus')} unrestricted",
     )

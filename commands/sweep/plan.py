@@ -73,7 +73,7 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
 def _cell(sweep: Sweep, directory: SweepDirectory, each: Planned, durations: Durations) -> dict[str, Any]:
     """``first_s`` are the seconds of the first block, with the warm-up before it; ``block_s`` of each further one."""
     told: dict[str, Any] = {"cell_id": each.cell.cell_id, "settings": each.cell.settings}
-    told |= {"command": ["bench", *each.words], "refused": None, "remedy": None}
+    told |= {"command": each.command, "refused": None, "remedy": None}
     if each.ready is None:
         message, remedy = (each.refusal.message, each.refusal.remedy) if each.refusal else ("refused", None)
         return {**told, "refused": message, "remedy": remedy, "targets": [], "trials": 0, "trials_left": 0}

@@ -1,18 +1,15 @@
-"""From a plan file's cells to runs: each goes the way of ``bench run``, by the words that one would type."""
+"""From a plan file's cells to runs: each goes the way of ``bench run``."""
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
-import click
-
+from commands.run.prepare import Ready, ready
+from provisioning import doctor
+from provisioning.doctor import Check
 from suite.errors import RequestError
-from suite.sweep.cells import Cell, cells_of
-from suite.sweep.model import EnvelopeRequest, Settings, Sweep
-
-if TYPE_CHECKING:
-    from commands.run.prepare import Ready
+from suite.request.request import RunRequest
+from suite.sweep.cells import Cell, cells_of, request_of
+from suite.sweep.model import Sweep, key_of
 
 Note = Callable[[str], None]
 
@@ -22,81 +19,42 @@ class Planned:
     """A cell, checked on this machine: ready to run, or refused with a reason."""
 
     cell: Cell
-    words: tuple[str, ...]
-    """The command that runs one such cell by itself, without ``bench``."""
-    ready: "Ready | None" = None
+    request: RunRequest | None = None
+    """None where the cell asks for what no machine can do."""
+    ready: Ready | None = None
     refusal: RequestError | None = None
 
-
-def words_of(sweep: Sweep, cell: Cell) -> tuple[str, ...]:
-    """``("run", "--scenario", "synthetic", ...)``: the cell as it would be typed."""
-    words = ["run"]
-    for key, value in cell.settings.items():
-        words += [f"--{key.replace('_', '-')}", str(value)]
-    for option, values in (("--target", sweep.targets), ("--ablate", sweep.ablate)):
-        words += [word for value in values for word in (option, value)]
-    numbers: dict[str, object] = {
-        **sweep.envelope.model_dump(),
-        **{key: getattr(sweep, key) for key in ("blocks", "until", "min_blocks", "max_blocks", "warmup_blocks")},
-        "seed": sweep.seed or None,
-    }
-    for key, given in numbers.items():
-        if given is not None:
-            words += [f"--{key.replace('_', '-')}", str(given)]
-    return (*words, "--aa") if sweep.aa else tuple(words)
-
-
-def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """What ``bench run`` makes of the words: its own defaults, its own checks. Raises RequestError."""
-    from commands.run.command import run
-
-    try:
-        # click keeps the options of help that it makes first: these must be those of ``bench``.
-        return run.make_context("bench run", list(words[1:]), help_option_names=["-h", "--help"]).params
-    except click.UsageError as error:
-        raise RequestError(error.format_message(), remedy="bench run --help tells what it takes") from error
+    @property
+    def command(self) -> list[str]:
+        """Return the command that runs such a cell by itself; empty where there is none."""
+        return self.request.command() if self.request else []
 
 
 def resolve(sweep: Sweep, note: Note) -> list[Planned]:
-    """Every cell of the sweep on this machine. Starts nothing. Raises RequestError for a plan without cells."""
-    from provisioning.doctor import examine
+    """Return every cell of the sweep, checked on this machine. Nothing is started.
 
-    cells = [(cell, words_of(sweep, cell)) for cell in cells_of(sweep)]
+    Raises RequestError for a plan without cells.
+    """
+    cells = cells_of(sweep)
     note(f"{len(cells)} cells; checking this machine")
-    checks = examine()
+    checks = doctor.examine()
     say = _once(note)
-    return [_planned(sweep, cell, words, checks, say) for cell, words in cells]
+    return [_planned(sweep, cell, checks, say) for cell in cells]
 
 
-def _planned(sweep: Sweep, cell: Cell, words: tuple[str, ...], checks: Any, note: Note) -> Planned:  # noqa: ANN401
-    from commands.run.prepare import ready
-
+def _planned(sweep: Sweep, cell: Cell, checks: Sequence[Check], note: Note) -> Planned:
+    request = None
     try:
-        made = ready(options_of(words), note, checks)
+        request = request_of(sweep, cell)
+        made = ready(request, note, checks)
     except RequestError as error:
-        told, remedy = (_in_words_of_the_plan(text) for text in (error.message, error.remedy or ""))
-        return Planned(cell, words, refusal=RequestError(told, remedy=remedy or None))
+        return Planned(cell, request, refusal=error.spelled(key_of))
     plan = made.plan.model_copy(update={"blocks": sweep.element_count})
-    return Planned(cell, words, ready=type(made)(plan, made.scenario, made.choices))
-
-
-def _in_words_of_the_plan(text: str) -> str:
-    """``--memory`` is ``envelope.memory`` in a plan file. Options that it does not have, and whole commands, stay."""
-    if "bench " in text:
-        return text
-
-    def key_of(option: "re.Match[str]") -> str:
-        name = option[1].replace("-", "_")
-        if name in EnvelopeRequest.model_fields:
-            return f"envelope.{name}"
-        known = {name: name for name in (*Settings.model_fields, *Sweep.model_fields)} | {"target": "targets"}
-        return known.get(name, option[0])
-
-    return re.sub(r"--([a-z-]+)", key_of, text)
+    return Planned(cell, request, replace(made, plan=plan))
 
 
 def refuse_refused(planned: Sequence[Planned]) -> None:
-    """Raises RequestError naming every cell that cannot be run."""
+    """Raise RequestError naming every cell that cannot be run."""
     refused = [(each.cell.cell_id, each.refusal) for each in planned if each.refusal]
     if refused:
         reasons = "; ".join(f"{name}: {error.message}" for name, error in refused if error)
@@ -108,7 +66,7 @@ def refuse_refused(planned: Sequence[Planned]) -> None:
 
 
 def _once(note: Note) -> Note:
-    """Cells are alike: what was said of one is not said of the next."""
+    """Return a ``note`` that says nothing twice: what was said of one cell holds for the next."""
     said: set[str] = set()
 
     def say(text: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 
 Kind = Literal["imagenet", "imagefolder", "cifar10", "mnist"]
 PageCache = Literal["cold", "warm"]
@@ -43,6 +43,6 @@ def parse_data(text: str) -> tuple[str, str | None]:
     if kind in KINDS and directory:
         return kind, directory
     raise RequestError(
-        f"--data {re.sub(r'[^ -~]', '?', text)[:100]} is no data set",
+        f"{option('data')} {re.sub(r'[^ -~]', '?', text)[:100]} is no data set",
         remedy=f"write generated, or one of {', '.join(f'{each}:DIR' for each in KINDS)}",
     )

@@ -1,10 +1,10 @@
-"""A job over several instances: who they are, what each is given, and how they are joined."""
+"""A distributed job: its instances, what each is given, and how they are connected."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 
@@ -56,7 +56,7 @@ class Cluster(BaseModel):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """By rank."""
+        """Return the role of each rank."""
         servers: list[Role] = ["server"]
         workers: list[Role] = ["worker"]
         return (*servers * self.servers, *workers * self.workers)
@@ -72,7 +72,7 @@ class InstancePlan(BaseModel):
 
 
 def instances_of(cluster: Cluster, envelope: Envelope) -> tuple[InstancePlan, ...]:
-    """The envelope divided equally among the cluster's instances, by rank; each machine gives it whole, on its CPUs."""
+    """Return the instances by rank, each with an equal share of the envelope; a machine gives it whole, on its CPUs."""
     if cluster.machines:
         of_machines = (envelope.model_copy(update={"cpus": machine.cpus}) for machine in cluster.machines)
         return tuple(
@@ -83,8 +83,10 @@ def instances_of(cluster: Cluster, envelope: Envelope) -> tuple[InstancePlan, ..
 
 
 def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:
-    """``count`` equal shares. CPUs are parted in runs of neighbours; with fewer CPUs than shares, each share is one CPU
-    and neighbours in rank come to share it, on every target alike (``cpus_are_shared``).
+    """Return ``count`` equal shares of the envelope.
+
+    Each has a run of neighbouring CPUs. With fewer CPUs than shares, each share is one CPU, which neighbours in rank
+    share on every target alike (``cpus_are_shared``).
     """
     per_share = max(1, len(envelope.cpus) // count)
     shares = []
@@ -97,15 +99,16 @@ def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:
 
 
 def cpus_are_shared(envelope: Envelope, count: int) -> bool:
+    """Return whether there are fewer CPUs than instances."""
     return len(envelope.cpus) < count
 
 
 def check_memory(envelope: Envelope, count: int, least_bytes: int) -> None:
-    """Raises RequestError, with the arithmetic, when a share is below what one instance of the job needs."""
+    """Raise RequestError, with the arithmetic, when a share is below what one instance of the job needs."""
     share = envelope.memory_bytes // count
     if share < least_bytes:
         raise RequestError(
             f"{count} instances share {envelope.memory_bytes / GIB:.1f} GiB: {share / GIB:.2f} GiB each, "
             f"and each needs {least_bytes / GIB:.2f} GiB",
-            remedy="give more with --memory, or ask for fewer --workers",
+            remedy=f"give more with {option('memory')}, or ask for fewer {option('workers')}",
         )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 
 GIB = 1 << 30
 MOST_CPUS = 8192  # what a Linux kernel can be built for
@@ -22,7 +22,7 @@ class Envelope(BaseModel):
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """``"0-2,5"`` to ``(0, 1, 2, 5)``, the kernel's own notation. Raises RequestError on anything else."""
+    """Return the CPUs of a list in the kernel's notation: ``"0-2,5"`` is ``(0, 1, 2, 5)``. Raises RequestError."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")
@@ -38,7 +38,7 @@ def _is_cpu(word: str) -> bool:
 
 
 def format_cpu_list(cpus: Iterable[int]) -> str:
-    """``(0, 1, 2, 5)`` to ``"0-2,5"``."""
+    """Return a list of CPUs in the kernel's notation: ``(0, 1, 2, 5)`` is ``"0-2,5"``."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and runs[-1][1] == cpu - 1:
@@ -49,7 +49,7 @@ def format_cpu_list(cpus: Iterable[int]) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """``"512M"``, ``"4G"``, ``"4GiB"`` or a plain number of bytes to bytes (powers of 1024)."""
+    """Return the bytes of ``"512M"``, ``"4G"``, ``"4GiB"`` (powers of 1024) or a plain number. Raises RequestError."""
     units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
     body = text.strip().upper().removesuffix("IB").removesuffix("B")
     number, unit = (body[:-1], body[-1]) if body[-1:] in units and body else (body, "")
@@ -66,7 +66,7 @@ def parse_bytes(text: str) -> int:
 def plan_envelope(
     cpus: str | None, memory_bytes: int, threads: int | None, *, host_cpus: Iterable[int], host_memory_bytes: int
 ) -> Envelope:
-    """The envelope a user asked for, checked against the host. Raises RequestError with the arithmetic.
+    """Return the envelope that a user asks for. Raises RequestError, with the arithmetic, for what the host has not.
 
     ``cpus`` is None (all allowed ones), a count such as ``"2"``, or a list such as ``"0,2"`` or ``"0-1"``.
     """
@@ -77,17 +77,19 @@ def plan_envelope(
     elif cpus.isascii() and cpus.strip().isdigit():
         count = int(cpus)
         if not 0 < count <= len(allowed):
-            raise RequestError(f"--cpus {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")
+            raise RequestError(f"{option('cpus')} {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")
         chosen = allowed[:count]
     else:
         chosen = parse_cpu_list(cpus)
         if missing := set(chosen) - set(allowed):
-            raise RequestError(f"--cpus {cpus}: no CPU {format_cpu_list(missing)}; {have}", remedy="choose among them")
+            raise RequestError(
+                f"{option('cpus')} {cpus}: no CPU {format_cpu_list(missing)}; {have}", remedy="choose among them"
+            )
     if memory_bytes > host_memory_bytes:
         raise RequestError(
             f"{memory_bytes / GIB:.1f} GiB of memory asked for, the host has {host_memory_bytes / GIB:.1f} GiB",
-            remedy="lower --memory",
+            remedy=f"lower {option('memory')}",
         )
     if threads is not None and not 0 < threads <= len(chosen):
-        raise RequestError(f"--threads {threads} on {len(chosen)} CPUs", remedy=f"ask for 1 to {len(chosen)}")
+        raise RequestError(f"{option('threads')} {threads} on {len(chosen)} CPUs", remedy=f"ask for 1 to {len(chosen)}")
     return Envelope(cpus=chosen, memory_bytes=memory_bytes, threads=threads or len(chosen))

@@ -1,5 +1,6 @@
-"""The lab network as a plan knows it: how many nodes, how fast the link of each, how far apart. Making it is
-``provisioning.lab``'s.
+"""The lab network as a plan knows it: how many nodes, and the rate and delay of their links.
+
+``provisioning.lab`` makes it.
 """
 
 import re
@@ -7,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 
 MOST_NODES = 64
 SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**6, 400 * 10**9
@@ -26,9 +27,9 @@ _REMEDIES = {
 
 
 def bits_per_s(rate: str) -> int:
-    """``"1gbit"`` to 1000000000, in the notation of tc(8). Raises ValueError on anything else.
+    """Return the bits per second of a rate in the notation of tc(8), such as ``"1gbit"``. Raises ValueError.
 
-    Not its ``mbps``: tc reads megabytes there, and who writes it mostly means megabits.
+    Its ``mbps`` is refused: tc reads megabytes there, and people who write it mostly mean megabits.
     """
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([a-z]*)", rate)
     if found and found[2].endswith("bps"):
@@ -42,7 +43,7 @@ def bits_per_s(rate: str) -> int:
 
 
 def seconds(delay: str) -> float:
-    """``"5ms"`` to 0.005. Raises ValueError on anything else."""
+    """Return the seconds of a delay such as ``"5ms"``. Raises ValueError on anything else."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|ms|us)", delay)
     if not found:
         raise ValueError("not a delay")
@@ -69,9 +70,9 @@ class LabSpec(BaseModel):
 
     nodes: Annotated[int, Field(ge=2, le=MOST_NODES)]
     rate: Annotated[str, AfterValidator(_a_rate)] | None = None
-    """Of a link, Ethernet headers included, in tc's notation; None leaves it as fast as the host is."""
+    """The rate of a link, Ethernet headers included, in tc's notation; None leaves it as fast as the host is."""
     delay: Annotated[str, AfterValidator(_a_delay)] | None = None
-    """From any node to any other, one way."""
+    """The delay from any node to any other, one way."""
 
     @property
     def rate_bits_per_s(self) -> int | None:
@@ -82,12 +83,12 @@ class LabSpec(BaseModel):
         return seconds(self.delay) if self.delay else None
 
     def __str__(self) -> str:
-        """As it is written after ``--lab``."""
+        """Return the lab as it is written after ``--lab``."""
         return ",".join(f"{key}={value}" for key, value in self.model_dump(exclude_none=True).items())
 
 
 def parse_lab(text: str) -> LabSpec:
-    """``"nodes=3,rate=1gbit,delay=1ms"`` to a lab. Raises RequestError that names the key and what to write there."""
+    """Return the lab of ``"nodes=3,rate=1gbit,delay=1ms"``. Raises RequestError with the key and what to write."""
     values: dict[str, str] = {}
     for part in text.strip().lower().split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
@@ -108,4 +109,4 @@ def parse_lab(text: str) -> LabSpec:
 
 
 def _refusal(part: str, why: str, remedy: str) -> RequestError:
-    return RequestError(f"--lab: {re.sub(r'[^ -~]', '?', part)[:100] or 'nothing'} {why}", remedy=remedy)
+    return RequestError(f"{option('lab')}: {re.sub(r'[^ -~]', '?', part)[:100] or 'nothing'} {why}", remedy=remedy)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job.envelope import GIB
 
 Positive = Annotated[int, Field(gt=0)]
@@ -100,7 +100,8 @@ def make_workload(profile: Profile, model: str, changed: dict[str, int]) -> Size
     least = SMALLEST_IMAGE_PX[model]
     if workload.image_px < least:
         raise RequestError(
-            f"{model} cannot take images of {workload.image_px} px", remedy=f"give --image-px {least} or more"
+            f"{model} cannot take images of {workload.image_px} px",
+            remedy=f"give {option('image_px')} {least} or more",
         )
     return workload
 

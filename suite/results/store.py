@@ -205,8 +205,11 @@ def _problem(error: Exception) -> str:
 
 
 def plan_differences(old: Plan, new: Plan) -> list[str]:
-    """Return the keys in which two plans differ, those of their jobs by the names that these have there."""
-    one, other = old.model_dump(mode="json"), new.model_dump(mode="json")
+    """Return the keys in which two plans differ, those of their jobs by the names that these have there.
+
+    The request decides nothing: what it came to is in the other keys.
+    """
+    one, other = (plan.model_dump(mode="json", exclude={"request"}) for plan in (old, new))
     own, its = one.pop("jobs"), other.pop("jobs")
     found = [key for key in one if one[key] != other[key]]
     if old.models != new.models:

@@ -1,4 +1,4 @@
-"""The cells of a sweep: what a plan file comes to. A cell is one run: one setting of everything but the target."""
+"""The cells of a sweep. A cell is one run: one setting of everything but the target."""
 
 import hashlib
 import itertools
@@ -9,35 +9,37 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite.errors import RequestError
+from suite.request.parts import Repetitions
+from suite.request.request import OPTIONS, RunRequest
 from suite.sweep.model import Sweep
 
-SPECIFIC = {
-    "model": ("synthetic", "real", "distributed", "shared"),
-    "data": ("synthetic", "real", "distributed", "shared"),
-    "probe": ("probe",),
-    "fio_job": ("probe",),
-    "data_disk": ("real", "distributed"),
-    "cache": ("real", "distributed", "shared"),
-    "loader_workers": ("real", "distributed", "shared"),
-    "decoder": ("real", "distributed", "shared"),
-    **dict.fromkeys(("strategy", "workers", "ps", "lab", "inventory", "network", "comm_timeout"), ("distributed",)),
-    **dict.fromkeys(("aggressor", "aggressors", "aggressor_batch", "bare_metal_cpus"), ("shared",)),
-}
-"""Keys that some scenarios alone know. Of the others' cells they are left out."""
 _NAMED = ("data", "cache", "recipe", "profile", "strategy", "network", "aggressor", "aggressors", "engine", "isa")
 _LONGEST_SLUG = 64
 
 
 @dataclass(frozen=True)
 class Cell:
-    """``cell_id`` is also the name of its run's directory."""
+    """One cell. ``cell_id`` is also the name of the directory of its run."""
 
     cell_id: str
     settings: dict[str, Any]
 
 
+def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
+    """Return what a cell asks for, as ``bench run`` would be asked. Raises RequestError."""
+    envelope = sweep.envelope.model_dump(exclude_none=True)
+    if "cpus" in envelope:
+        envelope["cpus"] = str(envelope["cpus"])
+    repetitions = {name: getattr(sweep, name) for name in Repetitions.model_fields}
+    given = {**cell.settings, "target": sweep.targets, "ablate": sweep.ablate, **envelope, **repetitions}
+    return RunRequest.of({name: value for name, value in given.items() if value is not None})
+
+
 def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
-    """In the order of the matrix, each once. Raises RequestError for a plan without cells, and for idle words in it."""
+    """Return the cells in the order of the matrix, each once.
+
+    Raises RequestError for a plan without cells, and for keys that change nothing.
+    """
     every = list(_settings(sweep))
     _refuse_idle(sweep, every)
     kept = [settings for settings in every if not any(_has(settings, out.given()) for out in sweep.exclude)]
@@ -62,9 +64,9 @@ def _points(sweep: Sweep) -> Iterable[dict[str, Any]]:
 
 
 def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
-    """Without the keys that its scenario does not know, and with the scenario."""
-    scenario = settings.get("scenario", "synthetic")
-    fitting = {key: value for key, value in settings.items() if scenario in SPECIFIC.get(key, (scenario,))}
+    """Return the settings with the scenario, and without the keys that it does not know."""
+    scenario = settings.get("scenario", OPTIONS["scenario"].default)
+    fitting = {key: value for key, value in settings.items() if OPTIONS[key].known_to(scenario)}
     return {"scenario": scenario, **fitting}
 
 
@@ -73,14 +75,15 @@ def _has(settings: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
-    """What is written and changes nothing is a mistake: an exclude that fits no cell, a key that no cell has."""
+    """Raise RequestError for what changes nothing: an exclude that fits no cell, a key that no cell has."""
     for out in sweep.exclude:
         if not any(_has(settings, out.given()) for settings in every):
             raise RequestError(f"exclude {_text(out.given())} fits no cell", remedy="mend it or take it away")
     for key in (*sweep.matrix, *sweep.options.given()):
         if not any(key in settings for settings in every):
-            knows = ", ".join(SPECIFIC.get(key, ()))
-            raise RequestError(f"no cell has {key}", remedy=f"it is of the scenarios {knows}; take it away")
+            raise RequestError(
+                f"no cell has {key}", remedy=f"it is about scenario {OPTIONS[key].whose()}; take it away"
+            )
     for key in sweep.options.given():
         if key in sweep.matrix and all(key in included.given() for included in sweep.include):
             raise RequestError(
@@ -93,9 +96,9 @@ def _text(settings: dict[str, Any]) -> str:
 
 
 def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
-    """What can be read, and a hash of everything that a record of the cell depends on.
+    """Return a readable name that ends in a hash of everything that a record of the cell depends on.
 
-    How many blocks there are is no part of it: a longer sweep goes on with the same cells.
+    The number of blocks is no part of it: a longer sweep goes on with the same cells.
     """
     what = settings.get("probe", "all") if settings["scenario"] == "probe" else settings.get("model", "resnet50")
     words = [settings["scenario"], what, *(settings[key] for key in _NAMED if key in settings)]

@@ -1,4 +1,4 @@
-"""A plan file to a sweep: what is wrong with it is told with the key, the value and what would do."""
+"""From a plan file to a sweep. What is wrong with it is told with the key, the value and what would do."""
 
 import tomllib
 from pathlib import Path
@@ -7,14 +7,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from suite.errors import RequestError
+from suite.request.parts import EnvelopeOptions
 from suite.suggest import nearest
-from suite.sweep.model import Budget, EnvelopeRequest, Output, Settings, Sweep
+from suite.sweep.model import Budget, Output, Settings, Sweep, key_of
 
 _TABLES: dict[str, type[BaseModel]] = {
     "include": Settings,
     "exclude": Settings,
     "options": Settings,
-    "envelope": EnvelopeRequest,
+    "envelope": EnvelopeOptions,
     "budget": Budget,
     "output": Output,
 }
@@ -49,7 +50,7 @@ def shipped_plans() -> list[str]:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """Raises RequestError for a file that cannot be read or that is no plan of a sweep."""
+    """Return the sweep of a plan file. Raises RequestError for a file that cannot be read, or that is no plan."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_BYTES + 1)
@@ -67,12 +68,14 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def read_sweep(found: dict[str, Any], where: str) -> Sweep:
-    """``found`` as TOML gives it. Raises RequestError naming ``where`` and the first fault."""
+    """Return the sweep that TOML has given. Raises RequestError naming ``where`` and the first fault."""
     try:
         return Sweep.model_validate(found)
     except ValidationError as error:
         message, remedy = _fault(error)
         raise RequestError(f"{where}: {message}", remedy=remedy) from error
+    except RequestError as error:
+        raise error.spelled(key_of).within(where) from error
 
 
 def _fault(error: ValidationError) -> tuple[str, str]:

@@ -4,17 +4,20 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from analysis.load.records import load
 from analysis.report.provenance import provenance, run_command
 from commands.run.command import run
+from commands.run.request_command import request_of
+from suite.job.datasets import Dataset
 from suite.job.distributed import Cluster, MachineSpec
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Loading
 from suite.job.lab import LabSpec, parse_lab
 from suite.job.profiles import PROFILES
 from suite.plan import Plan
+from suite.request.request import RunRequest
 from suite.results.store import Run
 from tests.analysis.conftest import Save
 from tests.jobs import plan_of
@@ -40,39 +43,81 @@ def plan(**changes: Any) -> Plan:
     return plan_of(**(usual | changes))
 
 
-def parsed(made: Plan) -> dict[str, Any]:
-    """The options of ``bench run`` as click reads them from the command."""
+def parsed(made: Plan) -> RunRequest:
+    """Return the request that ``bench run`` reads from the command."""
     bench, command, *words = run_command(made)
     assert (bench, command) == ("bench", "run")
-    with click.Context(run) as context:
-        run.parse_args(context, words)
-        return context.params
+    return request_of(run, words)
 
 
 @pytest.mark.parametrize(
     "cluster", [CLUSTER, CLUSTER.model_copy(update={"strategy": "all-reduce", "servers": 0, "network": "host"})]
 )
 def test_a_distributed_run_is_repeated_with_its_cluster(cluster: Cluster) -> None:
-    told = parsed(plan(cluster=cluster))
-    assert (told["strategy"], told["workers"], told["network"]) == (cluster.strategy, 2, cluster.network)
-    assert told["servers"] == (cluster.servers or None)
-    assert parse_lab(told["lab"]) == LAB
-    assert told["comm_timeout"] == 90
-    assert told["inventory"] is None
+    told = parsed(plan(cluster=cluster)).distributed
+    assert (told.strategy, told.workers, told.network) == (cluster.strategy, 2, cluster.network)
+    assert told.ps == (cluster.servers or None)
+    assert parse_lab(str(told.lab)) == LAB
+    assert told.comm_timeout == 90
+    assert told.inventory is None
 
 
-def test_a_run_on_machines_is_repeated_on_an_inventory_and_with_so_many_cpus_of_each() -> None:
+def test_a_run_on_machines_is_repeated_with_so_many_cpus_of_each() -> None:
     cluster = CLUSTER.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
     told = parsed(plan(cluster=cluster))
-    assert (str(told["inventory"]), told["lab"], told["cpus"]) == ("hosts.toml", None, "2")
+    assert (str(told.distributed.inventory), told.distributed.lab) == ("hosts.toml", None)
+    assert told.envelope.cpus == "2"
 
 
-def test_devices_a_job_file_and_a_timeout_are_repeated() -> None:
-    options: dict[str, Any] = {"device": "cuda", "devices": 2, "parallel": "ddp", "fio_job": "f" * 64}
-    told = parsed(plan(scenario="synthetic", **options, trial_timeout_s=77))
-    assert (told["device"], told["devices"], told["parallel"], told["trial_timeout"]) == ("cuda", 2, "ddp", 77)
-    assert told["fio_job"] == Path("sha256-ffffffffffff.fio")
-    assert "--trial-timeout" not in run_command(plan())
+def test_what_was_asked_for_is_repeated_with_what_it_came_to() -> None:
+    asked = {
+        "scenario": "distributed",
+        "inventory": Path("/my/hosts.toml"),
+        "target": "container",
+        "until": "2%",
+        "max_blocks": 9,
+        "budget": "2h",
+        "trial_timeout": 77,
+        "isa": "native",
+        "vfio": "0000:01:00.0",
+    }
+    cluster = CLUSTER.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
+    found = parsed(plan(request=RunRequest.of(asked), cluster=cluster, blocks=7, engine="runc")).given()
+    assert found == {
+        **{name: asked[name] for name in ("scenario", "inventory", "trial_timeout", "isa", "vfio")},
+        "target": ("container",),
+        "model": ("resnet50",),
+        "engine": "runc",
+        "blocks": 7,
+        "warmup_blocks": 0,
+        "cpus": "2",
+        "memory": str(2 * GIB),
+        "threads": 2,
+    }
+
+
+def test_a_plan_of_an_older_suite_is_repeated_as_far_as_it_tells() -> None:
+    told = parsed(
+        plan(
+            scenario="synthetic",
+            targets=("vm",),
+            device="cuda",
+            devices=2,
+            parallel="ddp",
+            engine="runc",
+            accelerator="kvm",
+            trial_timeout_s=77,
+        )
+    )
+    assert (told.gpus.device, told.gpus.devices, told.gpus.parallel) == ("cuda", 2, "ddp")
+    assert (told.targets.engine, told.targets.accel, told.measurement.trial_timeout) == ("runc", "kvm", 77)
+    probe = plan(scenario="probe", models=("disk",), sizes=None, fio_job="f" * 64)
+    assert parsed(probe).probes.fio_job == Path("sha256-ffffffffffff.fio")
+    dataset = Dataset(kind="imagenet", directory="/data", sha256="a" * 64, images=9, size_bytes=99, device="/dev/sdb")
+    loading = Loading(decoder="pillow", loader_workers=3)
+    real = parsed(plan(scenario="real", data="imagenet", dataset=dataset, page_cache="warm", loading=loading)).data
+    assert (real.decoder, real.loader_workers, real.data_disk) == ("pillow", 3, "/dev/sdb")
+    assert (real.data, real.cache) == ("imagenet:/data", "warm")
 
 
 def test_a_report_has_the_command(tmp_path: Path, save: Save) -> None:

@@ -1,0 +1,101 @@
+"""The command line of a request: its options in groups, their completion, and what is made of them."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from suite.errors import RequestError, option
+from suite.request.option import ALL, Option
+from suite.request.request import OPTIONS, PARTS, RunRequest
+
+COMMON = "Common options"
+
+
+class Value(click.ParamType[Any]):
+    """One value of an option, as a request takes it. What is wrong with it the request says."""
+
+    def __init__(self, declared: Option) -> None:
+        self._declared = declared
+        self.name = {int: "number", Path: "file"}.get(declared.kind, "name" if declared.choices() else "text")
+
+    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return a whole number where the option is one. Raises RequestError where that cannot be."""
+        if self._declared.kind is not int:
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            name = option(self._declared.name)
+            raise RequestError(f"{name} {value!r} is not a number", remedy="give a whole number") from None
+
+    def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the choices that begin like this; files where the value is a file."""
+        if self._declared.kind is Path:
+            return [CompletionItem(incomplete, type="file")]
+        names = [*self._declared.choices(ctx.params.get("scenario")), *[ALL] * self._declared.several]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class RequestCommand(click.Command):
+    """A command that is given a ``RunRequest`` as ``request``, and further options of its own.
+
+    Help shows the options that most people need, then the others by topic. After ``--scenario NAME`` it shows those
+    that this scenario knows.
+    """
+
+    def __init__(self, name: str, *, params: list[click.Parameter], **more: Any) -> None:  # noqa: ANN401 (click's)
+        self._own = params
+        super().__init__(name, params=[*map(_parameter, OPTIONS.values()), *params], **more)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the request in place of its options. Raises RequestError."""
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            values = {name: ctx.params.pop(name) for name in OPTIONS}
+            # A flag that is not there is False, and an option that can be repeated is an empty tuple.
+            given = {name: value for name, value in values.items() if not (value in (None, ()) or value is False)}
+            ctx.params["request"] = RunRequest.of(given)
+        return rest
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in their groups."""
+        scenario = ctx.params.get("scenario")
+        known = [each for each in OPTIONS.values() if scenario is None or each.known_to(scenario)]
+        parameters = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
+        own = [str(parameter.name) for parameter in self._own]
+        groups = {COMMON: [each.name for each in known if each.about.common] + own[:1]}
+        for part, model in PARTS.items():
+            title = str(model.__doc__).partition("\n")[0].removesuffix(".")
+            groups[title] = [each.name for each in known if each.part == part and not each.about.common]
+        groups["Output"] = [name for name in parameters if name not in OPTIONS and name != own[0]]
+        for title, names in groups.items():
+            records = [parameters[name].get_help_record(ctx) for name in names]
+            if rows := [record for record in records if record]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if scenario is None:
+            formatter.write_paragraph()
+            formatter.write_text("bench run --scenario NAME --help shows the options that one scenario knows.")
+
+
+def request_of(command: click.Command, words: list[str]) -> RunRequest:
+    """Return what the words of a command line, after ``bench run``, ask for. Raises RequestError."""
+    # click keeps the options of help that it makes first: these must be those of ``bench``.
+    request = command.make_context("bench run", words, help_option_names=["-h", "--help"]).params["request"]
+    assert isinstance(request, RunRequest)  # noqa: S101 (as parse_args has put it there)
+    return request
+
+
+def _parameter(declared: Option) -> click.Option:
+    if declared.kind is bool:
+        return click.Option([*declared.flags, declared.name], is_flag=True, help=declared.help())
+    return click.Option(
+        [*declared.flags, declared.name],
+        type=Value(declared),
+        multiple=declared.several,
+        # Before --help, which then shows the options of that scenario alone.
+        is_eager=declared.name == "scenario",
+        help=declared.help(),
+    )

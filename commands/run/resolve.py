@@ -1,0 +1,151 @@
+"""From a request to what this machine, or the machines of an inventory, make of it. Nothing is started."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from commands.run.distributed import ranks_of
+from commands.run.inventory import InventoryMachines, machines_of
+from provisioning import data_device, doctor
+from provisioning.doctor import Check
+from provisioning.images import image as images
+from provisioning.images.image import Image
+from provisioning.machines import accelerator
+from provisioning.paths import home
+from provisioning.targets import Choices
+from scenarios.datasets import resolve as datasets
+from suite.errors import RequestError, option
+from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
+from suite.request.parts import gpu_indices, pci_addresses
+from suite.request.request import RunRequest
+from suite.targets import TARGETS, VMS
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A request with the facts of the machines that will serve it."""
+
+    request: RunRequest
+    targets: tuple[str, ...]
+    """Those of the request that can be served."""
+    choices: Choices
+    data: str
+    """The name of the data."""
+    dataset: Dataset | None
+    fio_job: str | None
+    """The text of the user's job file for the disk probe."""
+    machines: InventoryMachines | None
+    """The machines of the inventory, in place of this one."""
+
+
+def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = None) -> Resolved:
+    """Return what the machines make of the request. Raises RequestError for what they cannot serve.
+
+    ``checks`` are what ``doctor.examine`` found on this machine, where that is known already.
+    """
+    data, dataset = data_of(request)
+    fio_job = fio_job_of(request)
+    ranks_of(request)  # what is wrong with them is said first
+    if request.distributed.inventory:
+        image = _image_of(request)
+        machines = machines_of(request, request.distributed.inventory, image, dataset, note)
+        choices = machines.choices(image, _gpus_of(request))
+        return Resolved(request, machines.targets, choices, data, dataset, fio_job, machines)
+    if checks is None:
+        note("checking this machine")
+        checks = doctor.examine()
+    targets = carried(request.targets.target, checks, note)
+    return Resolved(request, targets, choices_of(request, checks, targets, note), data, dataset, fio_job, None)
+
+
+def carried(targets: tuple[str, ...], checks: Sequence[Check], note: Note) -> tuple[str, ...]:
+    """Return the targets that this machine carries; of all targets, those that it does not carry are left out.
+
+    Raises RequestError for one that was named, and that it does not carry.
+    """
+    by_name = {check.name: check for check in checks if check.kind == "target"}
+    everything = set(targets) == set(TARGETS)
+    found = []
+    for target in targets:
+        check = by_name[target]
+        if check.usable:
+            found.append(target)
+        elif everything and any(by_name[other].usable for other in TARGETS):
+            note(f"{target} is left out: {check.reason} (what to do: {check.remedy})")
+        else:
+            raise RequestError(f"this machine cannot carry {target}: {check.reason}", remedy=check.remedy)
+    return tuple(found)
+
+
+def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str, ...], note: Note) -> Choices:
+    """Return what the layers of this machine's targets are made of. Raises RequestError for what does not work."""
+    engine = request.targets.engine or doctor.default_engine(list(checks))
+    if "container" in targets:
+        check = next(check for check in checks if check.kind == "engine" and check.name == engine)
+        if not check.usable:
+            raise RequestError(f"{option('engine')} {engine}: {check.reason}", remedy=check.remedy)
+    accel: accelerator.Accelerator = "tcg"
+    if VMS.intersection(targets):
+        accel, why = accelerator.choose(request.targets.accel)
+        note(f"VMs run under {accel}: {why}")
+    nvml = next(check for check in checks if check.name == "nvml")
+    if request.gpus.device == "cuda" and not nvml.usable and not request.gpus.vfio:
+        raise RequestError(
+            f"{option('device')} cuda: {nvml.reason}",
+            remedy=f"install NVIDIA's driver, or use {option('device')} cpu",
+        )
+    vfio = pci_addresses(request.gpus.vfio) if request.gpus.vfio else ()
+    return Choices(_image_of(request), engine, accel, _gpus_of(request), vfio)  # provider=request.targets.provider
+
+
+def _image_of(request: RunRequest) -> Image:
+    """Return the image that the device needs. Raises RequestError where there is none, or it is damaged."""
+    image = images.current("cuda" if request.gpus.device == "cuda" else "cpu")
+    image.check()
+    return image
+
+
+def _gpus_of(request: RunRequest) -> tuple[str, ...]:
+    return gpu_indices(request.gpus.gpus) if request.gpus.gpus else ()
+
+
+def data_of(request: RunRequest) -> tuple[str, Dataset | None]:
+    """Return the name of the data and, where they are files, the data set. Raises RequestError where it cannot be."""
+    real = request.scenario == "real"
+    given = request.data.data or (GENERATED if real else SYNTHETIC)
+    if given != SYNTHETIC and (real or request.scenario == "distributed"):
+        return _on_disk(request.data.data_disk, *datasets.resolve(given, home()))
+    if real or given != SYNTHETIC:
+        fitting = "synthetic" if real else "real"
+        raise RequestError(
+            f"{option('data')} {given} with {option('scenario')} {request.scenario}",
+            remedy=f"use {option('scenario')} {fitting} for it",
+        )
+    for name in ("data_disk", "cache"):
+        if request.value(name):
+            raise RequestError(
+                f"{option(name)} is about a data set", remedy=f"name one with {option('data')}, or leave it out"
+            )
+    return given, None
+
+
+def _on_disk(device: str | None, name: str, dataset: Dataset) -> tuple[str, Dataset]:
+    """Return the data set on the device that holds it. Raises RequestError where it is not there."""
+    if device:
+        path = str(Path(device).absolute())
+        data_device.check(path, dataset, f"{name}:{dataset.directory}")
+        dataset = dataset.model_copy(update={"device": path})
+    return name, dataset
+
+
+def fio_job_of(request: RunRequest) -> str | None:
+    """Return the text of the user's own job file. Raises RequestError when it cannot be read."""
+    path = request.probes.fio_job
+    try:
+        return path.read_text(encoding="utf-8") if path else None
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"{option('fio_job')} {path} cannot be read: {error}", remedy="name a job file of fio"
+        ) from error

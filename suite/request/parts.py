@@ -1,0 +1,399 @@
+"""The options of a run: each is declared here, once.
+
+From a declaration come the option of ``bench run`` with its help and completion, the key of plan files with its schema
+and its row in docs/sweeps.md, the refusal of scenarios that do not know it, and its place in the command that repeats a
+run. To add an option, write a field here and use it.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from suite.errors import RequestError, option
+from suite.job.ablations import ABLATIONS
+from suite.job.datasets import PageCache, parse_data
+from suite.job.distributed import ContainerNetwork, Strategy
+from suite.job.envelope import parse_bytes, parse_cpu_list
+from suite.job.lab import parse_lab
+from suite.job.profiles import MODELS, PROFILES, Recipe
+from suite.job.sharing import AGGRESSORS, VICTIMS, BareMetalCpus
+from suite.registries import ENGINES, SCENARIOS
+from suite.request.option import About, Count, NotNegative, OptionGroup, Text, checked
+from suite.targets import TARGETS
+from suite.units import parse_duration_s, parse_share
+
+MOST_BLOCKS = 100
+"""With ``until``, where nothing else is said."""
+_DATA = ("real", "distributed")
+_DISTRIBUTED = ("distributed",)
+_PROBE = ("probe",)
+_SHARED = ("shared",)
+
+
+def _models(scenario: str | None) -> tuple[str, ...]:
+    return VICTIMS if scenario in (None, *_SHARED) else MODELS
+
+
+def _probes(_scenario: str | None) -> tuple[str, ...]:
+    return ("disk", "memory", "network", "cpu", "syscall", "startup")
+
+
+def _parsed(parse: Callable[[str], object]) -> AfterValidator:
+    """Return a validator for text whose parser names the option in what it raises."""
+
+    def check(text: str | None) -> str | None:
+        if text is not None:
+            parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def words_of(form: str, what: str, example: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of words between commas, each of the form of a regular expression."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        words = tuple(word.strip() for word in text.split(","))
+        for word in words:
+            if not re.fullmatch(form, word):
+                raise RequestError(f"{word!r} is not {what}", remedy=f"write it as {example}; see bench doctor")
+        return words
+
+    return parse
+
+
+gpu_indices = words_of(r"\d+", "a GPU index", "0,1")
+pci_addresses = words_of(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "a PCI address", "0000:01:00.0")
+
+
+def _cpus(text: str) -> None:
+    if not (text.isascii() and text.strip().isdigit()):
+        parse_cpu_list(text)
+
+
+class MeasurementOptions(OptionGroup):
+    """What is measured."""
+
+    scenario: Annotated[
+        Text,
+        About(
+            "What is run. synthetic: training on data in memory. real: training on images from the disk. probe: what a "
+            "layer costs by itself. distributed: one job over several instances. shared: a job alone, and beside "
+            "another on the same machine.",
+            choices=lambda _: SCENARIOS.names(),
+            common=True,
+        ),
+    ] = "synthetic"
+    model: Annotated[
+        tuple[Text, ...],
+        About(
+            f"What is trained. alexnet-small, with its small batch, is a victim of {option('scenario')} shared. "
+            f"Default: resnet50; with {option('scenario')} shared every model, except in the profile smoke.",
+            choices=_models,
+            never=_PROBE,
+            common=True,
+        ),
+    ] = ()
+    profile: Annotated[
+        Text,
+        About(
+            "How large and how long a job is. "
+            + ". ".join(f"{name}: {profile.summary}" for name, profile in PROFILES.items())
+            + ".",
+            choices=lambda _: PROFILES,
+            common=True,
+        ),
+    ] = "quick"
+    recipe: Annotated[
+        Recipe,
+        About(
+            "How the job is set up. reference: fp32, eager, the defaults of torch. tuned: bf16, channels-last, an "
+            "allocator that keeps memory."
+        ),
+    ] = "reference"
+    batch: Annotated[Count | None, About("Images per step and device.", never=_PROBE)] = None
+    image_px: Annotated[Count | None, About("Width and height of the images.", never=_PROBE)] = None
+    steps: Annotated[Count | None, About("Measured steps.", never=_PROBE)] = None
+    warmup_steps: Annotated[NotNegative | None, About("Steps before the measured ones.", never=_PROBE)] = None
+    trial_timeout: Annotated[
+        Count | None, About("Seconds after which a job is given up. Default: the profile's.", meaning=False)
+    ] = None
+
+
+class TargetOptions(OptionGroup):
+    """Where it runs."""
+
+    target: Annotated[
+        tuple[Text, ...],
+        About(
+            "Where the job runs. With all, targets that this machine cannot carry are left out.",
+            choices=lambda _: TARGETS,
+            common=True,
+        ),
+    ] = TARGETS
+    engine: Annotated[
+        Text | None,
+        About(
+            "Container engine. Default: the first that works.",
+            choices=lambda _: ENGINES.names(),
+            common=True,
+        ),
+    ] = None
+    provider: Annotated[Text, About("What runs the virtual machines.", choices=lambda _: ("qemu",))] = "qemu"
+    accel: Annotated[
+        Literal["auto", "kvm", "tcg"],
+        About("How virtual machines run. auto: kvm where a guest boots under it, else tcg, which emulates the CPU."),
+    ] = "auto"
+    isa: Annotated[
+        Literal["shared", "native"],
+        About(
+            "Vector instructions. shared: every target is capped to what all of them have. native: each uses what it "
+            "has."
+        ),
+    ] = "shared"
+    ablate: Annotated[
+        tuple[Text, ...],
+        About(
+            lambda: (
+                "Switch one property at a time, in the same blocks. "
+                + "; ".join(f"{name}: {ablation.summary}" for name, ablation in ABLATIONS.items())
+                + "."
+            ),
+            choices=lambda _: ABLATIONS,
+        ),
+    ] = ()
+
+
+class EnvelopeOptions(OptionGroup):
+    """What every target is given."""
+
+    cpus: Annotated[
+        Count | Text | None,
+        checked(_cpus),
+        About("How many CPUs (2), or which (0-1,4). Default: all that this process may use.", common=True),
+    ] = None
+    memory: Annotated[
+        Text | None,
+        checked(parse_bytes),
+        About("Memory of every target, such as 4G. Default: the profile's.", common=True),
+    ] = None
+    threads: Annotated[Count | None, About("Threads of the training. Default: one per CPU.")] = None
+
+
+class Repetitions(OptionGroup):
+    """How often it is measured, in a run and in a sweep alike."""
+
+    blocks: Annotated[
+        Count | None,
+        About(
+            "How many times every target is measured, in random order. Default: 1.",
+            also=("--repeat",),
+            meaning=False,
+            common=True,
+        ),
+    ] = None
+    until: Annotated[
+        Text | None,
+        checked(parse_share),
+        About(
+            "Go on, block by block, until every 95 % interval is within plus or minus this: 2%.",
+            never=_SHARED,
+            meaning=False,
+            common=True,
+        ),
+    ] = None
+    min_blocks: Annotated[
+        Count | None, About(f"With {option('until')}: at least this many blocks.", never=_SHARED, meaning=False)
+    ] = None
+    max_blocks: Annotated[
+        Count | None,
+        About(
+            f"With {option('until')}: at most this many blocks. Default: {MOST_BLOCKS}.", never=_SHARED, meaning=False
+        ),
+    ] = None
+    warmup_blocks: Annotated[
+        NotNegative | None,
+        About(
+            f"Blocks before the first that are recorded and not counted. Default: 1 with {option('until')}, or with 3 "
+            "blocks and more.",
+            meaning=False,
+        ),
+    ] = None
+    aa: Annotated[
+        bool,
+        Field(strict=True),
+        About("Measure bare metal twice in every block: the difference is what is only noise.", meaning=False),
+    ] = False
+    seed: Annotated[NotNegative, About("Random seed of trial order and data.")] = 0
+
+    @model_validator(mode="after")
+    def _one_way_to_end(self) -> Self:
+        until, most, least = (option(name) for name in ("until", "max_blocks", "min_blocks"))
+        if self.until and self.blocks:
+            raise RequestError(f"{until} and {option('blocks')} exclude each other", remedy=f"use {most} with {until}")
+        if not self.until and (self.min_blocks or self.max_blocks):
+            raise RequestError(
+                f"{least} and {most} are about {until}", remedy=f"give {until}, or {option('blocks')} alone"
+            )
+        if self.until and (self.min_blocks or 1) > (self.max_blocks or MOST_BLOCKS):
+            raise RequestError(
+                f"{least} {self.min_blocks} is above {most} {self.max_blocks or MOST_BLOCKS}", remedy="exchange them"
+            )
+        return self
+
+
+class RepetitionOptions(Repetitions):
+    """How often."""
+
+    budget: Annotated[
+        Text | None,
+        checked(parse_duration_s),
+        About(f"With {option('until')}: begin no new block after this time: 30m.", never=_SHARED, meaning=False),
+    ] = None
+
+    @property
+    def half_width(self) -> float | None:
+        """Return how wide half an interval may be in the end, as a share; None without ``until``."""
+        return None if self.until is None else parse_share(self.until)
+
+    @property
+    def budget_s(self) -> float | None:
+        """Return the seconds after which no block is begun; None where there is no such time."""
+        return None if self.budget is None else parse_duration_s(self.budget)
+
+
+class GpuOptions(OptionGroup):
+    """GPUs."""
+
+    device: Annotated[Literal["cpu", "cuda"], About("What the job computes on.")] = "cpu"
+    devices: Annotated[Count | None, About(f"GPUs of one job, with {option('device')} cuda. Default: 1.")] = None
+    parallel: Annotated[
+        Literal["none", "parameter-cpu", "ddp"],
+        About(
+            "How several devices work on one model. parameter-cpu: parameters on the CPU, as in Table 1 of the paper. "
+            "ddp: DistributedDataParallel."
+        ),
+    ] = "none"
+    gpus: Annotated[Text | None, checked(gpu_indices), About("GPUs for containers and bare metal, by index: 0,1.")] = (
+        None
+    )
+    vfio: Annotated[
+        Text | None,
+        checked(pci_addresses),
+        About("GPUs for virtual machines, by PCI address: 0000:01:00.0,0000:02:00.0."),
+    ] = None
+
+
+class DataOptions(OptionGroup):
+    """Data sets."""
+
+    data: Annotated[
+        Text | None,
+        _parsed(parse_data),
+        About(
+            "What is trained on: generated[:DIR], imagenet:DIR, imagefolder:DIR, cifar10:DIR or mnist:DIR, with "
+            f"{option('scenario')} real or distributed; or synthetic.",
+            never=_PROBE,
+        ),
+    ] = None
+    data_disk: Annotated[
+        Text | None,
+        About(
+            "Block device that bench data disk has put the data set on: every target reads it from there. Default: "
+            "containers and bare metal read the directory, a VM reads a disk in a file beside it.",
+            only=_DATA,
+        ),
+    ] = None
+    cache: Annotated[
+        PageCache | None,
+        About("Page cache of the data set's files, verified: cold or warm. Default: cold.", only=_DATA),
+    ] = None
+    loader_workers: Annotated[
+        NotNegative | None, About("Processes that read and decode images. Default: one per CPU.", only=_DATA)
+    ] = None
+    decoder: Annotated[
+        Literal["auto", "simplejpeg", "pillow"],
+        About(
+            "Decoder of JPEG files. auto: simplejpeg (libjpeg-turbo), and pillow for files that it refuses.", only=_DATA
+        ),
+    ] = "auto"
+
+
+class ProbeOptions(OptionGroup):
+    """With --scenario probe."""
+
+    probe: Annotated[tuple[Text, ...], About("What is probed.", choices=_probes, only=_PROBE)] = Field(
+        default_factory=lambda: _probes(None)
+    )
+    fio_job: Annotated[Path | None, About("Job file of fio for the disk probe.", only=_PROBE)] = None
+
+
+class DistributedOptions(OptionGroup):
+    """With --scenario distributed."""
+
+    strategy: Annotated[
+        Strategy,
+        About("Who adds the gradients up: parameter-server, parameter-server-async or all-reduce.", only=_DISTRIBUTED),
+    ] = "parameter-server"
+    workers: Annotated[Count | None, About("Workers of the job. Default: 2.", only=_DISTRIBUTED)] = None
+    ps: Annotated[
+        Count | None, About("Parameter servers of the job. Default: 1; all-reduce has none.", only=_DISTRIBUTED)
+    ] = None
+    lab: Annotated[
+        Text | None,
+        _parsed(parse_lab),
+        About(
+            "Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: a node for each instance, 1gbit.",
+            only=_DISTRIBUTED,
+        ),
+    ] = None
+    inventory: Annotated[
+        Path | None, About("Machines reached by SSH, in place of a lab: hosts.toml.", only=_DISTRIBUTED)
+    ] = None
+    network: Annotated[
+        ContainerNetwork,
+        About(
+            "Network of the containers. overlay: VXLAN between the nodes, as flannel makes it. bridge: address "
+            "translation and published ports. host: the node's own.",
+            only=_DISTRIBUTED,
+        ),
+    ] = "overlay"
+    comm_timeout: Annotated[
+        Count | None,
+        About(
+            "Seconds after which a silent rank is given up. Default: 60; 600 with emulated VMs.",
+            only=_DISTRIBUTED,
+            meaning=False,
+        ),
+    ] = None
+
+
+class SharedOptions(OptionGroup):
+    """With --scenario shared."""
+
+    aggressor: Annotated[
+        tuple[Text, ...],
+        About(
+            "What runs beside the victim, one at a time. alexnet, resnet50 and inception_v3 train; disk runs fio, "
+            "memory a triad, network iperf3 to itself, cpu matrix products.",
+            choices=lambda _: AGGRESSORS,
+            only=_SHARED,
+        ),
+    ] = ("alexnet",)
+    aggressors: Annotated[
+        Count | None, About("How many instances run the aggressor, all the same. Default: 1.", only=_SHARED)
+    ] = None
+    aggressor_batch: Annotated[
+        Count | None, About("Images per step of an aggressor that trains. Default: the profile's.", only=_SHARED)
+    ] = None
+    bare_metal_cpus: Annotated[
+        BareMetalCpus,
+        About(
+            "unrestricted: every job on bare metal has the whole envelope, as in the paper. equal: each has a share of "
+            "its own, as on other targets.",
+            only=_SHARED,
+        ),
+    ] = "unrestricted"

@@ -1,0 +1,131 @@
+"""The request: everything that ``bench run`` is asked for, typed and checked."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from suite.errors import RequestError, option
+from suite.job.sharing import VICTIMS
+from suite.request.option import Option, OptionGroup, options_of
+from suite.request.parts import (
+    DataOptions,
+    DistributedOptions,
+    EnvelopeOptions,
+    GpuOptions,
+    MeasurementOptions,
+    ProbeOptions,
+    RepetitionOptions,
+    SharedOptions,
+    TargetOptions,
+)
+from suite.suggest import nearest
+
+
+class RunRequest(OptionGroup):
+    """What is measured, where and how often: one run, or one cell of a sweep."""
+
+    measurement: MeasurementOptions = MeasurementOptions()
+    targets: TargetOptions = TargetOptions()
+    envelope: EnvelopeOptions = EnvelopeOptions()
+    repetitions: RepetitionOptions = RepetitionOptions()
+    gpus: GpuOptions = GpuOptions()
+    data: DataOptions = DataOptions()
+    probes: ProbeOptions = ProbeOptions()
+    distributed: DistributedOptions = DistributedOptions()
+    shared: SharedOptions = SharedOptions()
+
+    @classmethod
+    def of(cls, given: Mapping[str, object]) -> Self:
+        """Return the request with the options that were given, by name.
+
+        Raises RequestError for an unknown option, for one that the scenario does not know, and for a value that the
+        option cannot have.
+        """
+        scenario = str(given.get("scenario", OPTIONS["scenario"].default))
+        parts: dict[str, dict[str, object]] = {}
+        # The scenario first: which other options there are depends on it.
+        for name in sorted(given, key=lambda name: name != "scenario"):
+            if name not in OPTIONS:
+                raise RequestError(f"no option {name}", remedy=nearest(name, list(OPTIONS)))
+            each = OPTIONS[name]
+            each.refuse_foreign(scenario)
+            parts.setdefault(each.part, {})[name] = each.chosen(given[name], scenario)
+        try:
+            return cls.model_validate(parts)
+        except ValidationError as error:
+            raise _refusal(error) from error
+
+    def value(self, name: str) -> Any:  # noqa: ANN401 (each option has a type of its own)
+        """Return the value of an option by its name."""
+        return getattr(getattr(self, OPTIONS[name].part), name)
+
+    def given(self) -> dict[str, object]:
+        """Return the options that differ from their defaults, and the scenario, by name."""
+        values = {name: self.value(name) for name in OPTIONS}
+        return {name: value for name, value in values.items() if name == "scenario" or value != OPTIONS[name].default}
+
+    def changed(self, **options: object) -> Self:
+        """Return the request with other values of some options; None takes one away. Raises RequestError."""
+        values = {**self.given(), **options}
+        return self.of({name: value for name, value in values.items() if value is not None})
+
+    def command(self) -> list[str]:
+        """Return the command that asks for the same, from ``bench`` on."""
+        return command_of(self.given())
+
+    @property
+    def scenario(self) -> str:
+        """Return the name of the scenario."""
+        return self.measurement.scenario
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Return what is trained: what was named, or the scenario's usual."""
+        if self.measurement.model:
+            return self.measurement.model
+        # The smoke profile proves the path, and on an emulated CPU every victim takes minutes.
+        return VICTIMS if self.scenario == "shared" and self.measurement.profile != "smoke" else ("resnet50",)
+
+    def with_absolute_paths(self) -> Self:
+        """Return the request as it can be repeated from another directory."""
+        paths = {name: value for name, value in self.given().items() if isinstance(value, Path)}
+        return self.changed(**{name: path.absolute() for name, path in paths.items()})
+
+
+def command_of(values: Mapping[str, object]) -> list[str]:
+    """Return the command that gives options these values. None, False and no value at all are left out."""
+    words = ["bench", "run"]
+    for name, each in OPTIONS.items():
+        value = values.get(name)
+        if not (value in (None, ()) or value is False):
+            words += each.command_words(value)
+    return words
+
+
+def _options() -> dict[str, Option]:
+    found: dict[str, Option] = {}
+    for part, model in PARTS.items():
+        found |= options_of(part, model)
+    return found
+
+
+PARTS: dict[str, type[OptionGroup]] = {
+    name: field.annotation for name, field in RunRequest.model_fields.items() if isinstance(field.annotation, type)
+}
+"""The model of each part, by the field of the request that holds it."""
+OPTIONS = _options()
+"""Every option by name, in the order of help."""
+
+
+def _refusal(error: ValidationError) -> RequestError:
+    """Return what is wrong with the first value that is wrong, in words of the command line."""
+    first = error.errors(include_url=False)[0]
+    name, value, context = str(first["loc"][1]), first["input"], first.get("ctx", {})
+    if first["type"] == "request":
+        return RequestError(f"{option(name)}: {context['message']}", remedy=context["remedy"])
+    if first["type"] in ("greater_than", "greater_than_equal"):
+        least = context["ge"] if "ge" in context else context["gt"] + 1
+        return RequestError(f"{option(name)} {value}", remedy=f"give a number from {least} up")
+    return RequestError(f"{option(name)} {value!r}: {first['msg']}", remedy="bench run --help says what it takes")

@@ -1,0 +1,148 @@
+"""Requests: what each scenario knows, and that a request's command asks for the same."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given as with_values
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from commands.run.command import run
+from commands.run.request_command import request_of
+from suite.errors import RequestError, flag
+from suite.registries import SCENARIOS
+from suite.request.option import ALL, Option
+from suite.request.request import OPTIONS, RunRequest, command_of
+from suite.sweep.model import key_of
+
+WRITTEN = {
+    "cpus": ("2", "0-1", "0,2"),
+    "memory": ("4G", "512M"),
+    "until": ("2%", "0.02"),
+    "budget": ("90s", "1h30m"),
+    "gpus": ("0", "0,1"),
+    "vfio": ("0000:01:00.0", "0000:01:00.0,0000:02:00.0"),
+    "data": ("generated", "imagenet:/data/ilsvrc", "synthetic"),
+    "data_disk": ("/dev/sdb",),
+    "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
+}
+"""What can be written for options that take a text of some form."""
+
+
+def values_of(option: Option, scenario: str) -> st.SearchStrategy[object]:
+    """Return the values that an option can be given on a command line."""
+    if names := option.choices(scenario):
+        some = st.lists(st.sampled_from([*names, ALL]), min_size=1, max_size=4)
+        return some if option.several else st.sampled_from(names)
+    if option.kind is bool:
+        return st.just(True)
+    if option.kind is int:
+        return st.integers(1, 1000)
+    if option.kind is Path:
+        return st.sampled_from([Path("/my/file"), Path("file of mine")])
+    return st.sampled_from(WRITTEN[option.name])
+
+
+@st.composite
+def requests(draw: st.DrawFn, scenario: str) -> RunRequest:
+    """Draw a request with some of the options that the scenario knows."""
+    known = [option for option in OPTIONS.values() if option.known_to(scenario) and option.name != "scenario"]
+    chosen = draw(st.lists(st.sampled_from(known), unique_by=lambda option: option.name))
+    values = {option.name: draw(values_of(option, scenario)) for option in chosen}
+    # What contradicts itself is refused: a test of its own has it.
+    values.pop("min_blocks", None)
+    values.pop("max_blocks" if "until" not in values else "blocks", None)
+    return RunRequest.of({"scenario": scenario, **values})
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.own)
+@with_values(data=st.data())
+@settings(deadline=None, max_examples=50)
+def test_the_command_of_a_request_asks_for_the_same(scenario: str, data: st.DataObject) -> None:
+    request = data.draw(requests(scenario))
+    bench, name, *words = request.command()
+    assert (bench, name) == ("bench", "run")
+    assert request_of(run, words) == request
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.own)
+@with_values(data=st.data())
+@settings(deadline=None, max_examples=20)
+def test_a_request_is_stored_as_it_is(scenario: str, data: st.DataObject) -> None:
+    request = data.draw(requests(scenario))
+    assert RunRequest.model_validate_json(request.model_dump_json()) == request
+    assert RunRequest.of(request.given()) == request
+    assert request.command() == command_of(request.given())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.own)
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "scenario"])
+def test_an_option_is_refused_by_scenarios_that_do_not_know_it_alone(name: str, scenario: str) -> None:
+    option = OPTIONS[name]
+    value = _a_value(option, scenario)
+    given = {"scenario": scenario, name: value, **({"until": "2%"} if name in ("min_blocks", "max_blocks") else {})}
+    if option.known_to(scenario):
+        assert RunRequest.of(given).scenario == scenario
+        return
+    with pytest.raises(RequestError) as caught:
+        RunRequest.of(given)
+    assert caught.value.message.startswith(flag(name))
+    assert scenario in caught.value.message or option.whose() in caught.value.message
+    assert caught.value.spelled(key_of).message.startswith(key_of(name))
+
+
+def _a_value(option: Option, scenario: str) -> object:
+    if names := option.choices(scenario) or option.choices():
+        return names[0]
+    texts: dict[type, object] = {bool: True, int: 1, Path: Path("file")}
+    return texts.get(option.kind) or WRITTEN[option.name][0]
+
+
+def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(SCENARIOS), "names", lambda _self: ("synthetic", "toy"))
+    assert RunRequest.of({"scenario": "toy", "model": "alexnet", "until": "2%"}).models == ("alexnet",)
+    with pytest.raises(RequestError, match="--strategy is about --scenario distributed"):
+        RunRequest.of({"scenario": "toy", "strategy": "all-reduce"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "remedy"),
+    [
+        ({"nothing": 1}, "no option nothing", "choose among scenario, "),
+        ({"scenario": "reel"}, "--scenario 'reel' is unknown", "did you mean real?"),
+        ({"memory": "much"}, "--memory: 'much' is not an amount of memory", "write it as 512M or 4G"),
+        ({"cpus": "1-"}, "--cpus: '1-' is not a list of CPUs", "write it as 0-3"),
+        ({"steps": 0}, "--steps 0", "give a number from 1 up"),
+        ({"seed": -1}, "--seed -1", "give a number from 0 up"),
+        ({"steps": "many"}, "--steps 'many'", "bench run --help"),
+        ({"gpus": "a"}, "--gpus: 'a' is not a GPU index", "write it as 0,1"),
+        ({"blocks": 3, "until": "2%"}, "--until and --blocks exclude each other", "use --max-blocks with --until"),
+        ({"max_blocks": 3}, "--min-blocks and --max-blocks are about --until", "or --blocks alone"),
+        ({"until": "2%", "min_blocks": 3, "max_blocks": 2}, "--min-blocks 3 is above --max-blocks 2", "exchange"),
+        ({"scenario": "distributed", "lab": "n=3"}, "--lab: n=3 is not KEY=VALUE", "write nodes=3"),
+        ({"model": "alexnet-small"}, "--model alexnet-small is not for --scenario synthetic", "did you mean alexnet?"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(given: dict[str, object], message: str, remedy: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        RunRequest.of(given)
+    assert message in caught.value.message
+    assert remedy in str(caught.value.remedy)
+
+
+def test_all_stands_for_every_name_that_the_scenario_has() -> None:
+    assert RunRequest.of({"model": "all"}).models == ("inception_v3", "resnet50", "alexnet")
+    assert RunRequest.of({"scenario": "shared", "model": ["alexnet", "all"]}).models[-1] == "alexnet-small"
+    assert RunRequest.of({"target": ["vm", "vm"]}).targets.target == ("vm",)
+
+
+def test_paths_are_made_absolute_and_nothing_else_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = RunRequest.of({"scenario": "distributed", "inventory": "hosts.toml", "seed": 3})
+    assert request.with_absolute_paths() == request.changed(inventory=tmp_path / "hosts.toml")
+
+
+def test_every_option_has_one_sentence_at_least() -> None:
+    for option in OPTIONS.values():
+        assert option.help().endswith("."), option.name
+        assert "\0" not in option.help()
