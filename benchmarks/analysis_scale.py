@@ -25,9 +25,10 @@ from analysis.report.export import FORMATS, steps_tables, trials_table
 from analysis.report.export import write as export
 from analysis.report.tables import as_json
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import MODELS, get_profile
+from suite.job.profiles import get_profile
 from suite.plan import TARGETS, Plan, Trial
 from suite.records.record import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.registries import WORKLOADS
 from suite.results.runs import summarise
 
 SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.12}
@@ -65,14 +66,14 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
 
 def write(directory: Path, count: int) -> None:
     """``count`` records of whole blocks, in files of a run."""
-    per_block = len(TARGETS) * len(MODELS)
+    per_block = len(TARGETS) * len(WORKLOADS.names())
     plan = Plan(
         scenario="synthetic",
         targets=TARGETS,
-        models=MODELS,
+        models=WORKLOADS.names(),
         profile="paper",
         blocks=-(-count // per_block),
-        workloads=get_profile("paper").workloads,
+        workloads={name: get_profile("paper").sizes_of(name) for name in WORKLOADS},
         envelope=Envelope(cpus=(0, 1), memory_bytes=8 * GIB, threads=2),
         trial_timeout_s=60,
     )

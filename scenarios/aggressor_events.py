@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from scenarios.events import Event
+from scenarios.events import Event, error_of
 from scenarios.probe_events import fields_of
 from suite.errors import MeasurementError
 
@@ -45,7 +45,7 @@ class Rampage:
         arrived_s, fields = self.clock(), fields_of(line)
         name, t_s = fields.pop("event", None), fields.pop("t", None)
         if name == "error":
-            raise MeasurementError(str(fields.get("message")), kind=str(fields.get("kind")))
+            raise error_of(fields)
         if not self._may_follow(name) or not isinstance(t_s, float | int):
             raise MeasurementError(
                 f"it said in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}", kind="protocol"

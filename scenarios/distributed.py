@@ -186,7 +186,7 @@ def _measurement(trial: Trial, ranks: Sequence[_Rank], devices: Devices, elapsed
     for rank in workers:
         with recordable(rank.argv):
             measured[rank.number] = measurement_of(
-                rank.instance.node, devices, rank.attested, rank.transcript, elapsed_s
+                rank.instance.node, devices, rank.spec, rank.attested, rank.transcript, elapsed_s
             )
     with recordable(workers[0].argv):
         records = [_record(rank, measured.get(rank.number)) for rank in ranks]

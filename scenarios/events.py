@@ -44,6 +44,13 @@ def parse_event(line: str, arrived_s: float) -> Event:
     return Event(name, float(t), arrived_s, fields)
 
 
+def error_of(fields: Mapping[str, object]) -> MeasurementError:
+    """Return the failure that the worker reports by its event ``error``."""
+    remedy = fields.get("remedy")
+    kind, message = str(fields.get("kind")), str(fields.get("message"))
+    return MeasurementError(message, kind=kind, remedy=None if remedy is None else str(remedy))
+
+
 class Heard(Protocol):
     """What hears a worker, line by line, whatever its protocol is."""
 
@@ -76,7 +83,7 @@ class Transcript:
         """Take in one line. Raises MeasurementError on one that does not belong here, or that says the job failed."""
         event = parse_event(line, self.clock())
         if event.name == "error":
-            raise MeasurementError(str(event.fields.get("message")), kind=str(event.fields.get("kind")))
+            raise error_of(event.fields)
         reached = max((self.order.index(name) for name in self.events), default=-1)
         place = self.order.index(event.name) if event.name in self.order else -1
         again = event.name == "warmup" and place == reached

@@ -10,12 +10,14 @@ from pydantic import ValidationError
 
 from scenarios.events import Heard, Transcript
 from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
+from scenarios.members import member_keys, sent_digest
 from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import Environment, Steps, Usage
+from suite.records.record import Environment, Metric, Steps, Usage
+from suite.registries import WORKLOADS
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
 TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
@@ -94,7 +96,7 @@ def specification(
     ``data`` is its key of that name, for a job with a data set, and ``cluster`` that of one rank of several.
     """
     spec = {
-        "model": trial.model,
+        **member_keys(WORKLOADS, trial.model, "workload"),
         **workload_of(trial).model_dump(),
         "threads": trial.envelope.threads,
         "recipe": trial.recipe,
@@ -156,7 +158,7 @@ def launch(
         launched(process)
         elapsed_s = follow(trial, job.argv, process, transcript)
     with recordable(job.argv):
-        measured = measurement_of(job.node, job.devices, job.attested, transcript, elapsed_s)
+        measured = measurement_of(job.node, job.devices, job.spec, job.attested, transcript, elapsed_s)
         said = transcript.events["done"].fields.get("data_use")
         return replace(measured, data_use=data_use(trial, said, job.seen))
 
@@ -210,10 +212,12 @@ def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -
 def measurement_of(
     node: Node,
     devices: Devices,
+    spec: bytes,
     attested: Mapping[str, object],
     transcript: Transcript,
     elapsed_s: float,
 ) -> Measurement:
+    """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
     said = transcript.events["steps"].fields
     steps = Steps.model_validate(said.get("steps"))
     span_s, workload = transcript.between("measuring", "measured"), transcript.workload
@@ -230,8 +234,18 @@ def measurement_of(
         environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),
         clock_ratio=_clock_ratio(transcript, span_s),
         usage=_usage(transcript),
-        details={**asdict(devices), "measured_usage": said.get("usage")},
+        metrics=metrics_of(said.get("metrics")),
+        details={
+            **asdict(devices),
+            "measured_usage": said.get("usage"),
+            **sent_digest(json.loads(spec), "workload_sha256"),
+        },
     )
+
+
+def metrics_of(said: object) -> dict[str, Metric]:
+    """Return the metrics that the worker has said, by name. Raises ValidationError on what cannot be recorded."""
+    return {name: Metric.model_validate(one) for name, one in said.items()} if isinstance(said, Mapping) else {}
 
 
 def merged_environment(

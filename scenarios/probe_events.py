@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from scenarios.events import Event
+from scenarios.events import Event, error_of
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
 
@@ -36,9 +36,7 @@ class Story:
         fields = fields_of(line)
         name, t_s = fields.pop("event", None), fields.pop("t", None)
         if name == "error":
-            said = {key: fields.get(key) for key in ("message", "kind", "remedy")}
-            remedy = None if said["remedy"] is None else str(said["remedy"])
-            raise MeasurementError(str(said["message"]), kind=str(said["kind"]), remedy=remedy)
+            raise error_of(fields)
         expected = next((each for each in PHASES if each not in self.events), "")
         if not expected or name != expected or not isinstance(t_s, float | int) or not math.isfinite(t_s):
             raise MeasurementError(

@@ -2,13 +2,40 @@
 
 import json
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Protocol
 
-from scenarios.job import SHORTEST_SPAN_FOR_CLOCKS_S, attest, follow, merged_environment, recordable, worker_argv
+from scenarios.job import (
+    SHORTEST_SPAN_FOR_CLOCKS_S,
+    attest,
+    follow,
+    merged_environment,
+    metrics_of,
+    recordable,
+    worker_argv,
+)
+from scenarios.members import member_keys, sent_digest
 from scenarios.probe_events import Story
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
-from suite.records.record import Environment, Metric, Timeline, Usage
+from suite.records.record import Environment, Timeline, Usage
+from suite.registries import PROBES
+from suite.registry import Registry
+
+
+class HostProbe(Protocol):
+    """A probe that the host measures, on an ordinary job of the worker's."""
+
+    name: str
+
+    def written_bytes(self, size: str, job: str | None) -> int | None:
+        """Return how many bytes it writes to the data disk; see ``worker.probes.probe.Probe``."""
+
+    def run(
+        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], device: str
+    ) -> Measurement:
+        """Run the probe on a node. Raises MeasurementError when it does not come to its end."""
 
 
 def run_probe(
@@ -26,26 +53,29 @@ def run_probe(
     attested = attest(node, argv, trial.trial_timeout_s)
     argv = [*argv, "--probe"]
     story = Story(observer)
+    spec = request(PROBES, trial, node, device, job)
     with account:
         story.begin()
-        process = node.start(argv, stdin=request(trial, node, device, job))
+        process = node.start(argv, stdin=spec)
         elapsed_s = follow(trial, argv, process, story)
     for name, reason in _mapping(story.said("metrics", "details").get("refused")).items():
         observer.note(f"{name} cannot be measured on {trial.target}: {reason}")
     with recordable(argv):
         environment = merged_environment(attested, story.events["environment"].fields, node.facts)
-        return _measurement(environment, story, elapsed_s)
+        measured = _measurement(environment, story, elapsed_s)
+    return replace(measured, details={**measured.details, **sent_digest(json.loads(spec), "probe_sha256")})
 
 
-def request(trial: Trial, node: Node, device: str, job: str | None) -> bytes:
-    """What the worker reads from its standard input."""
-    asked = {"probe": trial.model, "threads": trial.envelope.threads, "size": trial.profile, "device": device}
-    return json.dumps({**asked, "directory": node.data, "job": job}).encode()
+def request(registry: Registry, trial: Trial, node: Node, device: str, job: str | None = None) -> bytes:
+    """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
+    member = member_keys(registry, trial.model, "member")
+    asked = {"threads": trial.envelope.threads, "size": trial.profile, "device": device}
+    return json.dumps({**member, **asked, "directory": node.data, "job": job}).encode()
 
 
 def _measurement(environment: Environment, story: Story, elapsed_s: float) -> Measurement:
     """Raises ValidationError on what cannot be recorded."""
-    metrics = {name: Metric.model_validate(said) for name, said in story.said("metrics", "metrics").items()}
+    metrics = metrics_of(story.said("metrics", "metrics"))
     if not metrics:
         raise MeasurementError("the worker has measured nothing", kind="protocol", remedy="see bench image verify")
     span_s, host_s = story.between("environment", "metrics")

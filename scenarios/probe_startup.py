@@ -56,13 +56,25 @@ class Stopwatch:
         }
 
 
-def run_startup(
-    trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], device: str
-) -> Measurement:
-    """Raises MeasurementError when the job does not come to its end."""
-    model, workload = LEAST
-    stopwatch = Stopwatch(observer)
-    job = trial.model_copy(update={"model": model, "workload": workload})
-    measured = run_job(job, node, stopwatch, account, Devices(device))
-    details = {**measured.details, "model": model, **workload.model_dump()}
-    return replace(measured, throughput_images_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
+class Startup:
+    """The start-up probe: measured by the host, on a training of one step."""
+
+    name = "startup"
+
+    def written_bytes(self, size: str, job: str | None) -> None:
+        """Return None: it needs no room on the data disk."""
+        del size, job
+
+    def run(
+        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], device: str
+    ) -> Measurement:
+        """Run the least training there is. Raises MeasurementError when it does not come to its end."""
+        model, workload = LEAST
+        stopwatch = Stopwatch(observer)
+        job = trial.model_copy(update={"model": model, "workload": workload})
+        measured = run_job(job, node, stopwatch, account, Devices(device))
+        details = {**measured.details, "model": model, **workload.model_dump()}
+        return replace(measured, throughput_images_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
+
+
+STARTUP = Startup()

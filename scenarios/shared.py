@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from scenarios.aggressor import Assault, Pack, unleashed
 from scenarios.job import Devices, Job, attest, launch, prepare, recordable, specification, worker_argv
+from scenarios.members import sent_digest
 from scenarios.probe_job import request
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
-from suite.job.sharing import PROBES, Sharing, architecture
+from suite.job.sharing import Sharing, architecture
 from suite.plan import Trial
 from suite.records.record import Aggressor
+from suite.registries import AGGRESSORS, WORKLOADS
 
 
 class Shared:
@@ -49,7 +51,10 @@ class Shared:
             pack.stop()
         with recordable(job.argv):
             records = [each.record(job.transcript, measured.elapsed_s) for each in assaults]
-        return replace(measured, aggressors=records)
+        (sent,) = json.loads(assaults[0].spec).values()
+        return replace(
+            measured, aggressors=records, details={**measured.details, **sent_digest(sent, "aggressor_sha256")}
+        )
 
     def _assault(self, trial: Trial, sharing: Sharing, number: int, instances: Sequence[Instance]) -> Assault:
         """Attested, with all that a launch needs; an instance that stays idle is attested too, and never launched."""
@@ -58,10 +63,10 @@ class Shared:
         own = trial.model_copy(update={"model": name, "workload": sharing.workloads.get(name), "envelope": envelope})
         argv = worker_argv(node, own)
         attested = attest(node, argv, trial.trial_timeout_s)
-        if name in PROBES:
-            spec = {"probe": json.loads(request(own, node, self._devices.device, None))}
-        else:
+        if name in WORKLOADS:
             spec = {"training": json.loads(specification(own, self._devices))}
+        else:
+            spec = {"aggressor": json.loads(request(AGGRESSORS, own, node, self._devices.device))}
         called = f"the aggressor {name} in instance {number} ({node.name})"
         return Assault(called, node, argv, json.dumps(spec).encode(), attested, envelope.memory_bytes)
 

@@ -20,13 +20,12 @@ from provisioning import ledger, nodes
 from provisioning.doctor import Check
 from provisioning.engines import ENGINES
 from provisioning.images.image import Image
-from scenarios.probe import PROBES
-from scenarios.registry import SCENARIOS
 from suite import __version__
 from suite.errors import MeasurementError
 from suite.job.envelope import GIB
 from suite.plan import TARGETS, Trial
 from suite.records.record import Environment, Environments
+from suite.registries import SCENARIOS
 from suite.results.store import Run
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
@@ -98,7 +97,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
     monkeypatch.setattr("provisioning.targets.prepare", lambda *_: None)
     monkeypatch.setattr("provisioning.targets.open_target", lambda trial, _choices: made.targets.opened(trial))
-    monkeypatch.setattr("scenarios.registry.get_scenario", lambda _name: lambda **_: made.scenario)
+    for name in SCENARIOS:
+        monkeypatch.setitem(SCENARIOS._loaded, name, lambda **_: made.scenario)
     return made
 
 
@@ -171,7 +171,6 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(bench: Bench, option: s
 def test_the_names_that_run_offers_are_those_of_the_registries() -> None:
     assert set(run.ENGINES) == set(ENGINES)
     assert set(run.SCENARIOS) == set(SCENARIOS)
-    assert set(run.PROBES) == set(PROBES)
 
 
 def test_a_name_like_no_other_is_refused_with_all_of_them(bench: Bench) -> None:

@@ -11,9 +11,10 @@ from provisioning.images.image import Image
 from provisioning.targets import Choices
 from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import MODELS, PROFILES
-from suite.job.sharing import VICTIMS, Sharing
+from suite.job.profiles import PROFILES
+from suite.job.sharing import Sharing, victim_names
 from suite.plan import Plan
+from suite.registries import WORKLOADS
 
 FOUR = Envelope(cpus=(0, 1, 2, 3), memory_bytes=4 * GIB, threads=4)
 TWO = Sharing(aggressors=("disk",), copies=2)
@@ -39,15 +40,15 @@ def test_other_scenarios_share_nothing() -> None:
 
 
 def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_proved() -> None:
-    assert models_of(options()) == VICTIMS
+    assert models_of(options()) == victim_names()
     assert models_of(options(profile="smoke")) == ("resnet50",)
-    assert models_of(options(profile="smoke", models=VICTIMS)) == VICTIMS
+    assert models_of(options(profile="smoke", models=victim_names())) == victim_names()
     assert models_of(options(scenario="synthetic")) == ("resnet50",)
-    assert models_of(options(scenario="synthetic", models=VICTIMS)) == MODELS
+    assert models_of(options(scenario="synthetic", models=victim_names())) == WORKLOADS.names()
 
 
 def test_the_numbers_of_every_victim_can_be_overridden_within_what_it_can_take() -> None:
-    found = victims(PROFILES["paper"], VICTIMS, {"steps": 5})
+    found = victims(PROFILES["paper"], victim_names(), {"steps": 5})
     assert {workload.steps for workload in found.values()} == {5}
     with pytest.raises(RequestError, match="alexnet-small cannot take images of 32 px"):
         victims(PROFILES["paper"], ("alexnet-small",), {"image_px": 32})

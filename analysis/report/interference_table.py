@@ -7,7 +7,7 @@ from analysis.compare.results import Comparison, Interference, Isolation, Job, k
 from analysis.figures import reference
 from analysis.report.formatting import ends, number, ratio, times
 from analysis.report.grid import Grid, Head
-from suite.job.sharing import AGGRESSORS
+from suite.job.sharing import aggressor_names
 
 TITLE = "throughput beside an aggressor, over the same alone"
 
@@ -20,7 +20,7 @@ def jobs(comparison: Comparison) -> list[Job]:
 def matrix(comparison: Comparison, job: Job) -> Grid:
     """Victims and targets below each other, aggressors beside each other."""
     mine = [one for one in comparison.interference if one.job == job]
-    aggressors = sorted({one.aggressor for one in mine}, key=lambda name: known_first(AGGRESSORS, name))
+    aggressors = sorted({one.aggressor for one in mine}, key=lambda name: known_first(aggressor_names(), name))
     cells = {(_row(one), one.aggressor): _cell(one) for one in mine}
     notes: dict[str, dict[str, None]] = {}
     for one in mine:

@@ -15,6 +15,7 @@ from suite.job.profiles import PROFILES
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
+from suite.registries import WORKLOADS
 from suite.results.store import stored_plan
 
 
@@ -129,14 +130,14 @@ def run_command(plan: Plan) -> list[str]:
         "parallel": "--parallel",
     }
     argv += [word for name, flag in flags.items() if name in plan.options for word in (flag, plan.options[name])]
-    usual = PROFILES[plan.profile].workloads if plan.profile in PROFILES else {}
+    profile = PROFILES.get(plan.profile)
+    usual = {model: profile.sizes_of(model) for model in plan.models if model in WORKLOADS} if profile else {}
     first = plan.workloads.get(plan.models[0])
     for name in ("batch", "image_px", "steps", "warmup_steps"):
         # One override on the command line holds for all models.
         values = {getattr(workload, name) for workload in plan.workloads.values()}
         if first and len(values) == 1 and any(getattr(usual.get(m), name, None) not in values for m in plan.models):
             argv += [f"--{name.replace('_', '-')}", str(getattr(first, name))]
-    profile = PROFILES.get(plan.profile)
     if profile is None or plan.trial_timeout_s != profile.trial_timeout_s:
         argv += ["--trial-timeout", str(plan.trial_timeout_s)]
     return [*argv, *_cluster(plan), *_blocks_and_data(plan)]

@@ -14,8 +14,9 @@ from suite.errors import RequestError
 from suite.job.ablations import ABLATIONS
 from suite.job.distributed import CONTAINER_NETWORKS, STRATEGIES
 from suite.job.profiles import PROFILES
-from suite.job.sharing import AGGRESSORS, BARE_METAL_CPUS, VICTIMS
+from suite.job.sharing import BARE_METAL_CPUS, aggressor_names, victim_names
 from suite.plan import TARGETS, Plan
+from suite.registries import PROBES, WORKLOADS
 from suite.results.store import Run, new_run_directory
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 # As their registries have them; a test holds them together. Not imported: the help of bench is to be there at once.
 ENGINES = ("docker", "podman", "runc")
 SCENARIOS = ("synthetic", "real", "probe", "distributed", "shared")
-PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
 
 
 @click.command()
@@ -49,8 +49,8 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     "--model",
     "models",
     multiple=True,
-    callback=choice(VICTIMS, several=True),
-    help="inception_v3, resnet50, alexnet, or all; with --scenario shared also alexnet-small (its small batch). "
+    callback=choice(victim_names(), several=True),
+    help=f"{', '.join(WORKLOADS)}, or all; with --scenario shared also alexnet-small (its small batch). "
     "Repeatable. Default: resnet50; all with --scenario shared, but for the smoke profile.",
 )
 @click.option(
@@ -58,7 +58,7 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     "probes",
     multiple=True,
     default=("all",),
-    callback=choice(PROBES, several=True),
+    callback=choice(PROBES.names(), several=True),
     help=f"With --scenario probe: {', '.join(PROBES)}, or all. Repeatable.",
 )
 @click.option(
@@ -144,9 +144,9 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     "aggressors",
     multiple=True,
     default=("alexnet",),
-    callback=choice(AGGRESSORS, several=True),
+    callback=choice(aggressor_names(), several=True),
     show_default=True,
-    help="With --scenario shared: what runs beside the victim. alexnet, resnet50, inception_v3 train; disk (fio), "
+    help="With --scenario shared: what runs beside the victim. The models train; disk (fio), "
     "memory (triad), network (iperf3 to itself), cpu (matrix products); or all. Repeatable: one at a time.",
 )
 @number("--aggressors", "copies", help="How many instances run the aggressor, all the same. Default: 1.")

@@ -13,9 +13,10 @@ from commands.run.validate import ablations_of, check_blocks, check_data, refuse
 from suite.errors import RequestError
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
-from suite.job.profiles import MODELS, Profile, get_profile, make_workload
-from suite.job.sharing import VICTIMS
+from suite.job.profiles import Profile, get_profile, make_workload
+from suite.job.sharing import victim_names
 from suite.plan import TARGETS, VMS, CpuCapability, Plan
+from suite.registries import AGGRESSORS, PROBES, WORKLOADS
 
 if TYPE_CHECKING:
     from provisioning.doctor import Check
@@ -92,13 +93,13 @@ def models_of(options: Options) -> tuple[str, ...]:
     shared = options["scenario"] == "shared"
     if not options["models"]:
         # The smoke profile proves the path, and on an emulated CPU every victim takes minutes.
-        return VICTIMS if shared and options["profile"] != "smoke" else ("resnet50",)
+        return victim_names() if shared and options["profile"] != "smoke" else ("resnet50",)
     named: tuple[str, ...] = options["models"]
-    if shared or set(named) <= set(MODELS):
+    if shared or set(named) <= set(WORKLOADS):
         return named
-    if named != VICTIMS:
+    if named != victim_names():
         raise RequestError("--model alexnet-small is a victim", remedy="use --scenario shared, or alexnet with --batch")
-    return MODELS
+    return WORKLOADS.names()
 
 
 def data_of(options: Options) -> tuple[str, Dataset | None]:
@@ -237,15 +238,16 @@ def fio_job_of(options: Options) -> str | None:
 
 
 def _scratch_bytes(options: Options, profile: Profile) -> dict[str, int]:
-    from scenarios.probe import DISK, scratch_bytes
+    from scenarios.probe import scratch_bytes
 
     if options["scenario"] == "shared":
-        room = scratch_bytes(options["aggressors"], profile.name)
-        return dict.fromkeys(options["models"], room) if room else {}
-    if options["scenario"] != "probe":
-        return {}
-    needed = scratch_bytes(options["probes"], profile.name, options["fio_job"])
-    return {DISK: needed} if needed else {}
+        of_aggressors = scratch_bytes(AGGRESSORS, options["aggressors"], profile.name)
+        return dict.fromkeys(options["models"], max(of_aggressors.values())) if of_aggressors else {}
+    return (
+        scratch_bytes(PROBES, options["probes"], profile.name, options["fio_job"])
+        if options["scenario"] == "probe"
+        else {}
+    )
 
 
 def _scenario_options(options: Options) -> dict[str, str]:

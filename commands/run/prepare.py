@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from suite.plan import Plan
+from suite.registries import SCENARIOS
 
 if TYPE_CHECKING:
     from commands.run.plan import Note
@@ -67,12 +68,11 @@ def ready(options: dict[str, Any], note: "Note", checks: "list[Check] | None" = 
 
 def scenario_of(options: dict[str, Any]) -> "Scenario":
     """The scenario that the options name, made with those of them that are its own."""
-    from scenarios.registry import get_scenario
-
     wanted = ("device", "parallel", "loader_workers", "decoder")
-    return get_scenario(options["scenario"])(
+    scenario: Scenario = SCENARIOS.get(options["scenario"])(
         **{name: options[name] for name in wanted}, devices=options["devices"] or 1, fio_job=options["fio_job"]
     )
+    return scenario
 
 
 @contextmanager

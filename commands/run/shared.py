@@ -6,8 +6,9 @@ from typing import Any
 from suite.errors import RequestError
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import SMALLEST_IMAGE_PX, Profile, Sizes
-from suite.job.sharing import PROBES, Sharing, architecture, victim_workload
+from suite.job.profiles import Profile, Sizes, check_image
+from suite.job.sharing import Sharing, architecture, victim_workload
+from suite.registries import WORKLOADS
 
 LEAST_INSTANCE_BYTES = 640 << 20
 """As of a rank: a worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
@@ -18,12 +19,12 @@ def sharing_of(options: Mapping[str, Any], profile: Profile) -> Sharing | None:
     if options["scenario"] != "shared":
         return None
     batch = {"batch": options["aggressor_batch"]} if options["aggressor_batch"] else {}
-    trained = [name for name in options["aggressors"] if name not in PROBES]
+    trained = [name for name in options["aggressors"] if name in WORKLOADS]
     return Sharing(
         aggressors=options["aggressors"],
         copies=options["copies"] or 1,
         bare_metal_cpus=options["bare_metal_cpus"],
-        workloads={name: profile.workloads[name].model_copy(update=batch) for name in trained},
+        workloads={name: profile.sizes_of(name).model_copy(update=batch) for name in trained},
     )
 
 
@@ -31,13 +32,8 @@ def victims(profile: Profile, names: Sequence[str], changed: Mapping[str, int]) 
     """The victims' workloads with some of their numbers replaced. Raises RequestError on one that cannot be."""
     found = {}
     for name in names:
-        workload = victim_workload(profile, name).model_copy(update=dict(changed))
-        least = SMALLEST_IMAGE_PX[architecture(name)]
-        if workload.image_px < least:
-            raise RequestError(
-                f"{name} cannot take images of {workload.image_px} px", remedy=f"give --image-px {least} or more"
-            )
-        found[name] = workload
+        found[name] = victim_workload(profile, name).model_copy(update=dict(changed))
+        check_image(architecture(name), found[name], called=name)
     return found
 
 

@@ -12,7 +12,7 @@ from scenarios.datasets.manifest import MANIFEST
 from scenarios.datasets.resolve import resolve
 from suite.errors import RequestError
 from worker.data.listing import listing
-from worker.training.models import CLASSES
+from worker.workloads.workload import CLASSES
 
 CIFAR10 = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"]
 MNIST = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]

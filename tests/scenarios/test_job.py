@@ -303,7 +303,7 @@ def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, script
     node = scripted(*STORY)
     run_job(trial, node, observer, nullcontext(), Devices())
     assert json.loads(node.started[0][1]) == {
-        "model": "alexnet",
+        "workload": "worker.workloads.alexnet:ALEXNET",
         "batch": 2,
         "image_px": 64,
         "warmup_steps": 2,

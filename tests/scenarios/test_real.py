@@ -12,13 +12,13 @@ import pytest
 from scenarios.job import Devices, run_job, specification, worker_argv
 from scenarios.reading import Loading, data_of
 from scenarios.real import Real
-from scenarios.registry import get_scenario
 from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed, Instance
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.plan import Trial
+from suite.registries import SCENARIOS
 from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
 from tests.scenarios.pictures import damage, folder
 from tests.scenarios.test_job import STORY, event
@@ -233,7 +233,7 @@ def test_a_trial_without_a_data_set_is_refused(trial: Trial, observer: Any, read
 def test_every_scenario_takes_the_options_of_all() -> None:
     options = {"device": "cpu", "devices": 1, "parallel": "none", "loader_workers": None, "decoder": "auto"}
     for name in ("synthetic", "real"):
-        assert get_scenario(name)(**options, fio_job=None).name == name
+        assert SCENARIOS.get(name)(**options, fio_job=None).name == name
 
 
 def test_the_huge_pages_of_an_ablation_are_the_only_change_of_the_allocator(trial: Trial, scripted: Any) -> None:

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from tests.worker import distributed_rank
-from tests.worker.distributed_rank import LEARNING_RATE, global_batch, tiny_model
+from tests.worker.distributed_rank import global_batch, tiny_model
+from worker.workloads.workload import LEARNING_RATE
 
 STEPS = 4
 TIMEOUT_S = 6.0

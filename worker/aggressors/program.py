@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from worker import environment
-from worker.aggressors.load import Load
+from worker.aggressors.aggressor import Aggressor, Load
 from worker.aggressors.request import parse
-from worker.probes.program import guarded
+from worker.errors import guarded
+from worker.members import load_member
 from worker.probes.request import Request
 from worker.protocol import Events
 from worker.spec import Spec
@@ -25,7 +26,7 @@ TELL_EVERY_S = 0.25
 
 
 class Stop:
-    """Whether SIGTERM has come. To be made before the worker says where it can be sent to."""
+    """Whether SIGTERM has come. Make it before the worker says where the signal can be sent to."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -36,7 +37,7 @@ class Stop:
 
 
 def main(events: Events, started_s: float) -> int:
-    """Returns the exit status, as that of a training job."""
+    """Load the machine as standard input asks. Returns the exit status, as that of a training job."""
     stop = Stop()
     events.emit("started", t=started_s, pid=os.getpid())
     return guarded(events, lambda: run(parse(sys.stdin.read()), events, stop))
@@ -55,7 +56,7 @@ def run(asked: Spec | Request, events: Events, stop: Stop) -> None:
 
 
 def _until_stopped(load: Load, events: Events, stop: Stop) -> tuple[int, float | None]:
-    """Steps taken and work done; None for work that the place cannot tell."""
+    """Return the steps taken and the work done; None for work that the place cannot tell."""
     steps, told_s = 0, time.monotonic()
     work: float | None = 0.0
     while not stop.asked:
@@ -70,18 +71,12 @@ def _until_stopped(load: Load, events: Events, stop: Stop) -> tuple[int, float |
 
 @contextmanager
 def _opened(asked: Spec | Request) -> Iterator[Load]:
-    """Each is imported for its own load alone."""
     if isinstance(asked, Spec):
+        # Here and not above: it imports torch, which an aggressor that is a program does without.
         from worker.aggressors import training
 
         with training.opened(asked) as load:
             yield load
-    elif asked.probe in ("disk", "network"):
-        from worker.aggressors import programs
-
-        with programs.fio(asked) if asked.probe == "disk" else programs.iperf3_to_itself() as load:
-            yield load
     else:
-        from worker.aggressors import computing
-
-        yield computing.triad(asked) if asked.probe == "memory" else computing.products(asked)
+        with load_member("member", asked.member, asked.plugin, Aggressor).opened(asked) as load:
+            yield load

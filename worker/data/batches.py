@@ -9,8 +9,8 @@ import torch
 from worker.data.tally import DataUse
 from worker.errors import JobError
 from worker.spec import Spec
-from worker.training.models import CLASSES
 from worker.training.numerics import Numerics
+from worker.workloads.workload import CLASSES
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 _SEED_STRIDE = 1_000_003  # devices draw from generators of their own; seeds of different trials are much closer

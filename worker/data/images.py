@@ -10,7 +10,8 @@ import numpy as np
 from worker.data.listing import NOT_DATA
 from worker.errors import JobError
 from worker.spec import Data
-from worker.training.models import CLASSES, import_torchvision
+from worker.training.models import import_torchvision
+from worker.workloads.workload import CLASSES
 
 
 class ImageSet(Protocol):

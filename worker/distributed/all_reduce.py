@@ -8,7 +8,7 @@ from worker.distributed.last_gradient import LastGradient
 from worker.distributed.step import Worker
 from worker.training.device import Device
 from worker.training.numerics import Numerics
-from worker.training.trainer import sgd
+from worker.workloads.workload import Workload
 
 
 class AllReduceWorker(Worker):
@@ -18,20 +18,26 @@ class AllReduceWorker(Worker):
     """
 
     def __init__(
-        self, model: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics, world: int
+        self,
+        workload: Workload,
+        network: torch.nn.Module,
+        device: Device,
+        batches: Batches,
+        numerics: Numerics,
+        world: int,
     ) -> None:
-        self._last = LastGradient(model.parameters(), device)
+        self._last = LastGradient(network.parameters(), device)
         # Statistics of batches stay with each worker, as they do with parameter servers and in tf_cnn_benchmarks.
         parallel = DistributedDataParallel(
-            model,
+            network,
             device_ids=[device.torch] if device.is_cuda else None,
             gradient_as_bucket_view=True,
             forward_sync_buffers=False,
         )
-        super().__init__(numerics.compile(parallel), device, batches, numerics)
-        self._optimizer = sgd(model)
+        super().__init__(workload, numerics.compile(parallel), device, batches, numerics)
+        self._optimizer = workload.optimizer(network)
         self._steps = 0
-        gradient_bytes = sum(each.nbytes for each in model.parameters() if each.requires_grad)
+        gradient_bytes = sum(each.nbytes for each in network.parameters() if each.requires_grad)
         self._step_bytes = 2 * (world - 1) * gradient_bytes // world
 
     @property

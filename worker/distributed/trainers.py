@@ -16,6 +16,7 @@ from worker.distributed.partition import CHUNK_BYTES
 from worker.training.device import Device
 from worker.training.numerics import Numerics
 from worker.training.trainer import Trainer
+from worker.workloads.workload import Workload
 
 
 class DistributedTrainer(Trainer, Protocol):
@@ -31,7 +32,8 @@ class DistributedTrainer(Trainer, Protocol):
 @contextmanager
 def opened_trainer(
     group: Group,
-    model: torch.nn.Module,
+    workload: Workload,
+    network: torch.nn.Module,
     device: Device,
     batches: Batches,
     numerics: Numerics,
@@ -39,10 +41,10 @@ def opened_trainer(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[DistributedTrainer]:
     """The trainer of a worker's rank. At the end of the body the servers are told, unless it failed."""
-    placed = numerics.place(model, device)
+    placed = numerics.place(network, device)
     if group.cluster.strategy == "all-reduce":
-        yield AllReduceWorker(placed, device, batches, numerics, group.cluster.world)
+        yield AllReduceWorker(workload, placed, device, batches, numerics, group.cluster.world)
         return
     exchange = Exchange(group, Variables(placed), chunk_bytes)
-    yield ParameterServerWorker(numerics.compile(placed), device, batches, numerics, exchange)
+    yield ParameterServerWorker(workload, numerics.compile(placed), device, batches, numerics, exchange)
     exchange.close()

@@ -13,9 +13,10 @@ Better = Literal["more", "less"]
 class ProbeError(JobError):
     """The probe cannot be measured here. ``remedy`` says what to do next."""
 
+    remedy: str
+
     def __init__(self, message: str, *, remedy: str) -> None:
-        super().__init__(message, kind="probe")
-        self.remedy = remedy
+        super().__init__(message, kind="probe", remedy=remedy)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from worker.probes import tools
+from worker.probes.probe import Probe
 from worker.probes.reading import Measured, ProbeError, Reading, median
 from worker.probes.request import Request
 
@@ -42,7 +43,7 @@ COUNTS = {
 
 
 def measure(request: Request) -> Measured:
-    """What cannot be measured here is absent, and ``refused`` in the details says why."""
+    """Return what can be measured here; ``refused`` in the details says why the rest cannot."""
     counts = COUNTS[request.size]
     parts: dict[str, Callable[[Counts], Reading]] = {
         "getppid": getppid,
@@ -135,3 +136,6 @@ def mmap_munmap(counts: Counts) -> Reading:
             mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
         samples.append((time.perf_counter_ns() - begin_ns) / counts.mappings)
     return median(samples, "ns", "less")
+
+
+SYSCALL = Probe("syscall", measure)
