@@ -36,8 +36,9 @@ class _Stepped(BaseModel):
 
 
 def trials_table(records: Records) -> pd.DataFrame:
-    """A row per trial: the columns of ``fields.COLUMNS``, ``path``, and ``PROBE/METRIC [UNIT]`` of each metric."""
-    units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.probe}
+    """A row per trial: the columns of ``fields.COLUMNS``, ``path``, and ``PROBE/METRIC [UNIT]`` or
+    ``training/MODEL/METRIC [UNIT]`` of each metric of a probe's or a workload's own."""
+    units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.model}
     return records.trials.rename(columns=units)
 
 

@@ -43,7 +43,7 @@ def grid(group: Group) -> Grid:
 
 
 def title(metric: Metric) -> str:
-    return metric.unit if metric.name == "throughput" and not metric.probe else f"{metric.name} {metric.unit}"
+    return metric.unit if metric.name == "throughput" and not metric.model else f"{metric.name} {metric.unit}"
 
 
 def _trials(summary: TargetSummary) -> str:

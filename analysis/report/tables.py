@@ -5,7 +5,8 @@ Rows for machines (``as_csv``, ``as_json``; one per group, target and metric), w
 scenario, data, profile, recipe, variant, model, target
     what ran; ``variant`` is empty unless settings differ among the records
 metric, unit
-    throughput (images/s), elapsed (s) or opening (s); of a probe (scenario probe, named as the model) what it measures
+    throughput (images/s), elapsed (s), opening (s) and what the workload has of its own; of a probe (scenario probe,
+    named as the model) what it measures
 value, trials, failed
     geometric mean over so many finished trials, and the number of failed ones; absent where nothing was measured
 ratio, blocks
