@@ -15,7 +15,8 @@ from provisioning.machines.accelerator import Accelerator
 from provisioning.nodes import local_node
 from provisioning.paths import state
 from suite.job.envelope import Envelope
-from suite.plan import CPU_CAPABILITIES, VMS, CpuCapability
+from suite.job.job import CPU_CAPABILITIES, CpuCapability
+from suite.plan import VMS
 from suite.process_identity import boot_id
 from suite.results.store import write_atomic
 

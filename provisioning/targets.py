@@ -29,6 +29,7 @@ from suite.interfaces import Instance, Layer, open_stack
 from suite.inventory import Inventory
 from suite.job.datasets import Dataset
 from suite.job.envelope import Envelope
+from suite.job.job import Layers
 from suite.plan import VMS, Trial
 
 
@@ -44,14 +45,15 @@ class Choices:
     inventory: Inventory | None = None
     """The machines, in place of this one."""
 
-    def options(self) -> dict[str, str]:
-        """As the plan stores them: what changes the meaning of a number."""
-        chosen = {"engine": self.engine, "accelerator": self.accelerator, "image": self.image.digest}
-        if self.gpus:
-            chosen["gpus"] = ",".join(self.gpus)
-        if self.vfio:
-            chosen["vfio"] = ",".join(self.vfio)
-        return chosen
+    def layers(self) -> Layers:
+        """Return what a job says of them."""
+        return Layers(
+            engine=self.engine,
+            accelerator=self.accelerator,
+            image=self.image.digest,
+            gpus=",".join(self.gpus) or None,
+            vfio=",".join(self.vfio) or None,
+        )
 
     def of_instance(self, number: int, count: int) -> "Choices":
         """For one of several instances: its share of the GPUs. Fewer GPUs than instances are shared by all of them,
@@ -204,16 +206,16 @@ def _prepare_machine(
 def _cluster(
     trial: Trial, choices: Choices, stacks: Sequence[Sequence[Layer]], directory: str | None
 ) -> AbstractContextManager[tuple[Instance, ...]]:
-    assert trial.cluster  # noqa: S101 (asked by the caller)
+    assert trial.job.cluster  # noqa: S101 (asked by the caller)
     if choices.inventory is None:
-        return open_cluster(trial.cluster, trial.instances, stacks, str(choices.image.tree), directory)
-    return open_machines(trial.cluster, choices.inventory, stacks, choices.image, trial.dataset)
+        return open_cluster(trial.job.cluster, trial.instances, stacks, str(choices.image.tree), directory)
+    return open_machines(trial.job.cluster, choices.inventory, stacks, choices.image, trial.job.dataset)
 
 
 @contextmanager
 def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]]:
     """Open the instances of the trial's target on this machine; at the end nothing of them is left."""
-    if trial.sharing:
+    if trial.job.sharing:
         with _open_sharing(trial, choices) as instances:
             yield instances
         return
@@ -222,14 +224,14 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
         volume = None if choices.inventory else stack.enter_context(volume_of(trial))
         directory = str(volume.directory) if volume else None
         tree = str(choices.image.tree)
-        envelopes = [planned.envelope for planned in trial.instances] or [trial.envelope]
+        envelopes = [planned.envelope for planned in trial.instances] or [trial.job.envelope]
         stacks = [
             layers(trial.target, choices, envelope, ablation=trial.ablation, volume=volume) for envelope in envelopes
         ]
-        if trial.cluster:
+        if trial.job.cluster:
             yield stack.enter_context(_cluster(trial, choices, stacks, directory))
         else:
-            node = stack.enter_context(local_node(trial.envelope.cpus, tree, directory))
+            node = stack.enter_context(local_node(trial.job.envelope.cpus, tree, directory))
             yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)
 
 

@@ -43,7 +43,7 @@ class Probe:
         (instance,) = instances
         node = instance.node
         try:
-            probe: WorkerProbe | HostProbe = PROBES.get(trial.model)
+            probe: WorkerProbe | HostProbe = PROBES.get(trial.job.model)
         except RequestError as error:
             remedy = error.remedy or f"choose among {', '.join(PROBES)}"
             raise MeasurementError(error.message, kind="probe", remedy=remedy) from error
@@ -55,11 +55,11 @@ class Probe:
 
     def _check_space(self, trial: Trial, node: Node, job: str | None) -> None:
         """Refuse alike on every target: a directory of bare metal would have room where the disk of a VM has none."""
-        needed = _written_bytes(PROBES, trial.model, trial.profile, job)
+        needed = _written_bytes(PROBES, trial.job.model, trial.job.profile, job)
         if needed and (node.data is None or (trial.scratch_bytes or 0) < needed):
             have = f"{(trial.scratch_bytes or 0) / 1e6:.0f} MB are planned" if node.data else "there is no data volume"
             raise MeasurementError(
-                f"the {trial.model} probe writes {needed / 1e6:.0f} MB, and on {node.name} {have}",
+                f"the {trial.job.model} probe writes {needed / 1e6:.0f} MB, and on {node.name} {have}",
                 kind="probe",
                 remedy="make size= in the job file smaller, or run it with bench run, which plans the room",
             )

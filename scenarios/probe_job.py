@@ -68,9 +68,13 @@ def run_probe(
 
 def request(registry: Registry, trial: Trial, node: Node, device: str, job: str | None = None) -> bytes:
     """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
-    member = member_keys(registry, trial.model, "member")
-    asked = {"threads": trial.envelope.threads, "size": trial.profile, "device": device}
-    return json.dumps({**member, **asked, "directory": node.data, "job": job}).encode()
+    asked = {
+        **member_keys(registry, trial.job.model, "member"),
+        "threads": trial.job.envelope.threads,
+        "size": trial.job.profile,
+        "device": device,
+    }
+    return json.dumps({**asked, "directory": node.data, "job": job}).encode()
 
 
 def _measurement(environment: Environment, story: Story, elapsed_s: float) -> Measurement:

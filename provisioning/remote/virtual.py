@@ -11,7 +11,7 @@ from provisioning.machines.accelerator import KVM, QEMU, REQUESTS, Accelerator, 
 from provisioning.nodes import write_file
 from provisioning.remote.machine import Machine
 from suite.errors import BenchError, RequestError
-from suite.plan import CpuCapability
+from suite.job.job import CpuCapability
 
 PROGRAMS = {QEMU: "qemu-system-x86", "ssh": "openssh-client", "taskset": "util-linux"}
 EMULATES_AVX2 = (7, 2)
