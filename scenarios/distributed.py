@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from scenarios.events import ORDER, SERVER_ORDER, Transcript
 from scenarios.job import (
-    Devices,
     attest,
     follow,
     measurement_of,
@@ -17,10 +16,11 @@ from scenarios.job import (
     worker_argv,
     workload_of,
 )
-from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
+from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, Process
 from suite.job.distributed import Cluster
+from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import DataUse, Rank, TrialRecord
 
@@ -35,11 +35,8 @@ class Distributed:
 
     name = "distributed"
 
-    def __init__(
-        self, device: str = "cpu", loader_workers: int | None = None, decoder: str = "auto", **_of_others: object
-    ) -> None:
-        self._devices = Devices(device)
-        self._loading = Loading(loader_workers, decoder)
+    def __init__(self, **_of_others: object) -> None:
+        """Take no option: the job says everything."""
 
     def measure(
         self,
@@ -54,20 +51,20 @@ class Distributed:
         ranks = [self._prepared(trial, trial.job.cluster, rank, instances, observer) for rank in range(len(instances))]
         with account:
             elapsed_s = _run(ranks)
-        return _measurement(trial, ranks, self._devices, elapsed_s)
+        return _measurement(trial, ranks, elapsed_s)
 
     def _prepared(
         self, trial: Trial, cluster: Cluster, rank: int, instances: Sequence[Instance], observer: Observer
     ) -> "_Rank":
         """Attested, its page cache arranged, and all that its launch needs."""
         instance, planned = instances[rank], trial.instances[rank]
-        own = trial.with_job(envelope=planned.envelope)
+        own = trial.with_job(envelope=planned.envelope, devices=Devices(device=trial.job.devices.device))
         argv = worker_argv(instance.node, own)
-        data = data_of(own, instance.node, self._loading)
+        data = data_of(own, instance.node)
         observer.phase("attesting", f"rank {rank}")
         attested = attest(instance.node, argv, trial.trial_timeout_s)
         seen = arrange_page_cache(own, instance.node, worker_argv, observer)
-        spec = specification(own, self._devices, data, _view(cluster, rank, instances, trial.trial_timeout_s))
+        spec = specification(own, data, _view(cluster, rank, instances, trial.trial_timeout_s))
         first_worker = rank == cluster.servers
         order = SERVER_ORDER if planned.role == "server" else ORDER
         transcript = Transcript(workload_of(trial), observer if first_worker else _Silent(), order=order)
@@ -180,13 +177,13 @@ def _blamed(failed: Sequence[tuple[_Rank, BaseException]]) -> BaseException:
     )
 
 
-def _measurement(trial: Trial, ranks: Sequence[_Rank], devices: Devices, elapsed_s: float) -> Measurement:
+def _measurement(trial: Trial, ranks: Sequence[_Rank], elapsed_s: float) -> Measurement:
     workers = [rank for rank in ranks if not rank.is_server]
     measured = {}
     for rank in workers:
         with recordable(rank.argv):
             measured[rank.number] = measurement_of(
-                rank.instance.node, devices, rank.spec, rank.attested, rank.transcript, elapsed_s
+                rank.trial, rank.instance.node, rank.spec, rank.attested, rank.transcript, elapsed_s
             )
     with recordable(workers[0].argv):
         records = [_record(rank, measured.get(rank.number)) for rank in ranks]

@@ -4,14 +4,14 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from scenarios.events import Heard, Transcript
 from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
 from scenarios.members import member_keys, sent_digest
-from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
+from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
@@ -27,15 +27,6 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
 """An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
-
-
-@dataclass(frozen=True)
-class Devices:
-    """What the job computes on, and how several of one instance are used together."""
-
-    device: str = "cpu"
-    devices: int = 1
-    parallel: str = "none"
 
 
 # What caps the vector instructions that ATen, oneDNN and MKL choose their code by.
@@ -87,7 +78,6 @@ def workload_of(trial: Trial) -> Sizes:
 
 def specification(
     trial: Trial,
-    devices: Devices,
     data: Mapping[str, object] | None = None,
     cluster: Mapping[str, object] | None = None,
 ) -> bytes:
@@ -101,7 +91,7 @@ def specification(
         "threads": trial.job.envelope.threads,
         "recipe": trial.job.recipe,
         "seed": trial.seed,
-        **asdict(devices),
+        **trial.job.devices.model_dump(),
         **({"data": data} if data else {}),
         **({"cluster": cluster} if cluster else {}),
     }
@@ -113,14 +103,9 @@ def run_job(
     node: Node,
     observer: Observer,
     account: AbstractContextManager[object],
-    devices: Devices,
-    loading: Loading | None = None,
 ) -> Measurement:
-    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end.
-
-    ``loading`` says how the trial's data set is read, where it has one.
-    """
-    return launch(prepare(trial, node, observer, devices, loading), account)
+    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
+    return launch(prepare(trial, node, observer), account)
 
 
 @dataclass(frozen=True)
@@ -129,7 +114,6 @@ class Job:
 
     trial: Trial
     node: Node
-    devices: Devices
     argv: list[str]
     spec: bytes
     attested: Mapping[str, object]
@@ -137,14 +121,14 @@ class Job:
     transcript: Transcript
 
 
-def prepare(trial: Trial, node: Node, observer: Observer, devices: Devices, loading: Loading | None = None) -> Job:
+def prepare(trial: Trial, node: Node, observer: Observer) -> Job:
     """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails."""
     argv = worker_argv(node, trial)
-    spec = specification(trial, devices, data_of(trial, node, loading or Loading()))
+    spec = specification(trial, data_of(trial, node))
     observer.phase("attesting")
     attested = attest(node, argv, trial.trial_timeout_s)
     seen = arrange_page_cache(trial, node, worker_argv, observer)
-    return Job(trial, node, devices, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
+    return Job(trial, node, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
 
 
 def launch(
@@ -158,7 +142,7 @@ def launch(
         launched(process)
         elapsed_s = follow(trial, job.argv, process, transcript)
     with recordable(job.argv):
-        measured = measurement_of(job.node, job.devices, job.spec, job.attested, transcript, elapsed_s)
+        measured = measurement_of(trial, job.node, job.spec, job.attested, transcript, elapsed_s)
         said = transcript.events["done"].fields.get("data_use")
         return replace(measured, data_use=data_use(trial, said, job.seen))
 
@@ -210,8 +194,8 @@ def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -
 
 
 def measurement_of(
+    trial: Trial,
     node: Node,
-    devices: Devices,
     spec: bytes,
     attested: Mapping[str, object],
     transcript: Transcript,
@@ -228,7 +212,7 @@ def measurement_of(
         )
     return Measurement(
         elapsed_s=elapsed_s,
-        throughput_images_per_s=workload.batch * devices.devices * workload.steps / span_s,
+        throughput_images_per_s=workload.batch * trial.job.devices.devices * workload.steps / span_s,
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
         environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),
@@ -236,7 +220,7 @@ def measurement_of(
         usage=_usage(transcript),
         metrics=metrics_of(said.get("metrics")),
         details={
-            **asdict(devices),
+            **trial.job.devices.model_dump(),
             "measured_usage": said.get("usage"),
             **sent_digest(json.loads(spec), "workload_sha256"),
         },

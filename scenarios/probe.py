@@ -25,9 +25,8 @@ class Probe:
 
     name = "probe"
 
-    def __init__(self, *, device: str = "cpu", fio_job: str | None = None, **_of_training: object) -> None:
+    def __init__(self, *, fio_job: str | None = None, **_of_others: object) -> None:
         """Check ``fio_job``, the text of a job file for the disk probe. Raises RequestError when it cannot be run."""
-        self._device = device
         self._fio_job = fio_job
         if fio_job is not None:
             _written_bytes(PROBES, DISK, "smoke", fio_job)  # what is wrong with it is told before anything is started
@@ -48,10 +47,10 @@ class Probe:
             remedy = error.remedy or f"choose among {', '.join(PROBES)}"
             raise MeasurementError(error.message, kind="probe", remedy=remedy) from error
         if not isinstance(probe, WorkerProbe):
-            return probe.run(trial, node, observer, account, self._device)
+            return probe.run(trial, node, observer, account)
         job = self._fio_job if probe.takes_job else None
         self._check_space(trial, node, job)
-        return run_probe(trial, node, observer, account, device=self._device, job=job)
+        return run_probe(trial, node, observer, account, job)
 
     def _check_space(self, trial: Trial, node: Node, job: str | None) -> None:
         """Refuse alike on every target: a directory of bare metal would have room where the disk of a VM has none."""

@@ -32,9 +32,7 @@ class HostProbe(Protocol):
     def written_bytes(self, size: str, job: str | None) -> int | None:
         """Return how many bytes it writes to the data disk; see ``worker.probes.probe.Probe``."""
 
-    def run(
-        self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], device: str
-    ) -> Measurement:
+    def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
         """Run the probe on a node. Raises MeasurementError when it does not come to its end."""
 
 
@@ -43,8 +41,6 @@ def run_probe(
     node: Node,
     observer: Observer,
     account: AbstractContextManager[object],
-    *,
-    device: str,
     job: str | None,
 ) -> Measurement:
     """Attest the node, then run the probe on it. Raises MeasurementError when it does not come to its end."""
@@ -53,7 +49,7 @@ def run_probe(
     attested = attest(node, argv, trial.trial_timeout_s)
     argv = [*argv, "--probe"]
     story = Story(observer)
-    spec = request(PROBES, trial, node, device, job)
+    spec = request(PROBES, trial, node, job)
     with account:
         story.begin()
         process = node.start(argv, stdin=spec)
@@ -66,13 +62,13 @@ def run_probe(
     return replace(measured, details={**measured.details, **sent_digest(json.loads(spec), "probe_sha256")})
 
 
-def request(registry: Registry, trial: Trial, node: Node, device: str, job: str | None = None) -> bytes:
+def request(registry: Registry, trial: Trial, node: Node, job: str | None = None) -> bytes:
     """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
     asked = {
         **member_keys(registry, trial.job.model, "member"),
         "threads": trial.job.envelope.threads,
         "size": trial.job.profile,
-        "device": device,
+        "device": trial.job.devices.device,
     }
     return json.dumps({**asked, "directory": node.data, "job": job}).encode()
 

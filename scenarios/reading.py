@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Observer
 from suite.job.datasets import Dataset
+from suite.job.job import Loading
 from suite.plan import Trial
 from suite.records.record import DataUse
 
@@ -27,18 +28,11 @@ class Seen:
     """What is mounted there: a device, or a name."""
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How a data set is read: processes that decode, None for one per CPU of the envelope; and with what."""
-
-    loader_workers: int | None = None
-    decoder: str = "auto"
-
-
-def data_of(trial: Trial, node: Node, loading: Loading) -> dict[str, object] | None:
-    """The key ``data`` of the specification; None for a job whose data are drawn."""
+def data_of(trial: Trial, node: Node) -> dict[str, object] | None:
+    """Return the key ``data`` of the specification; None for a job whose data are drawn."""
     if trial.job.dataset is None:
         return None
+    loading = trial.job.loading or Loading()
     workers = len(trial.job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
     return {
         "kind": trial.job.dataset.kind,

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from scenarios.aggressor import Assault, Pack, unleashed
-from scenarios.job import Devices, Job, attest, launch, prepare, recordable, specification, worker_argv
+from scenarios.job import Job, attest, launch, prepare, recordable, specification, worker_argv
 from scenarios.members import sent_digest
 from scenarios.probe_job import request
 from suite.errors import MeasurementError
@@ -22,8 +22,8 @@ class Shared:
 
     name = "shared"
 
-    def __init__(self, device: str = "cpu", devices: int = 1, parallel: str = "none", **_of_others: object) -> None:
-        self._devices = Devices(device, devices, parallel)
+    def __init__(self, **_of_others: object) -> None:
+        """Take no option: the job says everything."""
 
     def measure(
         self,
@@ -38,7 +38,7 @@ class Shared:
             raise MeasurementError("a shared machine was planned without what shares it", kind="plan")
         envelope = trial.instances[0].envelope
         own = trial.with_job(model=architecture(trial.job.model), envelope=envelope)
-        job = prepare(own, instances[0].node, observer, self._devices)
+        job = prepare(own, instances[0].node, observer)
         assaults = [self._assault(trial, trial.job.sharing, number, instances) for number in range(1, len(instances))]
         if trial.aggressor is None:
             measured = launch(job, account)
@@ -64,9 +64,9 @@ class Shared:
         argv = worker_argv(node, own)
         attested = attest(node, argv, trial.trial_timeout_s)
         if name in WORKLOADS:
-            spec = {"training": json.loads(specification(own, self._devices))}
+            spec = {"training": json.loads(specification(own))}
         else:
-            spec = {"aggressor": json.loads(request(AGGRESSORS, own, node, self._devices.device))}
+            spec = {"aggressor": json.loads(request(AGGRESSORS, own, node))}
         called = f"the aggressor {name} in instance {number} ({node.name})"
         return Assault(called, node, argv, json.dumps(spec).encode(), attested, envelope.memory_bytes)
 

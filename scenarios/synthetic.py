@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from scenarios.job import Devices, run_job
+from scenarios.job import run_job
 from suite.interfaces import Instance, Measurement, Observer
 from suite.plan import Trial
 
@@ -13,8 +13,8 @@ class Synthetic:
 
     name = "synthetic"
 
-    def __init__(self, device: str = "cpu", devices: int = 1, parallel: str = "none", **_of_others: object) -> None:
-        self._devices = Devices(device, devices, parallel)
+    def __init__(self, **_of_others: object) -> None:
+        """Take no option: the job says everything."""
 
     def measure(
         self,
@@ -25,4 +25,4 @@ class Synthetic:
     ) -> Measurement:
         """Raises MeasurementError when the job does not come to its end."""
         (instance,) = instances
-        return run_job(trial, instance.node, observer, account, self._devices)
+        return run_job(trial, instance.node, observer, account)

@@ -68,10 +68,7 @@ def ready(options: dict[str, Any], note: "Note", checks: "list[Check] | None" = 
 
 def scenario_of(options: dict[str, Any]) -> "Scenario":
     """The scenario that the options name, made with those of them that are its own."""
-    wanted = ("device", "parallel", "loader_workers", "decoder")
-    scenario: Scenario = SCENARIOS.get(options["scenario"])(
-        **{name: options[name] for name in wanted}, devices=options["devices"] or 1, fio_job=options["fio_job"]
-    )
+    scenario: Scenario = SCENARIOS.get(options["scenario"])(fio_job=options["fio_job"])
     return scenario
 
 

@@ -12,6 +12,7 @@ from scenarios.probe import Probe, scratch_bytes
 from scenarios.probe_startup import Stopwatch
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
+from suite.job.job import Devices
 from suite.job.profiles import PROFILES
 from suite.plan import Trial
 from suite.registries import AGGRESSORS, PROBES
@@ -62,9 +63,8 @@ def test_what_the_worker_says_becomes_metrics(probe: Trial, observer: Any, scrip
 
 def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY, node={"data": "/mnt/data"})
-    Probe(device="cuda", fio_job="[a]\nsize=1m", devices=1, parallel="none").measure(
-        probe, [Instance(node)], observer, nullcontext()
-    )
+    on_gpu = probe.with_job(devices=Devices(device="cuda"))
+    Probe(fio_job="[a]\nsize=1m", of_others="1").measure(on_gpu, [Instance(node)], observer, nullcontext())
     argv, given = node.started[0]
     assert argv[-2:] == ["worker", "--probe"]
     assert json.loads(given) == {

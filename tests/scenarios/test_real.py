@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from scenarios.job import Devices, run_job, specification, worker_argv
-from scenarios.reading import Loading, data_of
+from scenarios.job import run_job, specification, worker_argv
+from scenarios.reading import data_of
 from scenarios.real import Real
 from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed, Instance
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Loading
 from suite.plan import Trial
 from suite.registries import SCENARIOS
 from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
@@ -132,7 +133,7 @@ def test_the_page_cache_is_arranged_before_the_host_counts(planned: Trial, obser
         entered.append((len(node.asked), len(node.started)))
         yield
 
-    run_job(planned, node, observer, account(), Devices(), Loading())
+    run_job(planned, node, observer, account())
     assert entered == [(1, 0)]
     assert observer.phases[:3] == [("attesting", ""), ("page cache", "cold"), ("launching", "")]
 
@@ -153,13 +154,13 @@ def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
     asked: int | None, wanted: int, planned: Trial, reading: Any
 ) -> None:
     trial = planned.with_job(envelope=Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1))
-    data = data_of(trial, reading(), Loading(asked))
+    data = data_of(trial.with_job(loading=Loading(loader_workers=asked)), reading())
     assert data is not None
     assert data["loader_workers"] == wanted
 
 
 def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripted: Any) -> None:
-    assert "data" not in json.loads(specification(trial, Devices(), data_of(trial, scripted(), Loading())))
+    assert "data" not in json.loads(specification(trial, data_of(trial, scripted())))
     measured = Synthetic().measure(trial, [Instance(scripted(*STORY))], observer, nullcontext())
     assert measured.data_use is None
     assert "page cache" not in [phase for phase, _ in observer.phases]
