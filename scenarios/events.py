@@ -14,7 +14,7 @@ from suite.records.record import Timeline
 
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")
-"""Of a parameter server, which trains nothing."""
+"""The events of a parameter server, which trains nothing."""
 _QUOTED_CHARACTERS = 200
 
 
@@ -29,7 +29,7 @@ class Event:
 
 
 def parse_event(line: str, arrived_s: float) -> Event:
-    """Raises MeasurementError of kind ``protocol`` that quotes a line which is no event."""
+    """Return the event of a line. Raises MeasurementError of kind ``protocol`` that quotes any other line."""
     try:
         fields = json.loads(line)
         name, t = fields.pop("event"), fields.pop("t")
@@ -59,7 +59,7 @@ class Heard(Protocol):
     begun_s: float
 
     def hear(self, line: str) -> None:
-        """Raises MeasurementError on a line that does not belong here, or that says that the worker failed."""
+        """Take in one line. Raises MeasurementError on one that is out of order, or that reports a failure."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Transcript:
     begun_s: float = 0.0
 
     def begin(self) -> None:
-        """To be called right before the launch."""
+        """Start the clock, right before the launch."""
         self._enter("launching")
         self.begun_s = self.clock()
 
@@ -132,7 +132,7 @@ class Transcript:
         return self.events[last].arrived_s - self.events[first].arrived_s
 
     def timeline(self, elapsed_s: float) -> Timeline:
-        """Where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
+        """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
         launch_s = self.events["started"].arrived_s - self.begun_s
         return Timeline(
             launch_s=launch_s,

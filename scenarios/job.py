@@ -38,7 +38,7 @@ CAPS = {
 
 
 def worker_argv(node: Node, trial: Trial) -> list[str]:
-    """The launch of the worker on a node."""
+    """Return the command that launches the worker on a node."""
     interpreter, python_path = node.python
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.ablation == "huge-pages" else {}
@@ -51,9 +51,9 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
 
 
 def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
-    """The words before a command that give it the job's variables and none of the launching environment's.
+    """Return the words before a command that replace the environment of the launching process by the job's own.
 
-    Those would differ between the targets.
+    The former would differ between the targets.
     """
     variables = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -70,7 +70,7 @@ def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
 
 
 def workload_of(trial: Trial) -> Sizes:
-    """Raises MeasurementError for a trial of a probe."""
+    """Return the sizes of the job. Raises MeasurementError for a trial of a probe."""
     if trial.job.sizes is None:
         raise MeasurementError(f"{trial.trial_id} was planned without a workload: it trains nothing", kind="plan")
     return trial.job.sizes
@@ -81,7 +81,7 @@ def specification(
     data: Mapping[str, object] | None = None,
     cluster: Mapping[str, object] | None = None,
 ) -> bytes:
-    """What the worker reads from its standard input.
+    """Return what the worker reads from its standard input.
 
     ``data`` is its key of that name, for a job with a data set, and ``cluster`` that of one rank of several.
     """
@@ -149,7 +149,7 @@ def launch(
 
 @contextmanager
 def recordable(argv: list[str]) -> Iterator[None]:
-    """What the worker said, and records cannot hold, is a failure of the job."""
+    """Turn what the worker said and records cannot hold into a failure of the job."""
     try:
         yield
     except ValidationError as error:
@@ -235,7 +235,7 @@ def metrics_of(said: object) -> dict[str, Metric]:
 def merged_environment(
     attested: Mapping[str, object], said: Mapping[str, object], facts: Mapping[str, object]
 ) -> Environment:
-    """What the job saw, completed by the attestation, and by the layers' facts where the inside sees nothing."""
+    """Return what the job saw, completed by the attestation, and by the layers' facts where the inside sees nothing."""
     merged = dict(facts)
     for seen in (attested, said.get("environment")):
         if isinstance(seen, Mapping):
@@ -244,12 +244,12 @@ def merged_environment(
 
 
 def _usage(transcript: Transcript) -> Usage | None:
-    """What the whole job used, as the worker counted it at its end."""
+    """Return what the whole job used, as the worker counted it at its end."""
     said = transcript.events["done"].fields.get("usage")
     return None if said is None else Usage.model_validate(said)
 
 
 def _clock_ratio(transcript: Transcript, span_s: float) -> float | None:
-    """The measured span on the worker's clock over that on the host's, as its two events came in."""
+    """Return the measured span on the worker's clock over that on the host's, as its two events came in."""
     host_s = transcript.arrived_between("measuring", "measured")
     return span_s / host_s if min(host_s, span_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None

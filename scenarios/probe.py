@@ -17,7 +17,7 @@ from worker.probes.probe import Probe as WorkerProbe
 
 DISK = "disk"
 SPARE = 1.5
-"""Over the bytes of the files: the file system's metadata and its journal take room, too."""
+"""The disk space of a file over its bytes: the file system's metadata and its journal take some, too."""
 
 
 class Probe:
@@ -25,7 +25,7 @@ class Probe:
 
     name = "probe"
 
-    def __init__(self, *, fio_job: str | None = None, **_of_others: object) -> None:
+    def __init__(self, *, fio_job: str | None = None) -> None:
         """Check ``fio_job``, the text of a job file for the disk probe. Raises RequestError when it cannot be run."""
         self._fio_job = fio_job
         if fio_job is not None:

@@ -16,7 +16,7 @@ _QUOTED_CHARACTERS = 200
 
 
 @dataclass
-class Story:
+class ProbeTranscript:
     """What the worker has said so far."""
 
     observer: Observer
@@ -26,7 +26,7 @@ class Story:
     begun_s: float = 0.0
 
     def begin(self) -> None:
-        """To be called right before the launch."""
+        """Start the clock, right before the launch."""
         self._enter("launching")
         self.begun_s = self.clock()
 
@@ -58,13 +58,13 @@ class Story:
         return other.t_s - one.t_s, other.arrived_s - one.arrived_s
 
     def said(self, event: str, key: str) -> Mapping[str, object]:
-        """An object that an event carries; empty where it is none."""
+        """Return an object that an event carries; empty where it is none."""
         found = self.events[event].fields.get(key)
         return found if isinstance(found, Mapping) else {}
 
 
 def fields_of(line: str) -> dict[str, object]:
-    """The object of a line; empty where it is none."""
+    """Return the object of a line; empty where it is none."""
     try:
         said = json.loads(line)
     except ValueError:

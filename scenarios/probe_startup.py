@@ -47,7 +47,7 @@ class Stopwatch:
         self.observer.note(text)
 
     def metrics(self) -> dict[str, Metric]:
-        """Raises MeasurementError where a phase was never told."""
+        """Return the metrics. Raises MeasurementError where a phase was never reached."""
         if missing := [phase for phase in (LAUNCH, *REACHED) if phase not in self.began_s]:
             raise MeasurementError(f"the worker never came to {missing[0]!r}", kind="protocol")
         launched_s = self.began_s[LAUNCH]

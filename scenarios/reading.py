@@ -13,7 +13,7 @@ from suite.plan import Trial
 from suite.records.record import DataUse
 
 MOST_COLD, LEAST_WARM = 0.01, 0.95
-"""Of the pages of the data set in the cache of the target, right before the launch."""
+"""The share of the data set's pages that the cache of the target holds right before the launch."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Seen:
     """The data set as the target sees it right before the launch."""
 
     page_cache_share: float | None
-    """Of the data set; None where the target's kernel does not tell."""
+    """How much of the data set the page cache holds; None where the target's kernel does not tell."""
     filesystem: str | None = None
     """Its type: ``ext4``, ``overlay``, ``virtiofs``."""
     device: str | None = None
@@ -97,7 +97,7 @@ def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
 
 
 def data_use(trial: Trial, said: object, seen: Seen | None) -> DataUse | None:
-    """What the worker has said of its data, completed. Raises pydantic's ValidationError on what cannot be recorded."""
+    """Return what the worker said of its data, completed. Raises ValidationError on what cannot be recorded."""
     if trial.job.dataset is None:
         return None
     known = {

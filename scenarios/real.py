@@ -14,9 +14,6 @@ class Real:
 
     name = "real"
 
-    def __init__(self, **_of_others: object) -> None:
-        """Take no option: the job says everything."""
-
     def measure(
         self,
         trial: Trial,
@@ -24,7 +21,7 @@ class Real:
         observer: Observer,
         account: AbstractContextManager[object],
     ) -> Measurement:
-        """Raises MeasurementError when the job does not come to its end, or the data set is not as planned."""
+        """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
         if trial.job.dataset is None:
             raise MeasurementError(
                 "training on real data was planned without a data set", kind="dataset", remedy="name one with --data"

@@ -13,9 +13,6 @@ class Synthetic:
 
     name = "synthetic"
 
-    def __init__(self, **_of_others: object) -> None:
-        """Take no option: the job says everything."""
-
     def measure(
         self,
         trial: Trial,
@@ -23,6 +20,6 @@ class Synthetic:
         observer: Observer,
         account: AbstractContextManager[object],
     ) -> Measurement:
-        """Raises MeasurementError when the job does not come to its end."""
+        """Run the job. Raises MeasurementError unless it comes to its end."""
         (instance,) = instances
         return run_job(trial, instance.node, observer, account)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from worker.attest import attest
+from worker.environment import attest
 from worker.errors import FAILED, REQUEST, guarded
 from worker.protocol import Events, take_stdout
 from worker.spec import parse_spec

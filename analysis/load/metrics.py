@@ -29,7 +29,7 @@ class Metric:
 
     @property
     def more_is_faster(self) -> bool:
-        """Whether a ratio above 1 is an improvement."""
+        """Return whether a ratio above 1 is an improvement."""
         return self.better == "more"
 
     def of(self, scenario: str, model: str) -> bool:

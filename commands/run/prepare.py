@@ -68,7 +68,8 @@ def ready(options: dict[str, Any], note: "Note", checks: "list[Check] | None" = 
 
 def scenario_of(options: dict[str, Any]) -> "Scenario":
     """The scenario that the options name, made with those of them that are its own."""
-    scenario: Scenario = SCENARIOS.get(options["scenario"])(fio_job=options["fio_job"])
+    own = {"fio_job": options["fio_job"]} if options["fio_job"] else {}
+    scenario: Scenario = SCENARIOS.get(options["scenario"])(**own)
     return scenario
 
 

@@ -14,6 +14,7 @@ from scenarios.job import merged_environment, run_job, worker_argv
 from suite.errors import MeasurementError
 from suite.interfaces import Node, Observer
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import Usage
 

@@ -64,7 +64,7 @@ def test_what_the_worker_says_becomes_metrics(probe: Trial, observer: Any, scrip
 def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY, node={"data": "/mnt/data"})
     on_gpu = probe.with_job(devices=Devices(device="cuda"))
-    Probe(fio_job="[a]\nsize=1m", of_others="1").measure(on_gpu, [Instance(node)], observer, nullcontext())
+    Probe(fio_job="[a]\nsize=1m").measure(on_gpu, [Instance(node)], observer, nullcontext())
     argv, given = node.started[0]
     assert argv[-2:] == ["worker", "--probe"]
     assert json.loads(given) == {

@@ -232,7 +232,7 @@ def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
     ],
 )
 def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str) -> None:
-    from worker.aggressors.request import parse
+    from worker.aggressors.program import parse
     from worker.errors import SpecError
 
     with pytest.raises(SpecError, match=said):
@@ -240,7 +240,7 @@ def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str
 
 
 def test_an_aggressor_that_trains_has_neither_data_nor_ranks(spec: dict[str, Any]) -> None:
-    from worker.aggressors.request import parse
+    from worker.aggressors.program import parse
     from worker.errors import SpecError
 
     with pytest.raises(SpecError, match="no ddp"):

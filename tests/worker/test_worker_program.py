@@ -13,6 +13,7 @@ import pytest
 from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
+from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import Environment, Steps, Usage
 from suite.registries import SCENARIOS, WORKLOADS
@@ -88,10 +89,9 @@ def test_the_tuned_recipe_runs_with_its_allocator(trial: Trial, here: Any, obser
 def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, observer: Any) -> None:
     torch = pytest.importorskip("torch")
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    missing = trial.with_job(devices=Devices(device="cuda", devices=there + 1, parallel="parameter-cpu"))
     with pytest.raises(MeasurementError, match="CUDA devices asked for") as raised:
-        Synthetic(device="cuda", devices=there + 1, parallel="parameter-cpu").measure(
-            trial, [Instance(here)], observer, nullcontext()
-        )
+        Synthetic().measure(missing, [Instance(here)], observer, nullcontext())
     assert raised.value.kind == "device"
 
 

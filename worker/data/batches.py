@@ -1,4 +1,4 @@
-"""Where batches come from; and synthetic ones: one per device, drawn from the seed once and used in every step."""
+"""The source of batches, and synthetic ones: one per device, drawn from the seed once and used in every step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ class Batches(Protocol):
         """Images and labels. They stay as they are until the next ones are taken."""
 
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
-        """What the model takes, from images that have been brought to their device."""
+        """Return what the network takes, from images that have been brought to their device."""
 
     def close(self) -> DataUse | None:
         """End what makes the batches. Returns what was read for them; None where nothing is read."""
@@ -54,7 +54,7 @@ class SyntheticBatches:
 
 @contextmanager
 def watching_loaders() -> Iterator[None]:
-    """A loader process that ends is noticed wherever the training process is just then. Raises JobError for it."""
+    """Turn the end of a loader process, wherever the training is just then, into a JobError."""
     try:
         yield
     except RuntimeError as error:

@@ -21,10 +21,10 @@ from worker.workloads.workload import LEARNING_RATE, Workload
 
 
 def run_rank(spec: Spec, cluster: Cluster, device: Device, events: Events) -> None:
-    """From the meeting of the ranks to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
+    """Emit everything from ``built`` to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
 
     def report(error: JobError) -> None:
-        """For a rank that the watch must end, because gloo does not wake it."""
+        """Report for a rank that the heartbeat must end, because gloo does not wake it."""
         events.error(error.kind, str(error))
 
     workload = spec.load_workload()

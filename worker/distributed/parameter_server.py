@@ -11,7 +11,7 @@ from worker.workloads.workload import Workload
 
 
 class ParameterServerWorker(Worker):
-    """A step has ended when the updated variables are there."""
+    """A step has ended when the updated parameters are there."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class Worker:
         return float(self._loss)
 
     def train(self, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
-        """A step on the batch, to its end; how long it did nothing but communicate."""
+        """Take a step on the batch. Returns how many seconds it did nothing but communicate."""
         raise NotImplementedError
 
     def passes(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -11,7 +11,7 @@ from worker.distributed.all_reduce import AllReduceWorker
 from worker.distributed.exchange import Exchange
 from worker.distributed.group import Group
 from worker.distributed.parameter_server import ParameterServerWorker
-from worker.distributed.parameters import Variables
+from worker.distributed.parameters import Parameters
 from worker.distributed.partition import CHUNK_BYTES
 from worker.training.device import Device
 from worker.training.numerics import Numerics
@@ -20,7 +20,7 @@ from worker.workloads.workload import Workload
 
 
 class DistributedTrainer(Trainer, Protocol):
-    """A trainer that counts what it exchanges: the payload of gradients and variables since its beginning."""
+    """A trainer that counts what it exchanges: the payload of gradients and parameters since its beginning."""
 
     @property
     def bytes_sent(self) -> int: ...
@@ -40,11 +40,11 @@ def opened_trainer(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[DistributedTrainer]:
-    """The trainer of a worker's rank. At the end of the body the servers are told, unless it failed."""
+    """Open the trainer of a worker's rank. Its servers are told of the end, unless the body failed."""
     placed = numerics.place(network, device)
     if group.cluster.strategy == "all-reduce":
         yield AllReduceWorker(workload, placed, device, batches, numerics, group.cluster.world)
         return
-    exchange = Exchange(group, Variables(placed), chunk_bytes)
+    exchange = Exchange(group, Parameters(placed), chunk_bytes)
     yield ParameterServerWorker(workload, numerics.compile(placed), device, batches, numerics, exchange)
     exchange.close()

@@ -25,6 +25,6 @@ class Probe:
     computes: bool = False
     """Whether it computes with torch, which is then given the threads of the envelope."""
     takes_job: bool = False
-    """Whether the user can give it a fio job file of his own."""
+    """Whether the user can give it a fio job file."""
     written_bytes: Callable[[str, str | None], int | None] = writes_nothing
     """How many bytes it writes to the data disk, by the profile and the user's job file; None for none."""

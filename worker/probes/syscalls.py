@@ -25,7 +25,7 @@ LEAST_SHARE_OF_FAULTS = 0.9
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each is done; small enough for an emulated CPU, on which a call costs 20 to 300 times as much."""
+    """How often each is done: few enough for an emulated CPU, on which a call costs 20 to 300 times as much."""
 
     repeats: int
     calls: int
@@ -74,7 +74,7 @@ def pipe_ping_pong(counts: Counts) -> Reading:
 
 
 def perf_bench(collection: str, name: str, loops: int) -> float:
-    """Microseconds for each, by ``perf bench``. Not its simple format: that one is in whole milliseconds."""
+    """Return microseconds for each, by ``perf bench``. Its simple format is not used: it has whole milliseconds."""
     done = tools.run([tools.find(*PERF), "bench", collection, name, "--loop", str(loops)])
     return parse_perf(done.stdout, done.stderr)
 

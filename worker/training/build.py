@@ -1,4 +1,4 @@
-"""From a specification to what trains: network, data, numerics and the way of using the devices."""
+"""Builds what trains from a specification: network, data, numerics and the use of the devices."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
