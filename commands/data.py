@@ -42,7 +42,7 @@ def data() -> None:
     default=1000,
     callback=positive,
     show_default=True,
-    help="How many images. A larger number extends a set.",
+    help="How many images. More extend a set.",
 )
 @click.option(
     "--size",
@@ -52,7 +52,7 @@ def data() -> None:
     help="imagenet: as ImageNet's, about 500x375 and 110 kB. small: about 64x48 and 2 kB, for tests and emulated VMs.",
 )
 @click.option(
-    "--classes", type=int, default=1000, callback=positive, show_default=True, help="The most classes there can be."
+    "--classes", type=int, default=1000, callback=positive, show_default=True, help="At most how many classes."
 )
 @click.option("--seed", type=int, default=0, callback=positive, show_default=True, help="Random seed of the pictures.")
 @number("--workers", help="Processes that draw. Default: one per CPU. The files do not depend on it.")
@@ -120,9 +120,7 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
 
 @data.command("disk")
 @click.option("--device", required=True, help="An empty block device, such as /dev/nvme1n1 or /dev/sdb1.")
-@click.option(
-    "--data", "text", default="generated", show_default=True, help="The data set, as bench run takes it: imagenet:DIR."
-)
+@click.option("--data", "text", default="generated", show_default=True, help="The data set, such as imagenet:DIR.")
 def data_disk(device: str, text: str) -> None:
     r"""Put a data set on a block device, for bench run --data-disk to read it from there.
 

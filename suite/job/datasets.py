@@ -21,7 +21,7 @@ class Dataset(BaseModel):
 
     kind: Kind
     directory: Annotated[str, Field(exclude=True)] = ""
-    """Where it lies. It is no part of what the data set is, and as a path of the user's it is written nowhere."""
+    """The directory that holds it. It is a path of the user's and no part of what the data set is: written nowhere."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """The digest of its listing: a line ``SIZE PATH`` of every file, sorted by path. Cheap: a target takes it again."""
     images: Annotated[int, Field(gt=0)]
