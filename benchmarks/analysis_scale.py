@@ -26,9 +26,10 @@ from analysis.report.export import write as export
 from analysis.report.rows import as_json
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Job
-from suite.job.profiles import MODELS, get_profile
+from suite.job.profiles import get_profile
 from suite.plan import TARGETS, Plan, Trial
 from suite.records.record import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.registries import WORKLOADS
 from suite.results.runs import summarise
 
 SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.12}
@@ -67,11 +68,19 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
 
 def write(directory: Path, count: int) -> None:
     """``count`` records of whole blocks, in files of a run."""
-    per_block = len(TARGETS) * len(MODELS)
+    per_block = len(TARGETS) * len(WORKLOADS.names())
     envelope = Envelope(cpus=(0, 1), memory_bytes=8 * GIB, threads=2)
+    profile = get_profile("paper")
     jobs = tuple(
-        Job(scenario="synthetic", model=model, data="synthetic", profile="paper", sizes=sizes, envelope=envelope)
-        for model, sizes in get_profile("paper").workloads.items()
+        Job(
+            scenario="synthetic",
+            model=model,
+            data="synthetic",
+            profile=profile.name,
+            sizes=profile.sizes_of(model),
+            envelope=envelope,
+        )
+        for model in WORKLOADS
     )
     plan = Plan(jobs=jobs, targets=TARGETS, blocks=-(-count // per_block), trial_timeout_s=60)
     trials = directory / "trials"

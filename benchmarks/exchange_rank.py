@@ -20,9 +20,10 @@ from torch.distributed import rpc
 from worker.distributed.cluster import Cluster
 from worker.distributed.exchange import Exchange
 from worker.distributed.group import Group, joined
-from worker.distributed.parameters import Variables
+from worker.distributed.parameters import Parameters
 from worker.distributed.serve import serve
-from worker.training.models import build_model
+from worker.training.models import build_network
+from worker.workloads.resnet50 import RESNET50
 
 ELEMENTS = 25_557_040  # ResNet-50's 25,557,032 in whole lines
 LEARNING_RATE = 0.01
@@ -31,7 +32,7 @@ Way = Callable[[Group, int], list[float]]
 
 
 class Server:
-    """That of torch's own tutorial (``BatchUpdateParameterServer``): variables, and the gradients that have come."""
+    """That of torch's own tutorial (``BatchUpdateParameterServer``): parameters, and the gradients that have come."""
 
     def __init__(self, elements: int, workers: int) -> None:
         self.values = torch.zeros(elements)
@@ -42,7 +43,7 @@ class Server:
         self._future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
     def update(self, gradients: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
-        """Every worker's answer is the variables after all of them have come."""
+        """Every worker's answer is the parameters after all of them have come."""
         with self._lock:
             self._sum += gradients
             self._came += 1
@@ -89,8 +90,8 @@ def joined_by_rpc(cluster: Cluster) -> Iterator[None]:
         rpc.shutdown(graceful=not failed)  # type: ignore[no-untyped-call, unused-ignore]
 
 
-class Ready(Variables):
-    """Variables whose gradients are all there at once: nothing but the exchange is left of a step."""
+class Ready(Parameters):
+    """Parameters whose gradients are all there at once: nothing but the exchange is left of a step."""
 
     def __init__(self) -> None:
         super().__init__(torch.nn.ParameterList([torch.zeros(ELEMENTS)]))
@@ -106,7 +107,7 @@ class Training:
     """ResNet-50 on one batch of noise: the passes of a step without the exchange."""
 
     def __init__(self, batch: int, image_px: int) -> None:
-        self.model = build_model("resnet50", seed=0)
+        self.model = build_network(RESNET50, seed=0)
         self._images = torch.randn(batch, 3, image_px, image_px)
         self._labels = torch.randint(0, 1000, (batch,))
         self._criterion = torch.nn.CrossEntropyLoss()
@@ -129,12 +130,12 @@ def timed(steps: int, step: Callable[[], object]) -> list[float]:
 
 
 def suite(group: Group, steps: int, chunk_bytes: int, train: MakeTraining) -> list[float]:
-    """The suite's own way. What one time needs (the first variables) is not in a step's time."""
+    """The suite's own way. What one time needs (the first parameters) is not in a step's time."""
     if group.cluster.is_server:
         serve(group, learning_rate=LEARNING_RATE, threads=torch.get_num_threads())
         return []
     training = train()
-    exchange = Exchange(group, Variables(training.model) if training else Ready(), chunk_bytes)
+    exchange = Exchange(group, Parameters(training.model) if training else Ready(), chunk_bytes)
 
     def step() -> None:
         exchange.begin()

@@ -134,7 +134,15 @@ def opened_theirs(options: argparse.Namespace) -> Iterator[Take]:
 
 def spec_of(options: argparse.Namespace, image_px: int) -> Spec:
     sizes = {"batch": options.batch, "image_px": image_px, "warmup_steps": 0, "steps": 1, "threads": options.threads}
-    return Spec("resnet50", **sizes, recipe="reference", seed=options.seed, device="cpu", devices=1, parallel="none")
+    return Spec(
+        "worker.workloads.resnet50:RESNET50",
+        **sizes,
+        recipe="reference",
+        seed=options.seed,
+        device="cpu",
+        devices=1,
+        parallel="none",
+    )
 
 
 def data_of(options: argparse.Namespace, decoder: str) -> Data:

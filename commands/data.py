@@ -22,9 +22,9 @@ SHOWN = 50
 
 @click.group()
 def data() -> None:
-    """Data sets to train on: generated ones, of JPEG files as ImageNet has them.
+    r"""Manage data sets to train on: generated ones, of JPEG files as ImageNet has them.
 
-    A copy of ImageNet, CIFAR-10 or MNIST of your own needs nothing of this: bench run --data imagenet:DIR.
+    Your own copy of ImageNet, CIFAR-10 or MNIST needs none of this: bench run --data imagenet:DIR.
 
     \b
     Examples:
@@ -37,7 +37,12 @@ def data() -> None:
 
 @data.command("make")
 @click.option(
-    "--images", type=int, default=1000, callback=positive, show_default=True, help="How many. More extend it."
+    "--images",
+    type=int,
+    default=1000,
+    callback=positive,
+    show_default=True,
+    help="How many images. More extend a set.",
 )
 @click.option(
     "--size",
@@ -46,17 +51,19 @@ def data() -> None:
     show_default=True,
     help="imagenet: as ImageNet's, about 500x375 and 110 kB. small: about 64x48 and 2 kB, for tests and emulated VMs.",
 )
-@click.option("--classes", type=int, default=1000, callback=positive, show_default=True, help="At most.")
-@click.option("--seed", type=int, default=0, callback=positive, show_default=True, help="Of the pictures.")
-@number("--workers", help="Processes that draw. Default: one for each CPU. They change nothing in the files.")
+@click.option(
+    "--classes", type=int, default=1000, callback=positive, show_default=True, help="At most how many classes."
+)
+@click.option("--seed", type=int, default=0, callback=positive, show_default=True, help="Random seed of the pictures.")
+@number("--workers", help="Processes that draw. Default: one per CPU. The files do not depend on it.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory. Default: data/SIZE-IMAGES in the suite's folder."
 )
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def data_make(
     images: int, size: str, classes: int, seed: int, workers: int | None, out: Path | None, as_json: bool
 ) -> None:
-    """Make a data set, or continue one that was interrupted. What is there already is kept.
+    r"""Make a data set, or continue one that was interrupted. What is there already is kept.
 
     \b
     Examples:
@@ -81,10 +88,10 @@ def data_make(
 
 @data.command("verify")
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
-@number("--workers", help="Processes that read. Default: one for each CPU.")
-@click.option("--json", "as_json", is_flag=True, help="For machines: directory and differences.")
+@number("--workers", help="Processes that read. Default: one per CPU.")
+@click.option("--json", "as_json", is_flag=True, help="Print directory and differences as JSON.")
 def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> None:
-    """Hash a generated data set again, every file of it, and say what differs. Default: the newest.
+    r"""Hash every file of a generated data set again, and list what differs. Default: the newest set.
 
     \b
     Examples:
@@ -113,9 +120,9 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
 
 @data.command("disk")
 @click.option("--device", required=True, help="An empty block device, such as /dev/nvme1n1 or /dev/sdb1.")
-@click.option("--data", "text", default="generated", show_default=True, help="As bench run takes it: imagenet:DIR.")
+@click.option("--data", "text", default="generated", show_default=True, help="The data set, such as imagenet:DIR.")
 def data_disk(device: str, text: str) -> None:
-    """Put a data set on a block device, for bench run --data-disk to read it from there.
+    r"""Put a data set on a block device, for bench run --data-disk to read it from there.
 
     A device that is in use, or that carries any file system, partition table or the like, is refused.
 
@@ -135,9 +142,9 @@ def data_disk(device: str, text: str) -> None:
 
 
 @data.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def data_list(as_json: bool) -> None:
-    """The data sets that were generated in the suite's folder, newest first.
+    r"""List the data sets that were generated in the suite's folder, newest first.
 
     \b
     Examples:
@@ -163,7 +170,7 @@ def _row(found: "Found") -> dict[str, object]:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; a line at every tenth elsewhere."""
+    """Show a bar on a terminal, and a line at every tenth elsewhere."""
     if not sys.stderr.isatty():
         yield _Lines(what)
         return

@@ -5,20 +5,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from scenarios.events import Event
+from scenarios.events import Event, error_of
 from scenarios.probe_events import fields_of
 from suite.errors import MeasurementError
 
 ORDER = ("started", "environment", "measuring", "progress", "measured", "done")
 LEAST_BEFORE_S = 2.0
-LEAST_TOLD_BEFORE = 2
-"""An aggressor works at least so long, and tells of steps so often, before the victim is launched: its own speed."""
+LEAST_PROGRESS_BEFORE = 2
+"""An aggressor works at least this long, and reports this often, before the victim starts: that is its own speed."""
 _QUOTED_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
-class Told:
-    """That so much was done when the line came in."""
+class Progress:
+    """How much was done when the line came in."""
 
     arrived_s: float
     steps: int
@@ -26,18 +26,18 @@ class Told:
 
 
 @dataclass
-class Rampage:
-    """What one aggressor has said so far. ``ready`` is called from when the victim can be launched."""
+class AggressorLog:
+    """What one aggressor has said so far. Calls ``ready`` as soon as the victim can be launched."""
 
     ready: Callable[[], None]
     clock: Callable[[], float] = time.monotonic
     phase: str = "launching"
     events: dict[str, Event] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
     begun_s: float = 0.0
 
     def begin(self) -> None:
-        """To be called right before the launch."""
+        """Start the clock, right before the launch."""
         self.begun_s = self.clock()
 
     def hear(self, line: str) -> None:
@@ -45,7 +45,7 @@ class Rampage:
         arrived_s, fields = self.clock(), fields_of(line)
         name, t_s = fields.pop("event", None), fields.pop("t", None)
         if name == "error":
-            raise MeasurementError(str(fields.get("message")), kind=str(fields.get("kind")))
+            raise error_of(fields)
         if not self._may_follow(name) or not isinstance(t_s, float | int):
             raise MeasurementError(
                 f"it said in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}", kind="protocol"
@@ -66,25 +66,25 @@ class Rampage:
         steps, work = fields.get("steps", 0), fields.get("work", 0.0)
         if not isinstance(steps, int) or not isinstance(work, float | int | None):
             raise MeasurementError(f"it told of {steps!r} steps and {work!r} of work", kind="protocol")
-        self.told.append(Told(arrived_s, steps, None if work is None else float(work)))
-        long_enough = arrived_s - self.told[0].arrived_s >= LEAST_BEFORE_S
-        if self.phase == "progress" and long_enough and len(self.told) > LEAST_TOLD_BEFORE:
+        self.progress.append(Progress(arrived_s, steps, None if work is None else float(work)))
+        long_enough = arrived_s - self.progress[0].arrived_s >= LEAST_BEFORE_S
+        if self.phase == "progress" and long_enough and len(self.progress) > LEAST_PROGRESS_BEFORE:
             self.ready()
 
     def per_s(self, begin_s: float, end_s: float) -> float | None:
-        """Work per second between two moments of the host's clock; None where it cannot be told."""
-        done = [work_at(self.told, moment_s) for moment_s in (begin_s, end_s)]
+        """Return the work per second between two moments of the host's clock; None where it is not known."""
+        done = [work_at(self.progress, moment_s) for moment_s in (begin_s, end_s)]
         if done[0] is None or done[1] is None or end_s <= begin_s:
             return None
         return (done[1] - done[0]) / (end_s - begin_s)
 
 
-def work_at(told: Sequence[Told], moment_s: float) -> float | None:
-    """The work done by then: between two lines as if it had gone on evenly. None outside of them, or unknown."""
-    place = bisect.bisect_left([each.arrived_s for each in told], moment_s)
-    if not 0 < place < len(told):
-        return told[place].work if place < len(told) and told[place].arrived_s == moment_s else None
-    before, after = told[place - 1], told[place]
+def work_at(progress: Sequence[Progress], moment_s: float) -> float | None:
+    """Return the work done by then, interpolated between two lines; None outside of them, or where it is unknown."""
+    place = bisect.bisect_left([each.arrived_s for each in progress], moment_s)
+    if not 0 < place < len(progress):
+        return progress[place].work if place < len(progress) and progress[place].arrived_s == moment_s else None
+    before, after = progress[place - 1], progress[place]
     if before.work is None or after.work is None:
         return None
     share = (moment_s - before.arrived_s) / (after.arrived_s - before.arrived_s)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from scenarios.events import ORDER, SERVER_ORDER, Transcript
 from scenarios.job import (
-    Devices,
     attest,
     follow,
     measurement_of,
@@ -17,29 +16,24 @@ from scenarios.job import (
     worker_argv,
     workload_of,
 )
-from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
+from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, Process
 from suite.job.distributed import Cluster
+from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import DataUse, Rank, TrialRecord
 
 PORT = 29500
-"""Of the ranks' meeting place, where the instance of rank 0 has a network of its own: nothing else listens there."""
+"""The port of the rendezvous where rank 0 has a network of its own: nothing else listens there."""
 LAST_WORDS_S = 10.0
-"""After one rank has failed, for the others to say whom they lost."""
+"""How long the others have, after one rank has failed, to say whom they lost."""
 
 
 class Distributed:
     """The paper's distributed benchmark: parameter servers, or all-reduce."""
 
     name = "distributed"
-
-    def __init__(
-        self, device: str = "cpu", loader_workers: int | None = None, decoder: str = "auto", **_of_others: object
-    ) -> None:
-        self._devices = Devices(device)
-        self._loading = Loading(loader_workers, decoder)
 
     def measure(
         self,
@@ -48,26 +42,26 @@ class Distributed:
         observer: Observer,
         account: AbstractContextManager[object],
     ) -> Measurement:
-        """Raises MeasurementError, with the rank that failed first, when the job does not come to its end."""
+        """Run all ranks. Raises MeasurementError, with the rank that failed first, unless the job comes to its end."""
         if trial.job.cluster is None:
             raise MeasurementError("a distributed job was planned without a cluster", kind="plan")
         ranks = [self._prepared(trial, trial.job.cluster, rank, instances, observer) for rank in range(len(instances))]
         with account:
             elapsed_s = _run(ranks)
-        return _measurement(trial, ranks, self._devices, elapsed_s)
+        return _measurement(trial, ranks, elapsed_s)
 
     def _prepared(
         self, trial: Trial, cluster: Cluster, rank: int, instances: Sequence[Instance], observer: Observer
     ) -> "_Rank":
-        """Attested, its page cache arranged, and all that its launch needs."""
+        """Attest a rank, arrange its page cache, and prepare its launch."""
         instance, planned = instances[rank], trial.instances[rank]
-        own = trial.with_job(envelope=planned.envelope)
+        own = trial.with_job(envelope=planned.envelope, devices=Devices(device=trial.job.devices.device))
         argv = worker_argv(instance.node, own)
-        data = data_of(own, instance.node, self._loading)
+        data = data_of(own, instance.node)
         observer.phase("attesting", f"rank {rank}")
         attested = attest(instance.node, argv, trial.trial_timeout_s)
         seen = arrange_page_cache(own, instance.node, worker_argv, observer)
-        spec = specification(own, self._devices, data, _view(cluster, rank, instances, trial.trial_timeout_s))
+        spec = specification(own, data, _view(cluster, rank, instances, trial.trial_timeout_s))
         first_worker = rank == cluster.servers
         order = SERVER_ORDER if planned.role == "server" else ORDER
         transcript = Transcript(workload_of(trial), observer if first_worker else _Silent(), order=order)
@@ -75,7 +69,7 @@ class Distributed:
 
 
 def _view(cluster: Cluster, rank: int, instances: Sequence[Instance], join_timeout_s: float) -> Mapping[str, object]:
-    """The key ``cluster`` of a rank's specification: see ``worker.distributed.cluster``."""
+    """Return the key ``cluster`` of a rank's specification: see ``worker.distributed.cluster``."""
     return {
         "strategy": cluster.strategy,
         "rank": rank,
@@ -95,7 +89,7 @@ class _Rank:
 
     number: int
     trial: Trial
-    """With the envelope of its instance."""
+    """The trial with the envelope of this instance."""
     instance: Instance
     argv: list[str]
     spec: bytes
@@ -165,7 +159,7 @@ def _followed(ranks: Sequence[_Rank], futures: "list[Future[float]]") -> float:
 
 
 def _blamed(failed: Sequence[tuple[_Rank, BaseException]]) -> BaseException:
-    """The failure that explains the others: a rank that lost a peer says ``network``, and that peer says why."""
+    """Return the failure that explains the others: a rank that lost a peer says ``network``, and the peer says why."""
     known = [(rank, error) for rank, error in failed if isinstance(error, MeasurementError)]
     if len(known) < len(failed):
         return next(error for _, error in failed if not isinstance(error, MeasurementError))
@@ -180,13 +174,13 @@ def _blamed(failed: Sequence[tuple[_Rank, BaseException]]) -> BaseException:
     )
 
 
-def _measurement(trial: Trial, ranks: Sequence[_Rank], devices: Devices, elapsed_s: float) -> Measurement:
+def _measurement(trial: Trial, ranks: Sequence[_Rank], elapsed_s: float) -> Measurement:
     workers = [rank for rank in ranks if not rank.is_server]
     measured = {}
     for rank in workers:
         with recordable(rank.argv):
             measured[rank.number] = measurement_of(
-                rank.instance.node, devices, rank.attested, rank.transcript, elapsed_s
+                rank.trial, rank.instance.node, rank.spec, rank.attested, rank.transcript, elapsed_s
             )
     with recordable(workers[0].argv):
         records = [_record(rank, measured.get(rank.number)) for rank in ranks]
@@ -231,6 +225,6 @@ def _record(rank: _Rank, measured: Measurement | None) -> Rank:
 
 
 def _data_use(trial: Trial, workers: Sequence[_Rank]) -> DataUse | None:
-    """Of the first worker: every worker has the whole data set, as in the paper."""
+    """Return the use by the first worker: every worker has the whole data set, as in the paper."""
     first = workers[0]
     return data_use(trial, first.transcript.events["done"].fields.get("data_use"), first.seen)

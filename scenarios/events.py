@@ -14,7 +14,7 @@ from suite.records.record import Timeline
 
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")
-"""Of a parameter server, which trains nothing."""
+"""The events of a parameter server, which trains nothing."""
 _QUOTED_CHARACTERS = 200
 
 
@@ -29,7 +29,7 @@ class Event:
 
 
 def parse_event(line: str, arrived_s: float) -> Event:
-    """Raises MeasurementError of kind ``protocol`` that quotes a line which is no event."""
+    """Return the event of a line. Raises MeasurementError of kind ``protocol`` that quotes any other line."""
     try:
         fields = json.loads(line)
         name, t = fields.pop("event"), fields.pop("t")
@@ -44,6 +44,13 @@ def parse_event(line: str, arrived_s: float) -> Event:
     return Event(name, float(t), arrived_s, fields)
 
 
+def error_of(fields: Mapping[str, object]) -> MeasurementError:
+    """Return the failure that the worker reports by its event ``error``."""
+    remedy = fields.get("remedy")
+    kind, message = str(fields.get("kind")), str(fields.get("message"))
+    return MeasurementError(message, kind=kind, remedy=None if remedy is None else str(remedy))
+
+
 class Heard(Protocol):
     """What hears a worker, line by line, whatever its protocol is."""
 
@@ -52,7 +59,7 @@ class Heard(Protocol):
     begun_s: float
 
     def hear(self, line: str) -> None:
-        """Raises MeasurementError on a line that does not belong here, or that says that the worker failed."""
+        """Take in one line. Raises MeasurementError on one that is out of order, or that reports a failure."""
 
 
 @dataclass
@@ -68,7 +75,7 @@ class Transcript:
     begun_s: float = 0.0
 
     def begin(self) -> None:
-        """To be called right before the launch."""
+        """Start the clock, right before the launch."""
         self._enter("launching")
         self.begun_s = self.clock()
 
@@ -76,7 +83,7 @@ class Transcript:
         """Take in one line. Raises MeasurementError on one that does not belong here, or that says the job failed."""
         event = parse_event(line, self.clock())
         if event.name == "error":
-            raise MeasurementError(str(event.fields.get("message")), kind=str(event.fields.get("kind")))
+            raise error_of(event.fields)
         reached = max((self.order.index(name) for name in self.events), default=-1)
         place = self.order.index(event.name) if event.name in self.order else -1
         again = event.name == "warmup" and place == reached
@@ -125,7 +132,7 @@ class Transcript:
         return self.events[last].arrived_s - self.events[first].arrived_s
 
     def timeline(self, elapsed_s: float) -> Timeline:
-        """Where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
+        """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
         launch_s = self.events["started"].arrived_s - self.begun_s
         return Timeline(
             launch_s=launch_s,

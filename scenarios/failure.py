@@ -1,4 +1,4 @@
-"""How a job's bad end is told: what happened, in which phase, and what to do."""
+"""Reports how a job failed: what happened, in which phase, and what to do."""
 
 import contextlib
 import signal
@@ -20,13 +20,13 @@ _REMEDIES = {
 
 
 def signal_of(status: int) -> int | None:
-    """The signal that ended a process: negative for a child, 128 and more as engines, shells and SSH pass it on."""
+    """Return the signal that ended a process: negative for a child, over 128 from engines, shells and SSH."""
     number = -status if status < 0 else status - 128
     return number if 0 < number <= signal.SIGRTMAX else None
 
 
 def failure_of_exit(status: int, phase: str, memory_bytes: int) -> MeasurementError:
-    """A worker that ended badly, or without its last line."""
+    """Return the failure of a worker that ended badly, or without its last line."""
     number = signal_of(status)
     if number == signal.SIGKILL:
         limit = f"{memory_bytes / GIB:.1f} GiB"
@@ -45,7 +45,7 @@ def failure_of_timeout(timeout_s: float, phase: str) -> MeasurementError:
 
 
 def with_process(error: MeasurementError, argv: Sequence[str], process: Process) -> MeasurementError:
-    """The same failure with the command and what it printed; a job that failed by itself may print to its end."""
+    """Return the failure with the command and its output; a job that failed by itself may print to its end."""
     if error.kind not in ("protocol", "timeout"):
         with contextlib.suppress(CommandError):
             process.wait(_LAST_WORDS_S)

@@ -4,18 +4,20 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from scenarios.events import Heard, Transcript
 from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
-from scenarios.reading import Loading, Seen, arrange_page_cache, data_of, data_use
+from scenarios.members import member_keys, sent_digest
+from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import Environment, Steps, Usage
+from suite.records.record import Environment, Metric, Steps, Usage
+from suite.registries import WORKLOADS
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
 TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
@@ -27,15 +29,6 @@ SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
 """An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
 
 
-@dataclass(frozen=True)
-class Devices:
-    """What the job computes on, and how several of one instance are used together."""
-
-    device: str = "cpu"
-    devices: int = 1
-    parallel: str = "none"
-
-
 # What caps the vector instructions that ATen, oneDNN and MKL choose their code by.
 CAPS = {
     "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
@@ -45,7 +38,7 @@ CAPS = {
 
 
 def worker_argv(node: Node, trial: Trial) -> list[str]:
-    """The launch of the worker on a node."""
+    """Return the command that launches the worker on a node."""
     interpreter, python_path = node.python
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.ablation == "huge-pages" else {}
@@ -58,9 +51,9 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
 
 
 def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
-    """The words before a command that give it the job's variables and none of the launching environment's.
+    """Return the words before a command that replace the environment of the launching process by the job's own.
 
-    Those would differ between the targets.
+    The former would differ between the targets.
     """
     variables = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -77,7 +70,7 @@ def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
 
 
 def workload_of(trial: Trial) -> Sizes:
-    """Raises MeasurementError for a trial of a probe."""
+    """Return the sizes of the job. Raises MeasurementError for a trial of a probe."""
     if trial.job.sizes is None:
         raise MeasurementError(f"{trial.trial_id} was planned without a workload: it trains nothing", kind="plan")
     return trial.job.sizes
@@ -85,21 +78,20 @@ def workload_of(trial: Trial) -> Sizes:
 
 def specification(
     trial: Trial,
-    devices: Devices,
     data: Mapping[str, object] | None = None,
     cluster: Mapping[str, object] | None = None,
 ) -> bytes:
-    """What the worker reads from its standard input.
+    """Return what the worker reads from its standard input.
 
     ``data`` is its key of that name, for a job with a data set, and ``cluster`` that of one rank of several.
     """
     spec = {
-        "model": trial.job.model,
+        **member_keys(WORKLOADS, trial.job.model, "workload"),
         **workload_of(trial).model_dump(),
         "threads": trial.job.envelope.threads,
         "recipe": trial.job.recipe,
         "seed": trial.seed,
-        **asdict(devices),
+        **trial.job.devices.model_dump(),
         **({"data": data} if data else {}),
         **({"cluster": cluster} if cluster else {}),
     }
@@ -111,14 +103,9 @@ def run_job(
     node: Node,
     observer: Observer,
     account: AbstractContextManager[object],
-    devices: Devices,
-    loading: Loading | None = None,
 ) -> Measurement:
-    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end.
-
-    ``loading`` says how the trial's data set is read, where it has one.
-    """
-    return launch(prepare(trial, node, observer, devices, loading), account)
+    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
+    return launch(prepare(trial, node, observer), account)
 
 
 @dataclass(frozen=True)
@@ -127,7 +114,6 @@ class Job:
 
     trial: Trial
     node: Node
-    devices: Devices
     argv: list[str]
     spec: bytes
     attested: Mapping[str, object]
@@ -135,14 +121,14 @@ class Job:
     transcript: Transcript
 
 
-def prepare(trial: Trial, node: Node, observer: Observer, devices: Devices, loading: Loading | None = None) -> Job:
+def prepare(trial: Trial, node: Node, observer: Observer) -> Job:
     """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails."""
     argv = worker_argv(node, trial)
-    spec = specification(trial, devices, data_of(trial, node, loading or Loading()))
+    spec = specification(trial, data_of(trial, node))
     observer.phase("attesting")
     attested = attest(node, argv, trial.trial_timeout_s)
     seen = arrange_page_cache(trial, node, worker_argv, observer)
-    return Job(trial, node, devices, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
+    return Job(trial, node, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
 
 
 def launch(
@@ -156,14 +142,14 @@ def launch(
         launched(process)
         elapsed_s = follow(trial, job.argv, process, transcript)
     with recordable(job.argv):
-        measured = measurement_of(job.node, job.devices, job.attested, transcript, elapsed_s)
+        measured = measurement_of(trial, job.node, job.spec, job.attested, transcript, elapsed_s)
         said = transcript.events["done"].fields.get("data_use")
         return replace(measured, data_use=data_use(trial, said, job.seen))
 
 
 @contextmanager
 def recordable(argv: list[str]) -> Iterator[None]:
-    """What the worker said, and records cannot hold, is a failure of the job."""
+    """Turn what the worker said and records cannot hold into a failure of the job."""
     try:
         yield
     except ValidationError as error:
@@ -208,12 +194,14 @@ def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -
 
 
 def measurement_of(
+    trial: Trial,
     node: Node,
-    devices: Devices,
+    spec: bytes,
     attested: Mapping[str, object],
     transcript: Transcript,
     elapsed_s: float,
 ) -> Measurement:
+    """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
     said = transcript.events["steps"].fields
     steps = Steps.model_validate(said.get("steps"))
     span_s, workload = transcript.between("measuring", "measured"), transcript.workload
@@ -224,20 +212,30 @@ def measurement_of(
         )
     return Measurement(
         elapsed_s=elapsed_s,
-        throughput_images_per_s=workload.batch * devices.devices * workload.steps / span_s,
+        throughput_images_per_s=workload.batch * trial.job.devices.devices * workload.steps / span_s,
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
         environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),
         clock_ratio=_clock_ratio(transcript, span_s),
         usage=_usage(transcript),
-        details={**asdict(devices), "measured_usage": said.get("usage")},
+        metrics=metrics_of(said.get("metrics")),
+        details={
+            **trial.job.devices.model_dump(),
+            "measured_usage": said.get("usage"),
+            **sent_digest(json.loads(spec), "workload_sha256"),
+        },
     )
+
+
+def metrics_of(said: object) -> dict[str, Metric]:
+    """Return the metrics that the worker has said, by name. Raises ValidationError on what cannot be recorded."""
+    return {name: Metric.model_validate(one) for name, one in said.items()} if isinstance(said, Mapping) else {}
 
 
 def merged_environment(
     attested: Mapping[str, object], said: Mapping[str, object], facts: Mapping[str, object]
 ) -> Environment:
-    """What the job saw, completed by the attestation, and by the layers' facts where the inside sees nothing."""
+    """Return what the job saw, completed by the attestation, and by the layers' facts where the inside sees nothing."""
     merged = dict(facts)
     for seen in (attested, said.get("environment")):
         if isinstance(seen, Mapping):
@@ -246,12 +244,12 @@ def merged_environment(
 
 
 def _usage(transcript: Transcript) -> Usage | None:
-    """What the whole job used, as the worker counted it at its end."""
+    """Return what the whole job used, as the worker counted it at its end."""
     said = transcript.events["done"].fields.get("usage")
     return None if said is None else Usage.model_validate(said)
 
 
 def _clock_ratio(transcript: Transcript, span_s: float) -> float | None:
-    """The measured span on the worker's clock over that on the host's, as its two events came in."""
+    """Return the measured span on the worker's clock over that on the host's, as its two events came in."""
     host_s = transcript.arrived_between("measuring", "measured")
     return span_s / host_s if min(host_s, span_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None

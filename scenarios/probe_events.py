@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from scenarios.events import Event
+from scenarios.events import Event, error_of
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
 
@@ -16,7 +16,7 @@ _QUOTED_CHARACTERS = 200
 
 
 @dataclass
-class Story:
+class ProbeTranscript:
     """What the worker has said so far."""
 
     observer: Observer
@@ -26,7 +26,7 @@ class Story:
     begun_s: float = 0.0
 
     def begin(self) -> None:
-        """To be called right before the launch."""
+        """Start the clock, right before the launch."""
         self._enter("launching")
         self.begun_s = self.clock()
 
@@ -36,9 +36,7 @@ class Story:
         fields = fields_of(line)
         name, t_s = fields.pop("event", None), fields.pop("t", None)
         if name == "error":
-            said = {key: fields.get(key) for key in ("message", "kind", "remedy")}
-            remedy = None if said["remedy"] is None else str(said["remedy"])
-            raise MeasurementError(str(said["message"]), kind=str(said["kind"]), remedy=remedy)
+            raise error_of(fields)
         expected = next((each for each in PHASES if each not in self.events), "")
         if not expected or name != expected or not isinstance(t_s, float | int) or not math.isfinite(t_s):
             raise MeasurementError(
@@ -60,13 +58,13 @@ class Story:
         return other.t_s - one.t_s, other.arrived_s - one.arrived_s
 
     def said(self, event: str, key: str) -> Mapping[str, object]:
-        """An object that an event carries; empty where it is none."""
+        """Return an object that an event carries; empty where it is none."""
         found = self.events[event].fields.get(key)
         return found if isinstance(found, Mapping) else {}
 
 
 def fields_of(line: str) -> dict[str, object]:
-    """The object of a line; empty where it is none."""
+    """Return the object of a line; empty where it is none."""
     try:
         said = json.loads(line)
     except ValueError:

@@ -2,13 +2,38 @@
 
 import json
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Protocol
 
-from scenarios.job import SHORTEST_SPAN_FOR_CLOCKS_S, attest, follow, merged_environment, recordable, worker_argv
-from scenarios.probe_events import Story
+from scenarios.job import (
+    SHORTEST_SPAN_FOR_CLOCKS_S,
+    attest,
+    follow,
+    merged_environment,
+    metrics_of,
+    recordable,
+    worker_argv,
+)
+from scenarios.members import member_keys, sent_digest
+from scenarios.probe_events import ProbeTranscript
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
-from suite.records.record import Environment, Metric, Timeline, Usage
+from suite.records.record import Environment, Timeline, Usage
+from suite.registries import PROBES
+from suite.registry import Registry
+
+
+class HostProbe(Protocol):
+    """A probe that the host measures, on an ordinary job of the worker's."""
+
+    name: str
+
+    def written_bytes(self, size: str, job: str | None) -> int | None:
+        """Return how many bytes it writes to the data disk; see ``worker.probes.probe.Probe``."""
+
+    def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+        """Run the probe on a node. Raises MeasurementError when it does not come to its end."""
 
 
 def run_probe(
@@ -16,8 +41,6 @@ def run_probe(
     node: Node,
     observer: Observer,
     account: AbstractContextManager[object],
-    *,
-    device: str,
     job: str | None,
 ) -> Measurement:
     """Attest the node, then run the probe on it. Raises MeasurementError when it does not come to its end."""
@@ -25,53 +48,55 @@ def run_probe(
     observer.phase("attesting")
     attested = attest(node, argv, trial.trial_timeout_s)
     argv = [*argv, "--probe"]
-    story = Story(observer)
+    transcript = ProbeTranscript(observer)
+    spec = request(PROBES, trial, node, job)
     with account:
-        story.begin()
-        process = node.start(argv, stdin=request(trial, node, device, job))
-        elapsed_s = follow(trial, argv, process, story)
-    for name, reason in _mapping(story.said("metrics", "details").get("refused")).items():
+        transcript.begin()
+        process = node.start(argv, stdin=spec)
+        elapsed_s = follow(trial, argv, process, transcript)
+    for name, reason in _mapping(transcript.said("metrics", "details").get("refused")).items():
         observer.note(f"{name} cannot be measured on {trial.target}: {reason}")
     with recordable(argv):
-        environment = merged_environment(attested, story.events["environment"].fields, node.facts)
-        return _measurement(environment, story, elapsed_s)
+        environment = merged_environment(attested, transcript.events["environment"].fields, node.facts)
+        measured = _measurement(environment, transcript, elapsed_s)
+    return replace(measured, details={**measured.details, **sent_digest(json.loads(spec), "probe_sha256")})
 
 
-def request(trial: Trial, node: Node, device: str, job: str | None) -> bytes:
-    """What the worker reads from its standard input."""
+def request(registry: Registry, trial: Trial, node: Node, job: str | None = None) -> bytes:
+    """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
     asked = {
-        "probe": trial.job.model,
+        **member_keys(registry, trial.job.model, "member"),
         "threads": trial.job.envelope.threads,
         "size": trial.job.profile,
-        "device": device,
+        "device": trial.job.devices.device,
     }
     return json.dumps({**asked, "directory": node.data, "job": job}).encode()
 
 
-def _measurement(environment: Environment, story: Story, elapsed_s: float) -> Measurement:
-    """Raises ValidationError on what cannot be recorded."""
-    metrics = {name: Metric.model_validate(said) for name, said in story.said("metrics", "metrics").items()}
+def _measurement(environment: Environment, transcript: ProbeTranscript, elapsed_s: float) -> Measurement:
+    """Return what was measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
+    metrics = metrics_of(transcript.said("metrics", "metrics"))
     if not metrics:
         raise MeasurementError("the worker has measured nothing", kind="protocol", remedy="see bench image verify")
-    span_s, host_s = story.between("environment", "metrics")
-    usage = story.said("done", "usage")
+    span_s, host_s = transcript.between("environment", "metrics")
+    usage = transcript.said("done", "usage")
     return Measurement(
         elapsed_s=elapsed_s,
         throughput_images_per_s=None,
         steps=None,
-        timeline=_timeline(story, elapsed_s),
+        timeline=_timeline(transcript, elapsed_s),
         environment=environment,
         metrics=metrics,
         clock_ratio=span_s / host_s if min(span_s, host_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None,
         usage=Usage.model_validate(usage) if usage else None,
-        details=story.said("metrics", "details"),
+        details=transcript.said("metrics", "details"),
     )
 
 
-def _timeline(story: Story, elapsed_s: float) -> Timeline:
-    """Of a probe the two ends alone; what lies between has its own numbers."""
-    ended_s = story.events["done"].arrived_s - story.begun_s
-    return Timeline(launch_s=story.events["started"].arrived_s - story.begun_s, exit_s=max(0.0, elapsed_s - ended_s))
+def _timeline(transcript: ProbeTranscript, elapsed_s: float) -> Timeline:
+    """Return launch and exit alone; everything between them is in the metrics of the probe."""
+    launch_s, ended_s = (transcript.events[name].arrived_s - transcript.begun_s for name in ("started", "done"))
+    return Timeline(launch_s=launch_s, exit_s=max(0.0, elapsed_s - ended_s))
 
 
 def _mapping(value: object) -> dict[str, object]:

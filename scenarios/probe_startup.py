@@ -9,9 +9,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from scenarios.job import Devices, run_job
+from scenarios.job import run_job
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
+from suite.job.job import Devices
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import Metric, TrialRecord
@@ -46,7 +47,7 @@ class Stopwatch:
         self.observer.note(text)
 
     def metrics(self) -> dict[str, Metric]:
-        """Raises MeasurementError where a phase was never told."""
+        """Return the metrics. Raises MeasurementError where a phase was never reached."""
         if missing := [phase for phase in (LAUNCH, *REACHED) if phase not in self.began_s]:
             raise MeasurementError(f"the worker never came to {missing[0]!r}", kind="protocol")
         launched_s = self.began_s[LAUNCH]
@@ -56,13 +57,23 @@ class Stopwatch:
         }
 
 
-def run_startup(
-    trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], device: str
-) -> Measurement:
-    """Raises MeasurementError when the job does not come to its end."""
-    model, workload = LEAST
-    stopwatch = Stopwatch(observer)
-    job = trial.with_job(model=model, sizes=workload)
-    measured = run_job(job, node, stopwatch, account, Devices(device))
-    details = {**measured.details, "model": model, **workload.model_dump()}
-    return replace(measured, throughput_images_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
+class Startup:
+    """The start-up probe: measured by the host, on a training of one step."""
+
+    name = "startup"
+
+    def written_bytes(self, size: str, job: str | None) -> None:
+        """Return None: it needs no room on the data disk."""
+        del size, job
+
+    def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+        """Run the least training there is. Raises MeasurementError when it does not come to its end."""
+        model, workload = LEAST
+        stopwatch = Stopwatch(observer)
+        job = trial.with_job(model=model, sizes=workload, devices=Devices(device=trial.job.devices.device))
+        measured = run_job(job, node, stopwatch, account)
+        details = {**measured.details, "model": model, **workload.model_dump()}
+        return replace(measured, throughput_images_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
+
+
+STARTUP = Startup()

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Observer
 from suite.job.datasets import Dataset
+from suite.job.job import Loading
 from suite.plan import Trial
 from suite.records.record import DataUse
 
 MOST_COLD, LEAST_WARM = 0.01, 0.95
-"""Of the pages of the data set in the cache of the target, right before the launch."""
+"""The share of the data set's pages that the cache of the target holds right before the launch."""
 
 
 @dataclass(frozen=True)
@@ -20,25 +21,18 @@ class Seen:
     """The data set as the target sees it right before the launch."""
 
     page_cache_share: float | None
-    """Of the data set; None where the target's kernel does not tell."""
+    """How much of the data set the page cache holds; None where the target's kernel does not tell."""
     filesystem: str | None = None
     """Its type: ``ext4``, ``overlay``, ``virtiofs``."""
     device: str | None = None
     """What is mounted there: a device, or a name."""
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How a data set is read: processes that decode, None for one per CPU of the envelope; and with what."""
-
-    loader_workers: int | None = None
-    decoder: str = "auto"
-
-
-def data_of(trial: Trial, node: Node, loading: Loading) -> dict[str, object] | None:
-    """The key ``data`` of the specification; None for a job whose data are drawn."""
+def data_of(trial: Trial, node: Node) -> dict[str, object] | None:
+    """Return the key ``data`` of the specification; None for a job whose data are drawn."""
     if trial.job.dataset is None:
         return None
+    loading = trial.job.loading or Loading()
     workers = len(trial.job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
     return {
         "kind": trial.job.dataset.kind,
@@ -103,7 +97,7 @@ def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
 
 
 def data_use(trial: Trial, said: object, seen: Seen | None) -> DataUse | None:
-    """What the worker has said of its data, completed. Raises pydantic's ValidationError on what cannot be recorded."""
+    """Return what the worker said of its data, completed. Raises ValidationError on what cannot be recorded."""
     if trial.job.dataset is None:
         return None
     known = {

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from scenarios.job import Devices, run_job
-from scenarios.reading import Loading
+from scenarios.job import run_job
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
 from suite.plan import Trial
@@ -15,18 +14,6 @@ class Real:
 
     name = "real"
 
-    def __init__(
-        self,
-        device: str = "cpu",
-        devices: int = 1,
-        parallel: str = "none",
-        loader_workers: int | None = None,
-        decoder: str = "auto",
-        **_of_others: object,
-    ) -> None:
-        self._devices = Devices(device, devices, parallel)
-        self._loading = Loading(loader_workers, decoder)
-
     def measure(
         self,
         trial: Trial,
@@ -34,10 +21,10 @@ class Real:
         observer: Observer,
         account: AbstractContextManager[object],
     ) -> Measurement:
-        """Raises MeasurementError when the job does not come to its end, or the data set is not as planned."""
+        """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
         if trial.job.dataset is None:
             raise MeasurementError(
                 "training on real data was planned without a data set", kind="dataset", remedy="name one with --data"
             )
         (instance,) = instances
-        return run_job(trial, instance.node, observer, account, self._devices, self._loading)
+        return run_job(trial, instance.node, observer, account)

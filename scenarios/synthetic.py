@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from scenarios.job import Devices, run_job
+from scenarios.job import run_job
 from suite.interfaces import Instance, Measurement, Observer
 from suite.plan import Trial
 
@@ -13,9 +13,6 @@ class Synthetic:
 
     name = "synthetic"
 
-    def __init__(self, device: str = "cpu", devices: int = 1, parallel: str = "none", **_of_others: object) -> None:
-        self._devices = Devices(device, devices, parallel)
-
     def measure(
         self,
         trial: Trial,
@@ -23,6 +20,6 @@ class Synthetic:
         observer: Observer,
         account: AbstractContextManager[object],
     ) -> Measurement:
-        """Raises MeasurementError when the job does not come to its end."""
+        """Run the job. Raises MeasurementError unless it comes to its end."""
         (instance,) = instances
-        return run_job(trial, instance.node, observer, account, self._devices)
+        return run_job(trial, instance.node, observer, account)

@@ -50,3 +50,38 @@ BACKENDS = Registry(
         "ssh": "commands.sweep.backends.ssh:Ssh",
     },
 )
+
+WORKLOADS = Registry(
+    "virtbench.workloads",
+    "workload",
+    {
+        "inception_v3": "worker.workloads.inception_v3:INCEPTION_V3",
+        "resnet50": "worker.workloads.resnet50:RESNET50",
+        "alexnet": "worker.workloads.alexnet:ALEXNET",
+    },
+)
+
+PROBES = Registry(
+    "virtbench.probes",
+    "probe",
+    {
+        "disk": "worker.probes.disk:DISK",
+        "memory": "worker.probes.memory:MEMORY",
+        "network": "worker.probes.network:NETWORK",
+        "cpu": "worker.probes.cpu:CPU",
+        "syscall": "worker.probes.syscalls:SYSCALL",
+        "startup": "scenarios.probe_startup:STARTUP",
+    },
+)
+
+AGGRESSORS = Registry(
+    "virtbench.aggressors",
+    "aggressor",
+    {
+        "disk": "worker.aggressors.disk:DISK",
+        "memory": "worker.aggressors.memory:MEMORY",
+        "network": "worker.aggressors.network:NETWORK",
+        "cpu": "worker.aggressors.cpu:CPU",
+    },
+)
+"""The aggressors that train nothing; every workload is an aggressor, too."""

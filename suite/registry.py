@@ -47,17 +47,23 @@ class Registry:
 
     def get(self, name: str) -> Any:  # noqa: ANN401 (the protocol of a member is its room's)
         """Return the member. Raises RequestError for a name that is unknown, or that fails to load."""
-        if name not in self._places:
-            raise RequestError(f"no {self.what} {name!r}", remedy=nearest(name, list(self.names())))
+        place = self.place(name)
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._places[name].load()
             except Exception as error:
                 raise RequestError(
                     f"the {self.what} {name!r} cannot be loaded: {type(error).__name__}: {error}",
-                    remedy=f"mend or uninstall the package that provides {self._places[name].value}",
+                    remedy=f"mend or uninstall the package that provides {place}",
                 ) from error
         return self._loaded[name]
+
+    def place(self, name: str) -> str:
+        """Return where a member is declared, as ``module:attribute``, without importing it. Raises RequestError."""
+        if name not in self._places:
+            raise RequestError(f"no {self.what} {name!r}", remedy=nearest(name, list(self.names())))
+        found = self._places[name]
+        return f"{found.module}:{found.attr}"
 
     def added(self) -> tuple[str, ...]:
         """Return the names that other packages have added."""

@@ -33,6 +33,7 @@ from suite.job.envelope import GIB
 from suite.job.job import settings
 from suite.plan import TARGETS, Trial
 from suite.records.record import Environment, Environments
+from suite.registries import SCENARIOS
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
@@ -106,7 +107,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
     monkeypatch.setattr("provisioning.targets.prepare", lambda *_: None)
     monkeypatch.setattr("provisioning.targets.open_target", lambda trial, _choices: made.targets.opened(trial))
-    monkeypatch.setattr("scenarios.registry.get_scenario", lambda _name: lambda **_: made.scenario)
+    for name in SCENARIOS:
+        monkeypatch.setitem(SCENARIOS._loaded, name, lambda **_: made.scenario)
     return made
 
 

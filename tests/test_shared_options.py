@@ -10,8 +10,9 @@ from provisioning.images.image import Image
 from provisioning.targets import Choices
 from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import MODELS, PROFILES
-from suite.job.sharing import VICTIMS, Sharing
+from suite.job.profiles import PROFILES
+from suite.job.sharing import Sharing, victim_names
+from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
 
@@ -38,15 +39,15 @@ def test_other_scenarios_share_nothing() -> None:
 
 
 def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_proved() -> None:
-    assert request().models == VICTIMS
+    assert request().models == victim_names()
     assert request(profile="smoke").models == ("resnet50",)
-    assert request(profile="smoke", model="all").models == VICTIMS
+    assert request(profile="smoke", model="all").models == victim_names()
     assert request(scenario="synthetic").models == ("resnet50",)
-    assert request(scenario="synthetic", model="all").models == MODELS
+    assert request(scenario="synthetic", model="all").models == WORKLOADS.names()
 
 
 def test_the_numbers_of_every_victim_can_be_overridden_within_what_it_can_take() -> None:
-    found = victims(PROFILES["paper"], VICTIMS, {"steps": 5})
+    found = victims(PROFILES["paper"], victim_names(), {"steps": 5})
     assert {workload.steps for workload in found.values()} == {5}
     with pytest.raises(RequestError, match="alexnet-small cannot take images of 32 px"):
         victims(PROFILES["paper"], ("alexnet-small",), {"image_px": 32})

@@ -1,4 +1,4 @@
-"""What can be known of a place from inside it, with the standard library alone. The host is asked the same questions.
+"""What a place shows of itself from inside, without torch. The host is asked the same questions.
 
 Everything that the place hides is null.
 """
@@ -8,13 +8,14 @@ import platform
 import re
 from pathlib import Path
 
+from suite import userland
 from worker.memory import cgroup_version, memory, read
 
 _SECCOMP = {"0": "disabled", "1": "strict", "2": "filter"}
 
 
 def collect(proc: str = "/proc", sys: str = "/sys") -> dict[str, object]:
-    """Fields of ``records.Environment``. ``proc`` and ``sys`` are where those trees are."""
+    """Return fields of ``records.Environment``. ``proc`` and ``sys`` are where those trees are."""
     proc_path, sys_path = Path(proc), Path(sys)
     status = _colon_pairs(read(proc_path / "self/status"))
     cpu = _colon_pairs((read(proc_path / "cpuinfo") or "").split("\n\n")[0])
@@ -43,8 +44,18 @@ def collect(proc: str = "/proc", sys: str = "/sys") -> dict[str, object]:
     }
 
 
+def attest(root: str = "/") -> dict[str, object]:
+    """Return the environment, with the userland's digest and its differences from the manifest.
+
+    Both are null where the tree is not one of the image.
+    """
+    digest = userland.manifest_digest(root)
+    differences = None if digest is None else userland.differences(root, everything=False)
+    return {**collect(), "userland_sha256": digest, "userland_differences": differences}
+
+
 def _colon_pairs(text: str | None) -> dict[str, str]:
-    """``key: value`` lines, as of /proc/cpuinfo."""
+    """Return the pairs of lines such as ``key: value``, as /proc/cpuinfo has them."""
     pairs = (line.partition(":") for line in (text or "").splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
@@ -55,7 +66,7 @@ def _command_line(path: Path) -> str | None:
 
 
 def _hypervisor(sys: Path, flags: list[str]) -> str | None:
-    """What the machine says it runs on: Xen says it itself, others by their firmware, some only that they are there."""
+    """Return the hypervisor's name: Xen gives its own, others appear in the firmware, and some only as a CPU flag."""
     if found := read(sys / "hypervisor/type"):
         return found
     if "hypervisor" not in flags:
@@ -73,7 +84,7 @@ def _mitigations(directory: Path) -> dict[str, str] | None:
 
 
 def _chosen(text: str | None) -> str | None:
-    """``always [madvise] never`` to ``madvise``."""
+    """Return the word in brackets: ``madvise`` of ``always [madvise] never``."""
     found = re.search(r"\[(.+?)\]", text or "")
     return found[1] if found else None
 

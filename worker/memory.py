@@ -8,7 +8,7 @@ _V1_FILE, _V2_FILE = "memory.limit_in_bytes", "memory.max"
 
 
 def read(path: Path) -> str | None:
-    """The file's text without the white space around it, or None: a place may hide any part of /proc and /sys."""
+    """Return the file's text, stripped, or None: a place may hide any part of /proc and /sys."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -16,13 +16,13 @@ def read(path: Path) -> str | None:
 
 
 def memory_total_bytes(proc: Path) -> int | None:
-    """What the kernel manages: physical memory without what the kernel kept for itself."""
+    """Return how much memory the kernel manages: all of it without what the kernel kept for itself."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", read(proc / "meminfo") or "", re.MULTILINE)
     return int(found[1]) * 1024 if found else None
 
 
 def physical_bytes(proc: Path) -> int | None:
-    """What the firmware gave to the kernel, from /proc/iomem; None where the addresses are hidden (no root)."""
+    """Return how much memory the firmware gave to the kernel; None where /proc/iomem hides it (no root)."""
     total = 0
     for line in (read(proc / "iomem") or "").splitlines():
         if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) : System RAM", line):
@@ -32,7 +32,7 @@ def physical_bytes(proc: Path) -> int | None:
 
 
 def cgroup_version(proc: Path) -> int | None:
-    """The version of the hierarchy that limits memory. Version 2 may be mounted beside it and limit other things."""
+    """Return the version of the hierarchy that limits memory. Version 2 may be there too and limit other things."""
     groups = _groups(proc)
     if "memory" in groups:
         return 1
@@ -40,9 +40,9 @@ def cgroup_version(proc: Path) -> int | None:
 
 
 def memory(proc: Path) -> tuple[int | None, int | None]:
-    """What this place was given, and what of it the kernel kept for itself; None for what cannot be told.
+    """Return how much memory this place has, and how much of it the kernel kept; None for what is not known.
 
-    Given is the least of the limits and of the machine's physical memory. A place that does not see the physical memory
+    The first is the least of the limits and of the machine's physical memory. A place that does not see the latter
     (a container in a guest) sees a limit of just the guest's memory as slightly more than the kernel manages.
     """
     physical, total, limit = physical_bytes(proc), memory_total_bytes(proc), _limit_bytes(proc)
@@ -54,7 +54,7 @@ def memory(proc: Path) -> tuple[int | None, int | None]:
 
 
 def _limit_bytes(proc: Path) -> int | None:
-    """The least of the limits, or the machine's memory where there is none; None where there is one that is hidden."""
+    """Return the least of the limits, or the machine's memory without any; None where a limit is hidden."""
     machine = physical_bytes(proc) or memory_total_bytes(proc)
     version = cgroup_version(proc)
     if version is None:
@@ -71,7 +71,7 @@ def _limit_bytes(proc: Path) -> int | None:
 
 
 def _groups(proc: Path) -> dict[str, str]:
-    """Controller to group; version 2 under the empty name."""
+    """Return the group of each controller; that of version 2 under the empty name."""
     groups = {}
     for line in (read(proc / "self/cgroup") or "").splitlines():
         _, controllers, group = line.split(":", 2)
@@ -80,7 +80,7 @@ def _groups(proc: Path) -> dict[str, str]:
 
 
 def _directories(proc: Path, version: int, group: str) -> list[Path] | None:
-    """The directories of the group and of all groups above it that can be seen, or None where none can."""
+    """Return the directories of the group and of all groups above it that can be seen, or None where none can."""
     for line in (read(proc / "self/mountinfo") or "").splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = [*rest.split(), "", "", ""][:3]
@@ -97,7 +97,7 @@ def _directories(proc: Path, version: int, group: str) -> list[Path] | None:
 
 
 def _below(group: str, root: str) -> PurePosixPath:
-    """The group relative to the group that is mounted.
+    """Return the group relative to the group that is mounted.
 
     They differ in a container: with the host's control group namespace the mount shows the container's own group only,
     and with a private one both are ``/``. A group outside of the mount is not seen; its top is then the best there is.

@@ -19,14 +19,15 @@ class Events:
         happened_s = time.monotonic() if t is None else t
         self.write({"event": event, "t": happened_s, **fields})
 
-    def error(self, kind: str, message: str) -> None:
+    def error(self, kind: str, message: str, remedy: str | None = None) -> None:
         """Say why the job failed. Only the first reason is written: what fails after it mostly follows from it."""
         with self._lock:
             first, self._ended = not self._ended, True
         if first:
-            self.emit("error", kind=kind, message=message)
+            self.emit("error", kind=kind, message=message, remedy=remedy)
 
     def write(self, value: object) -> None:
+        """Write any JSON value as one line."""
         data = json.dumps(value, allow_nan=False).encode() + b"\n"
         with self._lock:
             while data:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from worker.distributed.cluster import Cluster
+from worker.errors import SpecError
+from worker.members import Plugin, load_member, parse_plugin
+from worker.workloads.workload import Workload
 
-MODELS = ("inception_v3", "resnet50", "alexnet")
 CHOICES = {
-    "model": MODELS,
     "recipe": ("reference", "tuned"),
     "device": ("cpu", "cuda"),
     "parallel": ("none", "parameter-cpu", "ddp"),
@@ -19,10 +20,6 @@ DATA_CHOICES = {
     "decoder": ("auto", "simplejpeg", "pillow"),
 }
 LEAST = {"batch": 1, "image_px": 1, "warmup_steps": 0, "steps": 1, "threads": 1, "seed": 0, "devices": 1}
-
-
-class SpecError(Exception):
-    """The specification cannot be run as it is written."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,8 @@ class Data:
 class Spec:
     """One training job. ``batch`` is per device, ``threads`` for all of the job's processes together."""
 
-    model: str
+    workload: str
+    """Where the workload is declared: ``module:attribute``."""
     batch: int
     image_px: int
     warmup_steps: int
@@ -54,23 +52,30 @@ class Spec:
     """None where data are drawn."""
     cluster: Cluster | None = None
     """This rank's view of the job it is part of; None for a job on one instance."""
+    plugin: Plugin | None = None
+    """The workload's module, where it is not part of the image."""
+
+    def load_workload(self) -> Workload:
+        """Return the workload's declaration. Raises SpecError where there is none."""
+        return load_member("workload", self.workload, self.plugin, Workload)
 
 
 def parse_spec(text: str) -> Spec:
-    """Raises SpecError that names the key, its value and what would do."""
+    """Return the specification. Raises SpecError that names the key, its value and what would do."""
     try:
         given = json.loads(text)
     except ValueError as error:
         raise SpecError(f"the specification is not JSON: {error}") from None
     if not isinstance(given, dict):
         raise SpecError("the specification is not a JSON object")
-    data, cluster = given.pop("data", None), given.pop("cluster", None)
-    _check_keys(given, Spec, "the specification", optional=("data", "cluster"))
+    data, cluster, plugin = (given.pop(key, None) for key in ("data", "cluster", "plugin"))
+    _check_keys(given, Spec, "the specification", optional=("data", "cluster", "plugin"))
     _check_choices(given, CHOICES)
     for key, least in LEAST.items():
         _check_least(key, given[key], least)
-    spec = Spec(**given, data=_parse_data(data), cluster=_parse_cluster(cluster))
+    spec = Spec(**given, data=_parse_data(data), cluster=_parse_cluster(cluster), plugin=parse_plugin(plugin))
     _check_parallel(spec)
+    spec.load_workload()
     return spec
 
 

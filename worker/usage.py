@@ -8,7 +8,7 @@ from worker.memory import read
 
 
 def usage() -> dict[str, float]:
-    """Counters that explain a slow step: page faults cost more in a virtual machine, switches mean that others ran."""
+    """Return counters that explain a slow step: faults cost more in virtual machines, switches mean others ran."""
     now = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "user_s": now.ru_utime,
@@ -21,7 +21,7 @@ def usage() -> dict[str, float]:
 
 
 def whole_usage(proc: Path = Path("/proc")) -> dict[str, float | int | None]:
-    """Fields of ``records.Usage`` from the start of the job: of this process and of its children that have ended.
+    """Return fields of ``records.Usage`` since the start of the job, for this process and its children that have ended.
 
     Memory is of this process alone, and by the kernel's VmHWM: ``ru_maxrss`` remembers what the launching process held.
     """
@@ -38,6 +38,6 @@ def whole_usage(proc: Path = Path("/proc")) -> dict[str, float | int | None]:
 
 
 def _number(path: Path, name: str) -> int | None:
-    """The number after ``name:`` in a file of /proc; None where the place hides it."""
+    """Return the number after ``name:`` in a file of /proc; None where the place hides it."""
     found = re.search(rf"^{name}:\s*(\d+)", read(path) or "", re.MULTILINE)
     return int(found[1]) if found else None

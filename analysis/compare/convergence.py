@@ -41,7 +41,7 @@ def half_widths(records: Records, metric: str = "throughput") -> dict[str, float
 def _log_ratios(records: Records, metric: str) -> dict[str, Samples]:
     """Return the logarithm of each ratio to bare metal in every block, by its name: ``resnet50 on vm``."""
     trials = plain(with_variants(records.trials))
-    metrics = [known for known in records.metrics if known.probe or known.name == metric]
+    metrics = [known for known in records.metrics if known.of_probe or known.name == metric]
     formed = usable(to_baseline(trials[trials["ok"]], [known.column for known in metrics])).pairs
     places = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
     index = pd.MultiIndex.from_frame(places)
@@ -54,7 +54,7 @@ def _log_ratios(records: Records, metric: str) -> dict[str, Samples]:
         blocks = rows.groupby(["run_id", "block"])
         own = metrics_of(metrics, scenario, model)
         for known in own:
-            name = f"{model} on {target}" + (f", {known.name}" if known.probe else "")
+            name = f"{model} on {target}" + (f", {known.name}" if known.of_probe else "")
             ratios[name] = list(blocks[known.column].mean().reindex(index))
         if not own:  # every trial of the probe failed so far
             ratios[f"{model} on {target}"] = [math.nan] * len(index)
@@ -65,7 +65,7 @@ def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.Multi
     """Return those of the second bare-metal trial over the first, by the name ``resnet50 on bare-metal-again``."""
     found = replicas(ok, metrics)
     return {
-        f"{model} on {BASELINE}-again" + (f", {known.name}" if known.probe else ""): list(values.reindex(index))
+        f"{model} on {BASELINE}-again" + (f", {known.name}" if known.of_probe else ""): list(values.reindex(index))
         for known in metrics
         for (_, model, _), values in found[known.column].items()
     }

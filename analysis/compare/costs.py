@@ -63,7 +63,7 @@ def _normalised(pairs: pd.DataFrame) -> "dict[Key, pd.Series[float]]":
     training = ratios_of(targets, Metric("all-in", ALL_IN, "s"))
     probes = targets.loc[(targets["scenario"] == PROBE).astype(bool), "model"].unique()
     for probe in probes:
-        training |= ratios_of(targets, Metric("all-in", ALL_IN, "s", probe=str(probe)))
+        training |= ratios_of(targets, Metric("all-in", ALL_IN, "s", model=str(probe), of_probe=True))
     return training
 
 

@@ -10,8 +10,8 @@ from analysis.compare.effects import Key
 from analysis.compare.pairing import JOB, ROW
 from analysis.compare.results import Effect, Estimate, Group, Job, TargetSummary, known_first
 from analysis.load.metrics import PROBE, Metric, metrics_of
-from suite.job.profiles import MODELS
 from suite.plan import BASELINE, TARGETS
+from suite.registries import WORKLOADS
 
 Effects = Mapping[str, Mapping[Key, Effect]]
 """By the metric's column."""
@@ -37,8 +37,9 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric],
         )
         for (job, model), found in targets.items()
     ]
+    names = WORKLOADS.names()
     # Trainings are what is asked for; the probes after them explain.
-    return sorted(made, key=lambda group: (group.job.scenario == PROBE, group.job, known_first(MODELS, group.model)))
+    return sorted(made, key=lambda group: (group.job.scenario == PROBE, group.job, known_first(names, group.model)))
 
 
 def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:

@@ -22,9 +22,9 @@ from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import Incomparable
-from suite.job.profiles import MODELS
-from suite.job.sharing import AGGRESSORS
+from suite.job.sharing import aggressor_names
 from suite.plan import TARGETS
+from suite.registries import WORKLOADS
 
 STEP_P99 = Metric("step-p99", "step_p99_s", "s")
 CPU_TIME = Metric("cpu-time", "serving_cpu_s", "s")
@@ -123,7 +123,8 @@ def _effects(
 
 def _order(key: Key) -> tuple[object, ...]:
     job, model, target, ablation, aggressor = key
-    return (job, known_first(MODELS, model), known_first(TARGETS, target), ablation, known_first(AGGRESSORS, aggressor))
+    place = known_first(WORKLOADS.names(), model), known_first(TARGETS, target)
+    return (job, *place, ablation, known_first(aggressor_names(), aggressor))
 
 
 def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":

@@ -19,8 +19,8 @@ from analysis.compare.results import known_first
 from analysis.load.metrics import Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.ratios import CONFIDENCE, Location, locate, t_quantile
-from suite.job.profiles import MODELS
 from suite.plan import BASELINE, TARGETS
+from suite.registries import WORKLOADS
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def regress(old: Records, new: Records, fail_above: float | None = None) -> Regr
 
 
 def _order(key: tuple[str, ...]) -> tuple[object, ...]:
-    return (*key[:-2], known_first(MODELS, key[-2]), known_first(TARGETS, key[-1]))
+    return (*key[:-2], known_first(WORKLOADS.names(), key[-2]), known_first(TARGETS, key[-1]))
 
 
 def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:

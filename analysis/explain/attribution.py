@@ -24,10 +24,10 @@ from analysis.load.metrics import METRICS, PROBE
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN, locate, step_times
 from analysis.warnings.types import AnalysisWarning, SkippedRecord
-from suite.job.profiles import MODELS
 from suite.plan import BASELINE, TARGETS
 from suite.records.migrations import current
 from suite.records.record import Steps, Timeline
+from suite.registries import WORKLOADS
 
 
 class Parts(BaseModel):
@@ -83,7 +83,7 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         if finished:
             notes = [*read.substitutes(blocks, target), *(mark for mark in blocks["marks"] if mark)]
             found.append(_explanation(Job(*job), model, target, finished, tuple(dict.fromkeys(notes))))
-    found.sort(key=lambda one: (one.job, known_first(MODELS, one.model), known_first(TARGETS, one.target)))
+    found.sort(key=lambda one: (one.job, known_first(WORKLOADS.names(), one.model), known_first(TARGETS, one.target)))
     ablations, _ = ablation_effects(every[every["ok"]], METRICS, margin, force=force)
     complete = [
         replace(one, ablations=_ablations_of(one, ablations), prediction=prediction)

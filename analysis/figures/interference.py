@@ -15,7 +15,7 @@ from analysis.figures.drawing import Drawing, canvas, style
 from analysis.figures.reference import SOURCE, Reference, expected_loss
 from analysis.figures.style import entry, hatch, legend_below
 from analysis.load.metrics import Metric
-from suite.job.sharing import AGGRESSORS, VICTIMS
+from suite.job.sharing import aggressor_names, victim_names
 from suite.plan import TARGETS
 
 _PAPERS_AGGRESSOR = "alexnet"
@@ -67,7 +67,7 @@ def _losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure
 
 def _map(found: Sequence[Interference], title: str) -> Figure:
     victims, targets = _order(found)
-    aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(AGGRESSORS, name))
+    aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(aggressor_names(), name))
     cells = {
         (one.target, one.model, one.aggressor): 100 * _lost(one.effects["throughput"].ratio, more=True)
         for one in found
@@ -104,7 +104,7 @@ def _map(found: Sequence[Interference], title: str) -> Figure:
 
 
 def _order(found: Sequence[Interference]) -> tuple[list[str], list[str]]:
-    victims = sorted({one.model for one in found}, key=lambda name: known_first(VICTIMS, name))
+    victims = sorted({one.model for one in found}, key=lambda name: known_first(victim_names(), name))
     return victims, sorted({one.target for one in found}, key=lambda name: known_first(TARGETS, name))
 
 

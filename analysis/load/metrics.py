@@ -1,4 +1,4 @@
-"""What is measured, as data: the three numbers of a training, and whatever a probe calls its own."""
+"""What is measured, as data: the three numbers of every training, and what workloads and probes have of their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,33 +10,36 @@ from analysis.load.fields import Probed
 from analysis.warnings.types import AnalysisWarning, MetricRedefined
 
 PROBE = "probe"
-SHARED = "shared"
 """The scenario whose model is the name of a probe, and which has metrics in place of a throughput."""
+SHARED = "shared"
 Better = Literal["more", "less"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a trial. ``column`` is its name in a table of trials; ``probe`` measures it, or a training does."""
+    """A number of a trial. ``column`` is its name in a table of trials."""
 
     name: str
     column: str
     unit: str
     better: Better = "less"
-    probe: str | None = None
+    model: str | None = None
+    """The workload or probe that measures it; None for what every training measures."""
+    of_probe: bool = False
 
     @property
     def more_is_faster(self) -> bool:
+        """Return whether a ratio above 1 is an improvement."""
         return self.better == "more"
 
     def of(self, scenario: str, model: str) -> bool:
-        """Whether trials of this scenario and model are there to measure it."""
-        return scenario != PROBE if self.probe is None else (scenario, model) == (PROBE, self.probe)
+        """Return whether trials of this scenario and model measure it."""
+        return (scenario == PROBE) == self.of_probe and self.model in (None, model)
 
     def rows(self, table: pd.DataFrame) -> "pd.Series[bool]":
-        """The rows of a table with ``scenario`` and ``model`` for which ``of`` holds."""
-        probes = (table["scenario"] == PROBE).astype(bool)
-        return ~probes if self.probe is None else probes & (table["model"] == self.probe)
+        """Return the rows of a table with ``scenario`` and ``model`` for which ``of`` holds."""
+        kind = (table["scenario"] == PROBE).astype(bool) == self.of_probe
+        return kind if self.model is None else kind & (table["model"] == self.model)
 
 
 METRICS = (
@@ -44,17 +47,17 @@ METRICS = (
     Metric("elapsed", "elapsed_s", "s"),
     Metric("opening", "open_s", "s"),
 )
-"""Of a training."""
+"""What every training measures."""
 
 
 def metrics_of(metrics: Sequence[Metric], scenario: str, model: str) -> tuple[Metric, ...]:
-    """Those that trials of this scenario and model are there to measure."""
+    """Return the metrics that trials of this scenario and model measure."""
     return tuple(metric for metric in metrics if metric.of(scenario, model))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A table of trials whose probes have a column per metric, in place of ``metrics``."""
+    """A table of trials with a column for each metric of a workload's or probe's own, in place of ``metrics``."""
 
     trials: pd.DataFrame
     metrics: tuple[Metric, ...]
@@ -62,14 +65,19 @@ class Spread:
 
 
 def spread(trials: pd.DataFrame) -> Spread:
-    """A metric is what the first record says it is: a value in another unit or direction is left out and named."""
-    known: dict[tuple[str, str], Metric] = {}
+    """Give each metric a column. Its unit and direction are those of the first record that has it.
+
+    A value in another unit or direction is left out, with a warning.
+    """
+    known: dict[tuple[bool, str, str], Metric] = {}
     columns: dict[str, dict[object, float]] = {}
     other: dict[Metric, int] = {}
-    for index, probe, found in _measured(trials).itertuples():
+    measured = trials.loc[trials["metrics"].notna(), ["scenario", "model", "metrics"]]
+    for index, scenario, model, found in measured.itertuples():
         one: Probed
         for name, one in found.items():
-            metric = known.setdefault((probe, name), Metric(name, f"{probe}/{name}", one.unit, one.better, probe))
+            key = (scenario == PROBE, str(model), name)
+            metric = known.get(key) or known.setdefault(key, _metric(key, one))
             if (one.unit, one.better) == (metric.unit, metric.better):
                 columns.setdefault(metric.column, {})[index] = one.value
             else:
@@ -79,6 +87,7 @@ def spread(trials: pd.DataFrame) -> Spread:
     return Spread(trials.drop(columns="metrics").assign(**added), (*METRICS, *known.values()), warnings)
 
 
-def _measured(trials: pd.DataFrame) -> pd.DataFrame:
-    probes = (trials["scenario"] == PROBE) & trials["metrics"].notna()
-    return trials.loc[probes, ["model", "metrics"]]
+def _metric(key: tuple[bool, str, str], first: Probed) -> Metric:
+    of_probe, model, name = key
+    column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
+    return Metric(name, column, first.unit, first.better, model, of_probe)

@@ -36,8 +36,11 @@ class _Stepped(BaseModel):
 
 
 def trials_table(records: Records) -> pd.DataFrame:
-    """Return a row per trial: the columns of ``fields.COLUMNS``, ``path``, and ``PROBE/METRIC [UNIT]`` per metric."""
-    units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.probe}
+    """Return a row per trial: the columns of ``fields.COLUMNS``, ``path``, and one column for each metric.
+
+    Metrics of probes are named ``PROBE/METRIC [UNIT]``, those of workloads ``training/MODEL/METRIC [UNIT]``.
+    """
+    units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.model}
     return records.trials.rename(columns=units)
 
 

@@ -7,7 +7,7 @@ from analysis.compare.results import Comparison, Interference, Isolation, Job, a
 from analysis.figures import reference
 from analysis.report.formatting import ends, number, ratio, times
 from analysis.report.table import Head, Table
-from suite.job.sharing import AGGRESSORS
+from suite.job.sharing import aggressor_names
 
 TITLE = "throughput beside an aggressor, over the same alone"
 
@@ -20,7 +20,7 @@ def jobs_with_aggressors(comparison: Comparison) -> list[Job]:
 def interference_table(comparison: Comparison, job: Job) -> Table:
     """Return victims and targets below each other, aggressors beside each other."""
     found = comparison.of(job).interference
-    aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(AGGRESSORS, name))
+    aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(aggressor_names(), name))
     cells = {(_victim(one), one.aggressor): one.effects.get("throughput") for one in found}
     notes: dict[str, dict[str, None]] = {}
     for one in found:

@@ -63,7 +63,7 @@ def results_table(group: Group) -> Table:
 
 def title(metric: Metric) -> str:
     """Return the head of a metric; the throughput of a training goes by its unit alone."""
-    return metric.unit if metric.name == "throughput" and not metric.probe else f"{metric.name} {metric.unit}"
+    return metric.unit if metric.name == "throughput" and not metric.model else f"{metric.name} {metric.unit}"
 
 
 def _trials(summary: TargetSummary) -> str:

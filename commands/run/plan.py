@@ -11,13 +11,14 @@ from commands.run.resolve import Resolved
 from commands.run.shared import check_shares, sharing_of, victims
 from commands.run.validate import ablations_of, check_data, check_ratios
 from provisioning import isa
-from scenarios.probe import DISK, scratch_bytes
+from scenarios.probe import scratch_bytes
 from suite.job.distributed import Cluster
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability, Devices, Job, Loading
 from suite.job.profiles import Profile, Sizes, get_profile, make_workload
 from suite.job.sharing import Sharing
 from suite.plan import Plan
+from suite.registries import AGGRESSORS, PROBES
 from suite.request.request import RunRequest
 
 Note = Callable[[str], None]
@@ -93,12 +94,11 @@ def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
     """Return the bytes that each model or probe needs to write to, of those that write."""
     request = resolved.request
     if request.scenario == "shared":
-        needed = scratch_bytes(request.shared.aggressor, profile.name)
-        return dict.fromkeys(request.models, needed) if needed else {}
+        needed = scratch_bytes(AGGRESSORS, request.shared.aggressor, profile.name)
+        return dict.fromkeys(request.models, max(needed.values())) if needed else {}
     if request.scenario != "probe":
         return {}
-    needed = scratch_bytes(request.probes.probe, profile.name, resolved.fio_job)
-    return {DISK: needed} if needed else {}
+    return scratch_bytes(PROBES, request.probes.probe, profile.name, resolved.fio_job)
 
 
 def _warmup_blocks(request: RunRequest) -> int:

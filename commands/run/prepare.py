@@ -12,12 +12,12 @@ from commands.run.resolve import Resolved, resolve
 from provisioning import targets
 from provisioning.doctor import Check
 from provisioning.targets import Choices
-from scenarios import registry
 from suite.interfaces import Scenario
 from suite.loop import OpenTarget
 from suite.plan import Plan
 from suite.progress import Display, Lines
 from suite.records.record import Environment
+from suite.registries import SCENARIOS
 from suite.request.request import RunRequest
 from worker.environment import collect
 
@@ -52,16 +52,10 @@ def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None
 
 
 def _scenario(resolved: Resolved) -> Scenario:
-    """Return the scenario of the request, made with those of the options that are its own."""
-    gpus, data = resolved.request.gpus, resolved.request.data
-    return registry.get_scenario(resolved.request.scenario)(
-        device=gpus.device,
-        devices=gpus.devices or 1,
-        parallel=gpus.parallel,
-        loader_workers=data.loader_workers,
-        decoder=data.decoder,
-        fio_job=resolved.fio_job,
-    )
+    """Return the scenario of the request; that of the probes takes the user's own job file."""
+    own = {"fio_job": resolved.fio_job} if resolved.fio_job else {}
+    scenario: Scenario = SCENARIOS.get(resolved.request.scenario)(**own)
+    return scenario
 
 
 @contextmanager

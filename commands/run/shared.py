@@ -6,8 +6,9 @@ from commands.run.distributed import LEAST_INSTANCE_BYTES
 from suite.errors import RequestError, option
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import GIB, Envelope
-from suite.job.profiles import SMALLEST_IMAGE_PX, Profile, Sizes
-from suite.job.sharing import PROBES, Sharing, architecture, victim_workload
+from suite.job.profiles import Profile, Sizes, check_image
+from suite.job.sharing import Sharing, architecture, victim_workload
+from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
 
 
@@ -17,12 +18,12 @@ def sharing_of(request: RunRequest, profile: Profile) -> Sharing | None:
         return None
     asked = request.shared
     batch = {"batch": asked.aggressor_batch} if asked.aggressor_batch else {}
-    trained = [name for name in asked.aggressor if name not in PROBES]
+    trained = [name for name in asked.aggressor if name in WORKLOADS]
     return Sharing(
         aggressors=asked.aggressor,
         copies=asked.aggressors or 1,
         bare_metal_cpus=asked.bare_metal_cpus,
-        workloads={name: profile.workloads[name].model_copy(update=batch) for name in trained},
+        workloads={name: profile.sizes_of(name).model_copy(update=batch) for name in trained},
     )
 
 
@@ -30,14 +31,8 @@ def victims(profile: Profile, names: Sequence[str], changed: Mapping[str, int]) 
     """Return the victims' sizes with some of their numbers replaced. Raises RequestError for one that cannot be."""
     found = {}
     for name in names:
-        workload = victim_workload(profile, name).model_copy(update=dict(changed))
-        least = SMALLEST_IMAGE_PX[architecture(name)]
-        if workload.image_px < least:
-            raise RequestError(
-                f"{name} cannot take images of {workload.image_px} px",
-                remedy=f"give {option('image_px')} {least} or more",
-            )
-        found[name] = workload
+        found[name] = victim_workload(profile, name).model_copy(update=dict(changed))
+        check_image(architecture(name), found[name], called=name)
     return found
 
 

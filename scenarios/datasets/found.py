@@ -12,7 +12,7 @@ MAKE_ONE = "make one with: bench data make --images 1000"
 
 @dataclass(frozen=True)
 class Found:
-    """``manifest`` is None for one that was begun and is not finished."""
+    """A generated set. ``manifest`` is None for one that was begun and is not finished."""
 
     directory: Path
     plan: SetPlan
@@ -20,12 +20,12 @@ class Found:
 
 
 def data_folder(home: Path) -> Path:
-    """Where sets are made unless another place is given."""
+    """Return where sets are made unless another place is given."""
     return home / "data"
 
 
 def generated_sets(home: Path) -> list[Found]:
-    """The finished ones first, the newest of them first; what cannot be read as one is left out."""
+    """Return the sets: finished ones first, and of these the newest. What cannot be read as one is left out."""
     found = [each for path in data_folder(home).glob(f"*/{PLAN}") if (each := _found(path.parent))]
     return sorted(found, key=lambda each: (each.manifest is not None, _time(each), str(each.directory)), reverse=True)
 
@@ -43,7 +43,7 @@ def _time(found: Found) -> int:
 
 
 def newest(home: Path) -> Path:
-    """The newest finished set. Raises RequestError when there is none."""
+    """Return the newest finished set. Raises RequestError when there is none."""
     found = generated_sets(home)
     if not found:
         raise RequestError(f"no data set has been generated in {data_folder(home)}", remedy=MAKE_ONE)
@@ -53,7 +53,7 @@ def newest(home: Path) -> Path:
 
 
 def finished(directory: Path) -> Manifest:
-    """The manifest of a set that is whole by its sizes. Raises RequestError for any other directory."""
+    """Return the manifest of a set that is whole by its sizes. Raises RequestError for any other directory."""
     manifest, plan = read_manifest(directory), read_plan(directory)
     if manifest is None and plan:
         raise unfinished(directory, plan)
@@ -76,7 +76,7 @@ def unfinished(directory: Path, plan: SetPlan) -> RequestError:
 
 
 def continuing(directory: Path, plan: SetPlan) -> str:
-    """The command that makes this very set."""
+    """Return the command that makes this very set."""
     changed = [f"--{name} {value}" for name, value in _other_than_default(plan)]
     return " ".join(["bench data make --images", str(plan.images), *changed, "--out", str(directory)])
 

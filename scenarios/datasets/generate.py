@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from scenarios.datasets.claim import exclusive, refuse_others
+from scenarios.datasets.directory import check_disk_space, locked, refuse_others
 from scenarios.datasets.images import Made, Task, ensure
 from scenarios.datasets.journal import JOURNAL, append, begin_journal, known_images
 from scenarios.datasets.manifest import (
@@ -19,7 +19,6 @@ from scenarios.datasets.manifest import (
     write_readable,
 )
 from scenarios.datasets.parallel import Progress, spread, worker_count
-from scenarios.datasets.room import check_room
 from suite.errors import BenchError
 from worker.data.listing import Listing, files, listing
 
@@ -37,21 +36,23 @@ def make(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """A folder of JPEG files, one folder for each class; the same bytes whatever the number of workers.
+    """Make a folder of JPEG files, one folder for each class; the same bytes whatever the number of workers.
 
-    What is there already is kept; more images than before extend a set. Raises RequestError for what cannot be asked,
+    What is there already is kept; more images than before extend a set. Raises RequestError for a set that cannot be,
     and BenchError for what went wrong on the way.
     """
     plan, count = make_plan(images, size, seed, classes), worker_count(workers)
     if not directory.exists():
-        check_room(directory, plan, images)
-    with exclusive(directory):
+        check_disk_space(directory, plan, images)
+    with locked(directory):
         refuse_others(directory, plan)
         manifest = read_manifest(directory)
         if manifest and manifest.images == images and is_unchanged(directory, manifest):
             return manifest
         known = known_images(directory, manifest)
-        check_room(directory, plan, sum(not (directory / plan.path_of(index)).exists() for index in range(images)))
+        check_disk_space(
+            directory, plan, sum(not (directory / plan.path_of(index)).exists() for index in range(images))
+        )
         try:
             _begin(directory, plan, known)
             hashes = _write(directory, plan, known, count, progress)
@@ -61,7 +62,7 @@ def make(
 
 
 def is_unchanged(directory: Path, manifest: Manifest) -> bool:
-    """Whether every file is there with its size. Contents: ``scenarios.datasets.verify``."""
+    """Return whether every file is there with its size. For the contents see ``scenarios.datasets.verify``."""
     return listing(directory).sha256 == manifest.sha256
 
 
@@ -79,7 +80,7 @@ def _begin(directory: Path, plan: SetPlan, known: Mapping[int, str]) -> None:
 def _write(
     directory: Path, plan: SetPlan, known: Mapping[int, str], workers: int, progress: Progress | None
 ) -> dict[int, str]:
-    """The hash of every image, by its index."""
+    """Write every image. Returns their hashes, by index."""
     starts = range(0, plan.images, _AT_ONCE)
     spans = (range(start, min(start + _AT_ONCE, plan.images)) for start in starts)
     tasks = (Task(directory, plan, tuple((index, known.get(index)) for index in span)) for span in spans)
@@ -98,7 +99,7 @@ def _hashes(made: list[Made]) -> dict[int, str]:
 
 
 def _finish(directory: Path, plan: SetPlan, hashes: Mapping[int, str]) -> Manifest:
-    """Nothing of it may be lost later that the manifest says is there."""
+    """Write the manifest, once nothing that it lists can be lost any more."""
     os.sync()
     found = listing(directory)
     _refuse_strangers(directory, plan, found)
@@ -110,7 +111,7 @@ def _finish(directory: Path, plan: SetPlan, hashes: Mapping[int, str]) -> Manife
 
 
 def _refuse_strangers(directory: Path, plan: SetPlan, found: Listing) -> None:
-    """Another's file in the set would be part of its hash, and of the training."""
+    """Raise BenchError for other files in the set: they would be part of its hash, and of the training."""
     if found.files != plan.images + 1:
         ours = {PLAN, *(plan.path_of(index) for index in range(plan.images))}
         strangers = [path for each, _ in files(directory) if (path := os.fsdecode(each)) not in ours]

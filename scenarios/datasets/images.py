@@ -29,7 +29,7 @@ class Made:
 
 
 def ensure(task: Task) -> list[Made]:
-    """Runs in a worker process. Raises OSError when a file cannot be written."""
+    """Make the images of a task, in a worker process. Raises OSError when a file cannot be written."""
     return [_ensure(task.directory, task.plan, index, known) for index, known in task.wanted]
 
 
@@ -43,14 +43,14 @@ def _ensure(directory: Path, plan: SetPlan, index: int, known: str | None) -> Ma
 
 
 def hash_of(path: Path) -> str | None:
-    """The SHA-256 of a file's content; None where there is no file."""
+    """Return the SHA-256 of a file's content; None where there is no file."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
     return None
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Under another name first: whoever stops half-way leaves no half image."""
+    """Write under another name first: whoever stops half-way leaves no half image."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -1,4 +1,4 @@
-"""What of a set is already there, while it is being made: one line ``INDEX SHA256`` for each image.
+"""The images that a set already has while it is being made: one line ``INDEX SHA256`` each.
 
 Hidden, so that it is no part of the data; gone when the manifest is there, which holds the same.
 """
@@ -16,7 +16,7 @@ _LINE = re.compile(r"(\d{1,9}) ([0-9a-f]{64})")
 
 
 def read_journal(directory: Path) -> dict[int, str]:
-    """What a crash left half-written is no line."""
+    """Return the hashes by index. A line that a crash left half-written does not count."""
     try:
         lines = (directory / JOURNAL).read_text("ascii", errors="replace").splitlines()
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def read_journal(directory: Path) -> dict[int, str]:
 
 
 def known_images(directory: Path, manifest: Manifest | None) -> dict[int, str]:
-    """Index to hash, of what was made before."""
+    """Return the hashes of what was made before, by index."""
     if manifest is None:
         return read_journal(directory)
     hashes = ((index, manifest.files.get(manifest.path_of(index))) for index in range(manifest.images))
@@ -33,7 +33,7 @@ def known_images(directory: Path, manifest: Manifest | None) -> dict[int, str]:
 
 
 def begin_journal(directory: Path, known: Mapping[int, str]) -> None:
-    """Written anew: lines that are appended must not continue a half one."""
+    """Write the journal anew: lines that are appended must not continue a half one."""
     write_readable(directory / JOURNAL, "".join(f"{index} {sha256}\n" for index, sha256 in known.items()))
 
 

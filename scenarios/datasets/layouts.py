@@ -8,11 +8,10 @@ from pathlib import Path
 
 from suite.errors import RequestError
 from worker.data.listing import NOT_DATA
+from worker.workloads.workload import CLASSES
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""As torchvision.datasets.ImageFolder takes them, whatever their case."""
-MOST_CLASSES = 1000
-"""So many the models tell apart: ``worker.training.models``, which imports torch and so is not imported here."""
+"""The suffixes that torchvision.datasets.ImageFolder takes, in any case."""
 _SYNSET = re.compile(r"n\d{8}")
 _CIFAR10 = tuple(
     f"cifar-10-batches-py/{name}"
@@ -33,9 +32,9 @@ FIXED: dict[str, tuple[int, tuple[str, ...], str]] = {
 
 
 def imagenet_root(directory: Path) -> Path:
-    """The directory of the classes: ``train`` of ILSVRC2012 or what was named. Raises RequestError without classes.
+    """Return the directory of the classes: ``train`` of ILSVRC2012, or what was named. Raises RequestError without any.
 
-    Of a whole ILSVRC2012 nothing else is taken: validation images would only be copied and hashed.
+    Nothing else of a whole ILSVRC2012 is taken: validation images would only be copied and hashed.
     """
     train = directory / "train"
     root = train.resolve() if train.is_dir() else directory
@@ -55,7 +54,7 @@ def imagenet_root(directory: Path) -> Path:
 
 
 def class_names(root: Path) -> list[str]:
-    """The folders whose names are the labels."""
+    """Return the names of the folders, which are the labels."""
     apart = {os.fsdecode(name) for name in NOT_DATA}
     with os.scandir(root) as entries:
         return sorted(
@@ -78,17 +77,17 @@ class ImageCount:
             yield path, size
 
     def total(self, root: Path) -> int:
-        """Raises RequestError unless every class has an image: the loader would refuse the folder otherwise."""
+        """Return how many there are. Raises RequestError unless every class has one: torchvision would refuse it."""
         names = class_names(root)
         if not names:
             raise RequestError(
                 f"{root} holds no class folders",
                 remedy="put the images into one folder for each class: DIR/CLASS/*.jpg",
             )
-        if len(names) > MOST_CLASSES:
+        if len(names) > CLASSES:
             raise RequestError(
-                f"{root} holds {len(names)} class folders; the models tell {MOST_CLASSES} apart",
-                remedy=f"name a directory of at most {MOST_CLASSES} of them",
+                f"{root} holds {len(names)} class folders; the models tell {CLASSES} apart",
+                remedy=f"name a directory of at most {CLASSES} of them",
             )
         if empty := [name for name in names if not self.by_class[name]]:
             what = f"{len(empty)} of {len(names)} class folders of {root} hold no images: {', '.join(empty[:3])}"
@@ -97,7 +96,7 @@ class ImageCount:
 
 
 def check_fixed(kind: str, root: Path) -> int:
-    """The number of images of a set whose files have fixed names. Raises RequestError when one is missing or empty."""
+    """Return how many images a set of fixed files has. Raises RequestError when a file is missing or empty."""
     images, names, remedy = FIXED[kind]
     missing = [name for name in names if not (root / name).is_file() or not (root / name).stat().st_size]
     if missing:

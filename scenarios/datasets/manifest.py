@@ -5,10 +5,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from scenarios.datasets.layouts import MOST_CLASSES
 from scenarios.datasets.pictures import SIZES, Size
 from suite.errors import BenchError, RequestError
 from suite.results.store import StoreError, write_atomic
+from worker.workloads.workload import CLASSES
 
 PLAN, MANIFEST = "plan.json", "manifest.json"
 SHA256 = r"^[0-9a-f]{64}$"
@@ -25,10 +25,10 @@ class SetPlan(BaseModel):
     size: Size
     images: Annotated[int, Field(gt=0)]
     classes: Annotated[int, Field(gt=0)]
-    """At most: fewer images than classes leave the later ones out."""
+    """The most there can be: fewer images than classes leave the later ones out."""
 
     def path_of(self, index: int) -> str:
-        """Where an image lies. The number of images has no part in it, so that a longer set begins with a shorter."""
+        """Return an image's path. It does not depend on how many there are: a longer set begins with a shorter one."""
         return f"{self.class_name(index % self.classes)}/{index:08d}.jpg"
 
     def class_names(self) -> list[str]:
@@ -47,7 +47,7 @@ class Manifest(SetPlan):
 
     size_bytes: Annotated[int, Field(gt=0)]
     sha256: Hash
-    """Of its listing; see ``worker.data.listing``."""
+    """The digest of its listing; see ``worker.data.listing``."""
     files: dict[str, Hash]
     """SHA-256 of the content of every image, by path."""
 
@@ -56,12 +56,12 @@ _Model = TypeVar("_Model", SetPlan, Manifest)
 
 
 def make_plan(images: int, size: str, seed: int, classes: int) -> SetPlan:
-    """Raises RequestError for what no set can be."""
+    """Return the plan of a set. Raises RequestError for numbers that no set can have."""
     for option, value, least in (("--images", images, 1), ("--seed", seed, 0), ("--classes", classes, 1)):
         if value < least:
             raise RequestError(f"{option} {value}", remedy=f"give a number from {least} up")
-    if classes > MOST_CLASSES:
-        raise RequestError(f"--classes {classes}", remedy=f"the models tell {MOST_CLASSES} apart: give that or less")
+    if classes > CLASSES:
+        raise RequestError(f"--classes {classes}", remedy=f"the models tell {CLASSES} apart: give that or less")
     for known in SIZES:
         if size == known:
             return SetPlan(seed=seed, size=known, images=images, classes=classes)
@@ -69,12 +69,12 @@ def make_plan(images: int, size: str, seed: int, classes: int) -> SetPlan:
 
 
 def read_plan(directory: Path) -> SetPlan | None:
-    """None where there is none. Raises RequestError on one that is not of this suite."""
+    """Return the plan, or None where there is none. Raises RequestError on one that is not of this suite."""
     return _read(directory / PLAN, SetPlan)
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """None where there is none: the set is not finished, or was not generated. Raises RequestError on a broken one."""
+    """Return the manifest, or None for a set that is unfinished or was not generated. Raises RequestError."""
     return _read(directory / MANIFEST, Manifest)
 
 
@@ -92,7 +92,7 @@ def _read(path: Path, model: type[_Model]) -> _Model | None:
 
 
 def write_readable(path: Path, text: str) -> None:
-    """Whole or not at all, and readable by all, whatever this process's umask is."""
+    """Write a file whole or not at all, and readable by all, whatever this process's umask is."""
     try:
         write_atomic(path, text)
         path.chmod(0o644)

@@ -1,4 +1,4 @@
-"""One function over many tasks in processes of their own: drawing and hashing keep a CPU busy each."""
+"""Runs one function over many tasks in several processes: drawing and hashing keep a CPU busy each."""
 
 import multiprocessing
 import os
@@ -15,18 +15,18 @@ from suite.errors import BenchError, RequestError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Progress = Callable[[int, int], None]
-"""Told how many of how many are done."""
+"""Called with how many are done, and how many there are."""
 
 
 def worker_count(asked: int | None) -> int:
-    """As asked, or one for each CPU that this process may use."""
+    """Return the number asked for, or one for each CPU that this process may use. Raises RequestError."""
     if asked is not None and asked < 1:
         raise RequestError(f"--workers {asked}", remedy="give a number from 1 up")
     return asked or len(os.sched_getaffinity(0))
 
 
 def spread(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
-    """The results as they come, in any order. Closed early, it lets what is being worked on come to its end.
+    """Yield the results as they come, in any order. Closed early, let what is being worked on come to its end.
 
     Raises what the function raised, and BenchError when a process was killed.
     """
@@ -52,13 +52,13 @@ def spread(function: Callable[[Task], Result], tasks: Iterable[Task], workers: i
 
 
 def _settle() -> None:
-    """Ctrl-C reaches every process of a terminal, and the parent is the one to answer it: files stay whole."""
+    """Leave Ctrl-C, which reaches every process of a terminal, to the parent: files stay whole."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
 def _leave_with_parent() -> None:
-    """A parent that was killed cannot say so, and its workers would wait for ever."""
+    """End with the parent: one that was killed cannot say so, and its workers would wait for ever."""
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

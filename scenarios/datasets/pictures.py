@@ -22,8 +22,8 @@ class Make:
     """What the pictures of a size are drawn from."""
 
     long_side_px: int
-    room_bytes: int
-    """On the disk, by each, in the mean: its file and what is lost in its last block."""
+    disk_bytes: int
+    """The mean disk space of one: its file, and what is lost in its last block."""
 
 
 MAKES: dict[Size, Make] = {"imagenet": Make(500, 115_000), "small": Make(64, 6_000)}
@@ -35,7 +35,7 @@ _ROUGHNESS = 0.5
 
 
 def picture(seed: int, index: int, size: Size) -> bytes:
-    """A JPEG file."""
+    """Return a JPEG file."""
     import numpy as np
 
     rng = np.random.default_rng((seed, index))
@@ -47,7 +47,7 @@ def picture(seed: int, index: int, size: Size) -> bytes:
 
 
 def dimensions(rng: "np.random.Generator", long_side_px: int) -> tuple[int, int]:
-    """Width and height: mostly the usual long side, else spread about it, to a quarter and to three times of it."""
+    """Return width and height: mostly the usual long side, else between a quarter and three times of it."""
     spread = 1.0 if rng.random() < _USUAL else _within(0.25, rng.lognormal(-0.15, 0.45), 3.2)
     draw, aspect = rng.random(), rng.uniform(1.0, 1.9)
     for usual, share in _ASPECTS:

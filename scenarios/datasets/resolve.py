@@ -1,4 +1,4 @@
-"""From ``--data`` to the data set: everything that can be wrong with it is said here, before anything is started."""
+"""Resolves ``--data`` to a data set, and reports everything wrong with it before anything is started."""
 
 import os
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from worker.data.listing import files, summary
 
 
 def resolve(text: str, home: Path) -> tuple[str, Dataset]:
-    """The name of the data in records, and the data set. ``home`` is the suite's folder, for ``generated``.
+    """Return the name of the data in records, and the data set. ``home`` is the suite's folder, for ``generated``.
 
-    Raises RequestError for what is no data set, or not a whole one.
+    Raises RequestError for what is not a data set, or not a whole one.
     """
     name, given = parse_data(text)
     if name == SYNTHETIC:

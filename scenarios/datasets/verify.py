@@ -1,4 +1,4 @@
-"""Whether a generated set is still what it was when it was finished, byte by byte."""
+"""Verifies that a generated set is still what it was when it was finished, byte by byte."""
 
 import os
 from contextlib import closing
@@ -21,7 +21,7 @@ class _Task:
 
 
 def verify(directory: Path, workers: int | None = None, progress: Progress | None = None) -> list[str]:
-    """What is missing, what is not of the set and what has changed, a line each, sorted; empty when it is whole.
+    """Return what is missing, foreign or changed, a line each, sorted; nothing when the set is whole.
 
     Raises RequestError where there is no finished set, and BenchError when a file cannot be read.
     """
@@ -69,7 +69,7 @@ def _plan_differences(directory: Path, manifest: Manifest) -> list[str]:
 
 
 def _differences(task: _Task) -> list[str]:
-    """Runs in a worker process."""
+    """Return the differences of a task's files, in a worker process."""
     found = []
     for path, expected in task.expected:
         seen = hash_of(task.directory / path)

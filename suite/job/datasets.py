@@ -1,4 +1,4 @@
-"""Data sets as plans and records know them. Making and checking them is ``scenarios.datasets``'s."""
+"""Data sets as plans and records know them. ``scenarios.datasets`` makes and checks them."""
 
 import re
 from typing import Annotated, Literal
@@ -21,9 +21,9 @@ class Dataset(BaseModel):
 
     kind: Kind
     directory: Annotated[str, Field(exclude=True)] = ""
-    """Where it lies. It is no part of what the data set is, and as a path of the user's it is written nowhere."""
+    """The directory that holds it. It is a path of the user's and no part of what the data set is: written nowhere."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """Of its listing: a line ``SIZE PATH`` of every file, sorted by path. Cheap: a target takes it again."""
+    """The digest of its listing: a line ``SIZE PATH`` of every file, sorted by path. Cheap: a target takes it again."""
     images: Annotated[int, Field(gt=0)]
     size_bytes: Annotated[int, Field(gt=0)]
     device: str | None = None
@@ -31,7 +31,7 @@ class Dataset(BaseModel):
 
 
 def parse_data(text: str) -> tuple[str, str | None]:
-    """``"imagefolder:/data/pets"`` to (kind, directory); ``"synthetic"`` and ``"generated"`` need no directory.
+    """Return (kind, directory) of ``"imagefolder:/data/pets"``; ``"synthetic"`` and ``"generated"`` need no directory.
 
     Raises RequestError on anything else.
     """
@@ -43,6 +43,6 @@ def parse_data(text: str) -> tuple[str, str | None]:
     if kind in KINDS and directory:
         return kind, directory
     raise RequestError(
-        f"{option('data')} {re.sub(r'[^ -~]', '?', text)[:100]} is no data set",
+        f"{option('data')} {re.sub(r'[^ -~]', '?', text)[:100]} is not a data set",
         remedy=f"write generated, or one of {', '.join(f'{each}:DIR' for each in KINDS)}",
     )

@@ -6,35 +6,34 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from suite.job.distributed import InstancePlan, Role, divided
 from suite.job.envelope import Envelope
-from suite.job.profiles import MODELS, Profile, Sizes
+from suite.job.profiles import Profile, Sizes
+from suite.registries import AGGRESSORS, WORKLOADS
 
 BareMetalCpus = Literal["unrestricted", "equal"]
 BARE_METAL_CPUS: tuple[BareMetalCpus, ...] = ("unrestricted", "equal")
-PROBES = ("disk", "memory", "network", "cpu")
-AGGRESSORS = ("alexnet", "resnet50", "inception_v3", *PROBES)
 SMALL_ALEXNET = "alexnet-small"
-VICTIMS = (*MODELS, SMALL_ALEXNET)
+"""A victim: AlexNet with the paper's small batch."""
 _SMALLER = 16
 """The paper's large batch of AlexNet, 512, over its small one, 32."""
 
 
 class Sharing(BaseModel):
-    """What runs beside the victim, and how bare metal is parted."""
+    """What runs beside the victim, and how the CPUs and the memory are divided on bare metal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     aggressors: Annotated[tuple[str, ...], Field(min_length=1)]
-    """What each block holds the victim against, one at a time; see ``AGGRESSORS``."""
+    """What each block holds the victim against, one at a time; see ``aggressor_names``."""
     copies: Annotated[int, Field(ge=1, le=64)] = 1
     """How many instances run the aggressor, all the same."""
     bare_metal_cpus: BareMetalCpus = "unrestricted"
     """Jobs on bare metal are in one operating system: each has all CPUs and all memory of the envelope, as in the
     paper, or as equal a share as an instance of any other target has."""
     workloads: dict[str, Sizes] = {}
-    """Of the aggressors that train; each is repeated until the victim has ended."""
+    """The sizes of the aggressors that train; each is repeated until the victim has ended."""
 
     def instances_of(self, target: str, envelope: Envelope) -> tuple[InstancePlan, ...]:
-        """The victim's instance and then the aggressors', each with its share of the envelope."""
+        """Return the victim's instance and then the aggressors', each with its share of the envelope."""
         count = 1 + self.copies
         whole = target == "bare-metal" and self.bare_metal_cpus == "unrestricted"
         shares = (envelope,) * count if whole else divided(envelope, count)
@@ -44,14 +43,24 @@ class Sharing(BaseModel):
         )
 
 
+def victim_names() -> tuple[str, ...]:
+    """Return what can be measured beside an aggressor: every workload, and AlexNet's small batch."""
+    return (*WORKLOADS.names(), SMALL_ALEXNET)
+
+
+def aggressor_names() -> tuple[str, ...]:
+    """Return what can run beside a victim: every workload, and the aggressors that train nothing."""
+    return (*WORKLOADS.names(), *(name for name in AGGRESSORS.names() if name not in WORKLOADS))
+
+
 def architecture(victim: str) -> str:
-    """The model that a victim trains."""
+    """Return the workload that a victim trains."""
     return "alexnet" if victim == SMALL_ALEXNET else victim
 
 
 def victim_workload(profile: Profile, victim: str) -> Sizes:
-    """As the profile has it; AlexNet's small batch is to its large one as in the paper."""
-    workload = profile.workloads[architecture(victim)]
+    """Return the sizes of a victim; AlexNet's small batch is to its large one as in the paper."""
+    workload = profile.sizes_of(architecture(victim))
     if victim != SMALL_ALEXNET:
         return workload
     return workload.model_copy(update={"batch": max(1, workload.batch // _SMALLER)})

@@ -18,9 +18,9 @@ from suite.job.datasets import PageCache, parse_data
 from suite.job.distributed import ContainerNetwork, Strategy
 from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.lab import parse_lab
-from suite.job.profiles import MODELS, PROFILES, Recipe
-from suite.job.sharing import AGGRESSORS, VICTIMS, BareMetalCpus
-from suite.registries import ENGINES, SCENARIOS
+from suite.job.profiles import PROFILES, Recipe
+from suite.job.sharing import BareMetalCpus, aggressor_names, victim_names
+from suite.registries import ENGINES, PROBES, SCENARIOS, WORKLOADS
 from suite.request.option import About, Count, NotNegative, OptionGroup, Text, checked
 from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
@@ -34,11 +34,11 @@ _SHARED = ("shared",)
 
 
 def _models(scenario: str | None) -> tuple[str, ...]:
-    return VICTIMS if scenario in (None, *_SHARED) else MODELS
+    return victim_names() if scenario in (None, *_SHARED) else WORKLOADS.names()
 
 
 def _probes(_scenario: str | None) -> tuple[str, ...]:
-    return ("disk", "memory", "network", "cpu", "syscall", "startup")
+    return PROBES.names()
 
 
 def _parsed(parse: Callable[[str], object]) -> AfterValidator:
@@ -379,7 +379,7 @@ class SharedOptions(OptionGroup):
         About(
             "What runs beside the victim, one at a time. alexnet, resnet50 and inception_v3 train; disk runs fio, "
             "memory a triad, network iperf3 to itself, cpu matrix products.",
-            choices=lambda _: AGGRESSORS,
+            choices=lambda _: aggressor_names(),
             only=_SHARED,
         ),
     ] = ("alexnet",)

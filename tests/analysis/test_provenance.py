@@ -36,7 +36,7 @@ def plan(**changes: Any) -> Plan:
         "targets": ("container",),
         "models": ("resnet50",),
         "profile": "smoke",
-        "sizes": PROFILES["smoke"].workloads["resnet50"],
+        "sizes": PROFILES["smoke"].sizes_of("resnet50"),
         "envelope": Envelope(cpus=(4, 5), memory_bytes=2 * GIB, threads=2),
         "trial_timeout_s": PROFILES["smoke"].trial_timeout_s,
     }

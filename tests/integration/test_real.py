@@ -18,6 +18,7 @@ from scenarios.datasets.resolve import resolve
 from scenarios.real import Real
 from suite.interfaces import Instance, Node
 from suite.job.datasets import Dataset
+from suite.job.job import Loading
 from suite.job.profiles import Sizes
 from suite.loop import Loop
 from suite.plan import Plan, Trial
@@ -94,6 +95,8 @@ def plan_for(dataset: Dataset, target: str, choices: Choices) -> Plan:
         trial_timeout_s=500,
         dataset=dataset,
         page_cache="cold",
+        # Processes that read ahead would import torch, which takes an emulated CPU half a minute more.
+        loading=Loading(loader_workers=0 if target == "vm" else None),
         **choices.layers().model_dump(),
     )
 
@@ -138,9 +141,7 @@ def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Pa
             yield instances
 
     environment = Environment.model_validate(collect())
-    # Processes that read ahead would import torch, which takes an emulated CPU half a minute more.
-    real = Real(loader_workers=0 if target == "vm" else None)
-    loop = Loop(real, opened, Run(tmp_path / "run"), Silent(), lambda: environment, open_account)
+    loop = Loop(Real(), opened, Run(tmp_path / "run"), Silent(), lambda: environment, open_account)
     (record,) = loop.run(plan_for(dataset, target, choices))
     assert record.outcome.status == "ok", record.outcome
     assert record.steps is not None

@@ -26,6 +26,7 @@ from suite.job.sharing import Sharing
 from suite.loop import Loop
 from suite.plan import Trial
 from suite.records.record import Environment, TrialRecord
+from suite.registries import AGGRESSORS
 from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent
@@ -49,7 +50,7 @@ def run_shared(
     if len(ENVELOPE.cpus) < 2:
         pytest.skip("a victim and an aggressor need a CPU each")
     choices = Choices(require_image(), "runc", "tcg")
-    room = scratch_bytes(aggressors, "smoke")
+    room = scratch_bytes(AGGRESSORS, aggressors, "smoke").get("disk")
     plan = plan_of(
         scenario="shared",
         targets=(target,),

@@ -189,7 +189,7 @@ def trial() -> Trial:
 def spec() -> dict[str, Any]:
     """A job of a second on one core."""
     return {
-        "model": "alexnet",
+        "workload": "worker.workloads.alexnet:ALEXNET",
         "batch": 1,
         "image_px": 64,
         "warmup_steps": 1,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scenarios.aggressor_events import LEAST_BEFORE_S, Rampage, Told, work_at
+from scenarios.aggressor_events import LEAST_BEFORE_S, AggressorLog, Progress, work_at
 from suite.errors import MeasurementError
 
 
@@ -26,76 +26,76 @@ def ready() -> list[bool]:
 
 
 @pytest.fixture
-def rampage(ready: list[bool]) -> Rampage:
-    return Rampage(lambda: ready.append(True), clock=Clock())
+def log(ready: list[bool]) -> AggressorLog:
+    return AggressorLog(lambda: ready.append(True), clock=Clock())
 
 
 def line(event: str, **fields: object) -> str:
     return json.dumps({"event": event, "t": 1.0, **fields})
 
 
-def begin(rampage: Rampage) -> Rampage:
+def begin(log: AggressorLog) -> AggressorLog:
     for said in (line("started", pid=7), line("environment", environment={}), line("measuring", unit="bytes")):
-        rampage.hear(said)
-    return rampage
+        log.hear(said)
+    return log
 
 
-def progress(rampage: Rampage, works: Iterator[float] | list[float]) -> None:
+def progress(log: AggressorLog, works: Iterator[float] | list[float]) -> None:
     for steps, work in enumerate(works, start=1):
-        rampage.hear(line("progress", steps=steps, work=work))
+        log.hear(line("progress", steps=steps, work=work))
 
 
 def test_a_victim_can_be_launched_when_the_aggressor_has_worked_for_a_while(
-    rampage: Rampage, ready: list[bool]
+    log: AggressorLog, ready: list[bool]
 ) -> None:
-    begin(rampage)
+    begin(log)
     assert not ready
-    rampage.hear(line("progress", steps=1, work=10.0))
+    log.hear(line("progress", steps=1, work=10.0))
     assert not ready
-    rampage.hear(line("progress", steps=2, work=20.0))
+    log.hear(line("progress", steps=2, work=20.0))
     assert ready
-    assert rampage.told[-1].arrived_s - rampage.told[0].arrived_s >= LEAST_BEFORE_S
+    assert log.progress[-1].arrived_s - log.progress[0].arrived_s >= LEAST_BEFORE_S
 
 
-def test_its_speed_is_that_between_two_moments_of_the_hosts_clock(rampage: Rampage) -> None:
-    progress(begin(rampage), [10.0, 20.0, 60.0])
-    begin_s = rampage.told[0].arrived_s
-    assert rampage.per_s(begin_s, begin_s + 2) == pytest.approx(10.0)
-    assert rampage.per_s(begin_s + 1.5, begin_s + 3) == pytest.approx((60 - 15) / 1.5)
+def test_its_speed_is_that_between_two_moments_of_the_hosts_clock(log: AggressorLog) -> None:
+    progress(begin(log), [10.0, 20.0, 60.0])
+    begin_s = log.progress[0].arrived_s
+    assert log.per_s(begin_s, begin_s + 2) == pytest.approx(10.0)
+    assert log.per_s(begin_s + 1.5, begin_s + 3) == pytest.approx((60 - 15) / 1.5)
 
 
-def test_of_moments_that_it_did_not_tell_of_nothing_is_known(rampage: Rampage) -> None:
-    progress(begin(rampage), [10.0, 20.0])
-    begin_s = rampage.told[0].arrived_s
-    assert rampage.per_s(begin_s, begin_s + 2.5) is None
-    assert rampage.per_s(begin_s - 1, begin_s + 1) is None
-    assert rampage.per_s(begin_s + 1, begin_s + 1) is None
+def test_of_moments_that_it_did_not_tell_of_nothing_is_known(log: AggressorLog) -> None:
+    progress(begin(log), [10.0, 20.0])
+    begin_s = log.progress[0].arrived_s
+    assert log.per_s(begin_s, begin_s + 2.5) is None
+    assert log.per_s(begin_s - 1, begin_s + 1) is None
+    assert log.per_s(begin_s + 1, begin_s + 1) is None
 
 
 def test_work_that_the_place_cannot_tell_has_no_speed() -> None:
-    told = [Told(0.0, 0, 0.0), Told(1.0, 4, None)]
-    assert work_at(told, 0.5) is None
-    assert work_at(told, 0.0) == 0.0
+    progress = [Progress(0.0, 0, 0.0), Progress(1.0, 4, None)]
+    assert work_at(progress, 0.5) is None
+    assert work_at(progress, 0.0) == 0.0
 
 
-def test_what_comes_in_the_wrong_order_is_refused(rampage: Rampage) -> None:
+def test_what_comes_in_the_wrong_order_is_refused(log: AggressorLog) -> None:
     with pytest.raises(MeasurementError, match="it said in the phase 'launching'"):
-        rampage.hear(line("measuring", unit="bytes"))
-    begin(rampage).hear(line("measured", steps=0, work=0.0))
+        log.hear(line("measuring", unit="bytes"))
+    begin(log).hear(line("measured", steps=0, work=0.0))
     with pytest.raises(MeasurementError, match="'measured'"):
-        rampage.hear(line("progress", steps=1, work=1.0))
+        log.hear(line("progress", steps=1, work=1.0))
 
 
 @pytest.mark.parametrize("said", ["no json", "[]", '{"event": "started"}', line("progress", steps="many", work=1.0)])
-def test_what_is_no_event_of_it_is_refused(rampage: Rampage, said: str) -> None:
+def test_what_is_no_event_of_it_is_refused(log: AggressorLog, said: str) -> None:
     if "progress" in said:
-        begin(rampage)
+        begin(log)
     with pytest.raises(MeasurementError) as caught:
-        rampage.hear(said)
+        log.hear(said)
     assert caught.value.kind == "protocol"
 
 
-def test_its_own_reason_for_failing_is_told(rampage: Rampage) -> None:
+def test_its_own_reason_for_failing_is_told(log: AggressorLog) -> None:
     with pytest.raises(MeasurementError, match="fio is not installed here") as caught:
-        rampage.hear(line("error", kind="probe", message="fio is not installed here"))
+        log.hear(line("error", kind="probe", message="fio is not installed here"))
     assert caught.value.kind == "probe"

@@ -112,7 +112,7 @@ def test_sizes_are_as_those_of_imagenet() -> None:
     files = [picture(0, index, "imagenet") for index in range(150)]
     shapes = [Image.open(io.BytesIO(file)).size for file in files]
     assert 85_000 < statistics.mean(map(len, files)) < 130_000
-    assert statistics.mean(map(len, files)) < pictures.MAKES["imagenet"].room_bytes
+    assert statistics.mean(map(len, files)) < pictures.MAKES["imagenet"].disk_bytes
     assert statistics.median(map(len, files)) < statistics.mean(map(len, files)), "skewed, as a log-normal is"
     assert 420 < statistics.mean(max(shape) for shape in shapes) < 580
     assert len(set(shapes)) > 30

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from scenarios.events import Transcript
-from scenarios.job import Devices, merged_environment, run_job, worker_argv
+from scenarios.job import merged_environment, run_job, worker_argv
 from suite.errors import MeasurementError
 from suite.interfaces import Node, Observer
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import Usage
 
@@ -68,14 +69,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def failure(trial: Trial, node: Node, observer: Observer) -> MeasurementError:
     with pytest.raises(MeasurementError) as raised:
-        run_job(trial, node, observer, nullcontext(), Devices())
+        run_job(trial, node, observer, nullcontext())
     return raised.value
 
 
 def test_throughput_is_images_over_the_measured_span_of_all_devices(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
-    measured = run_job(trial, scripted(*STORY), observer, nullcontext(), Devices("cpu", 2, "parameter-cpu"))
+    several = trial.with_job(devices=Devices(devices=2, parallel="parameter-cpu"))
+    measured = run_job(several, scripted(*STORY), observer, nullcontext())
     assert measured.throughput_images_per_s == 2 * 2 * 3 / 4.0
     assert measured.steps is not None
     assert measured.steps.elapsed_s == [1.0, 1.0, 2.0]
@@ -96,21 +98,21 @@ def test_the_host_counts_from_the_launch_to_the_end_and_no_longer(
         yield
         seen.append((len(node.started), [observer.phases[-1][0]]))
 
-    run_job(trial, node, observer, account(), Devices())
+    run_job(trial, node, observer, account())
     assert seen == [(0, ["attesting"]), (1, ["finishing"])]
 
 
 def test_what_the_worker_used_is_what_it_says_at_its_end(trial: Trial, observer: Any, scripted: Scripted) -> None:
     used = {"cpu_s": 7.5, "peak_memory_bytes": 1 << 30, "disk_read_bytes": None}
     story = [*STORY[:-1], event("done", 109.75, usage=used)]
-    measured = run_job(trial, scripted(*story), observer, nullcontext(), Devices())
+    measured = run_job(trial, scripted(*story), observer, nullcontext())
     assert measured.usage == Usage(cpu_s=7.5, peak_memory_bytes=1 << 30)
 
 
 def test_a_worker_of_an_image_of_before_that_says_nothing_of_it(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
-    assert run_job(trial, scripted(*STORY), observer, nullcontext(), Devices()).usage is None
+    assert run_job(trial, scripted(*STORY), observer, nullcontext()).usage is None
 
 
 def test_a_usage_that_cannot_be_recorded_names_the_field(trial: Trial, observer: Any, scripted: Scripted) -> None:
@@ -122,7 +124,7 @@ def test_a_usage_that_cannot_be_recorded_names_the_field(trial: Trial, observer:
 @pytest.mark.usefixtures("clock")
 def test_the_launch_and_the_exit_are_taken_on_the_hosts_clock(trial: Trial, observer: Any, scripted: Scripted) -> None:
     # The worker's clock runs ten seconds here in no time at all.
-    timeline = run_job(trial, scripted(0.2, *STORY, 0.3), observer, nullcontext(), Devices()).timeline
+    timeline = run_job(trial, scripted(0.2, *STORY, 0.3), observer, nullcontext()).timeline
     assert timeline is not None
     assert timeline.launch_s == pytest.approx(0.2)
     assert timeline.exit_s == pytest.approx(0.3)
@@ -135,7 +137,7 @@ def test_the_parts_of_a_trial_make_up_the_whole(trial: Trial, observer: Any, scr
     told = [json.loads(line)["t"] for line in STORY]
     pauses = [0.2, *(later - earlier for earlier, later in pairwise(told))]
     script = [item for pause, line in zip(pauses, STORY, strict=True) for item in (pause, line)]
-    measured = run_job(trial, scripted(*script, 0.3), observer, nullcontext(), Devices())
+    measured = run_job(trial, scripted(*script, 0.3), observer, nullcontext())
     assert measured.timeline is not None
     assert measured.elapsed_s == pytest.approx(0.2 + 9.75 + 0.3)
     assert sum(measured.timeline.model_dump().values()) == pytest.approx(measured.elapsed_s)
@@ -144,26 +146,26 @@ def test_the_parts_of_a_trial_make_up_the_whole(trial: Trial, observer: Any, scr
 
 def test_the_launch_is_what_is_left_of_the_elapsed_time(trial: Trial, observer: Any, scripted: Scripted) -> None:
     at_once = [json.dumps({**json.loads(line), "t": 1.0 + 1e-6 * number}) for number, line in enumerate(STORY)]
-    measured = run_job(trial, scripted(0.05, *at_once), observer, nullcontext(), Devices())
+    measured = run_job(trial, scripted(0.05, *at_once), observer, nullcontext())
     assert measured.timeline is not None
     assert measured.timeline.launch_s is not None
     assert 0.05 <= measured.timeline.launch_s <= measured.elapsed_s
 
 
 def test_clocks_are_not_compared_over_a_short_span(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    assert run_job(trial, scripted(*STORY), observer, nullcontext(), Devices()).clock_ratio is None
+    assert run_job(trial, scripted(*STORY), observer, nullcontext()).clock_ratio is None
 
 
 @pytest.mark.usefixtures("clock")
 def test_a_clock_that_runs_fast_shows(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    measured = run_job(trial, scripted(*STORY[:7], 2.0, *STORY[7:]), observer, nullcontext(), Devices())
+    measured = run_job(trial, scripted(*STORY[:7], 2.0, *STORY[7:]), observer, nullcontext())
     assert measured.clock_ratio == pytest.approx(2.0)
 
 
 def test_the_observer_hears_nothing_between_measuring_and_measured(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
-    run_job(trial, scripted(*STORY), observer, nullcontext(), Devices())
+    run_job(trial, scripted(*STORY), observer, nullcontext())
     assert observer.phases == [
         ("attesting", ""),
         ("launching", ""),
@@ -182,7 +184,7 @@ def test_without_warm_up_measuring_is_told_when_the_model_is_built(
     assert trial.job.sizes is not None
     workload = trial.job.sizes.model_copy(update={"warmup_steps": 0})
     story = [line for line in STORY if "warmup" not in line]
-    run_job(trial.with_job(sizes=workload), scripted(*story), observer, nullcontext(), Devices())
+    run_job(trial.with_job(sizes=workload), scripted(*story), observer, nullcontext())
     assert observer.phases[-2:] == [("measuring", "3 steps"), ("finishing", "")]
 
 
@@ -301,9 +303,9 @@ def test_a_capped_job_tells_every_library_that_chooses_its_code(trial: Trial, sc
 
 def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY)
-    run_job(trial, node, observer, nullcontext(), Devices())
+    run_job(trial, node, observer, nullcontext())
     assert json.loads(node.started[0][1]) == {
-        "model": "alexnet",
+        "workload": "worker.workloads.alexnet:ALEXNET",
         "batch": 2,
         "image_px": 64,
         "warmup_steps": 2,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from scenarios.probe import PROBES, Probe, scratch_bytes
+from scenarios.probe import Probe, scratch_bytes
 from scenarios.probe_startup import Stopwatch
-from scenarios.registry import get_scenario
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
+from suite.job.job import Devices
 from suite.job.profiles import PROFILES
 from suite.plan import Trial
-from worker.probes.request import PROBES as OF_THE_WORKER
+from suite.registries import AGGRESSORS, PROBES
 
 Scripted = Callable[..., Any]
 MIB = 1 << 20
@@ -63,13 +63,12 @@ def test_what_the_worker_says_becomes_metrics(probe: Trial, observer: Any, scrip
 
 def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY, node={"data": "/mnt/data"})
-    Probe(device="cuda", fio_job="[a]\nsize=1m", devices=1, parallel="none").measure(
-        probe, [Instance(node)], observer, nullcontext()
-    )
+    on_gpu = probe.with_job(devices=Devices(device="cuda"))
+    Probe(fio_job="[a]\nsize=1m").measure(on_gpu, [Instance(node)], observer, nullcontext())
     argv, given = node.started[0]
     assert argv[-2:] == ["worker", "--probe"]
     assert json.loads(given) == {
-        "probe": "memory",
+        "member": "worker.probes.memory:MEMORY",
         "threads": 1,
         "directory": "/mnt/data",
         "size": "smoke",
@@ -186,12 +185,16 @@ def test_the_disk_probe_needs_the_room_that_was_planned(
 
 
 def test_the_room_is_planned_for_the_disk_probe_alone() -> None:
-    assert scratch_bytes(["memory", "startup"], "smoke") is None
-    assert scratch_bytes(["memory", "disk"], "smoke") == 192 * MIB
-    assert scratch_bytes(PROBES, "paper") == 6144 * MIB
-    assert scratch_bytes(["disk"], "smoke", "[a]\nsize=10m\nnumjobs=2") == 30 * MIB
+    assert scratch_bytes(PROBES, ["memory", "startup"], "smoke") == {}
+    assert scratch_bytes(PROBES, ["memory", "disk"], "smoke") == {"disk": 192 * MIB}
+    assert scratch_bytes(PROBES, PROBES.names(), "paper") == {"disk": 6144 * MIB}
+    assert scratch_bytes(PROBES, ["disk"], "smoke", "[a]\nsize=10m\nnumjobs=2") == {"disk": 30 * MIB}
     for profile in PROFILES:
-        assert scratch_bytes(["disk"], profile)
+        assert scratch_bytes(PROBES, ["disk"], profile)
+
+
+def test_an_aggressor_that_trains_needs_no_room() -> None:
+    assert scratch_bytes(AGGRESSORS, ["alexnet", "disk", "cpu"], "smoke") == {"disk": 192 * MIB}
 
 
 def test_a_bad_job_file_is_refused_before_anything_is_started() -> None:
@@ -199,12 +202,12 @@ def test_a_bad_job_file_is_refused_before_anything_is_started() -> None:
         with pytest.raises(RequestError, match="--fio-job"):
             Probe(fio_job=job)
     with pytest.raises(RequestError):
-        scratch_bytes(["disk"], "smoke", "[a]")
+        scratch_bytes(PROBES, ["disk"], "smoke", "[a]")
 
 
-def test_every_probe_but_the_start_up_is_the_workers() -> None:
-    assert set(PROBES) == {*OF_THE_WORKER, "startup"}
-    assert get_scenario("probe") is Probe
+def test_a_declaration_has_the_name_of_its_registry() -> None:
+    assert [PROBES.get(name).name for name in PROBES] == list(PROBES)
+    assert [AGGRESSORS.get(name).name for name in AGGRESSORS] == list(AGGRESSORS)
 
 
 def test_the_start_up_is_the_training_workers_own(trial: Trial, here: Any, observer: Any) -> None:

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from scenarios.job import Devices, run_job, specification, worker_argv
-from scenarios.reading import Loading, data_of
+from scenarios.job import run_job, specification, worker_argv
+from scenarios.reading import data_of
 from scenarios.real import Real
-from scenarios.registry import get_scenario
 from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed, Instance
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Devices, Loading
 from suite.plan import Trial
+from suite.registries import SCENARIOS
 from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
 from tests.scenarios.pictures import damage, folder
 from tests.scenarios.test_job import STORY, event
@@ -87,7 +88,8 @@ def failure(trial: Trial, node: ScriptedNode, observer: Any) -> MeasurementError
 
 def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, observer: Any, reading: Any) -> None:
     node = reading(page_cache_share=0.002)
-    use = Real(loader_workers=2).measure(planned, [Instance(node)], observer, nullcontext()).data_use
+    planned = planned.with_job(loading=Loading(loader_workers=2))
+    use = Real().measure(planned, [Instance(node)], observer, nullcontext()).data_use
     assert use is not None
     assert use.model_dump() == {
         **USE,
@@ -132,14 +134,15 @@ def test_the_page_cache_is_arranged_before_the_host_counts(planned: Trial, obser
         entered.append((len(node.asked), len(node.started)))
         yield
 
-    run_job(planned, node, observer, account(), Devices(), Loading())
+    run_job(planned, node, observer, account())
     assert entered == [(1, 0)]
     assert observer.phases[:3] == [("attesting", ""), ("page cache", "cold"), ("launching", "")]
 
 
 def test_the_job_is_told_where_the_data_are_in_the_target(planned: Trial, observer: Any, reading: Any) -> None:
     node = reading()
-    Real(loader_workers=3, decoder="pillow").measure(planned, [Instance(node)], observer, nullcontext())
+    planned = planned.with_job(loading=Loading(loader_workers=3, decoder="pillow"))
+    Real().measure(planned, [Instance(node)], observer, nullcontext())
     assert json.loads(node.started[0][1])["data"] == {
         "kind": "imagefolder",
         "directory": "/mnt/data",
@@ -153,13 +156,13 @@ def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
     asked: int | None, wanted: int, planned: Trial, reading: Any
 ) -> None:
     trial = planned.with_job(envelope=Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1))
-    data = data_of(trial, reading(), Loading(asked))
+    data = data_of(trial.with_job(loading=Loading(loader_workers=asked)), reading())
     assert data is not None
     assert data["loader_workers"] == wanted
 
 
 def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripted: Any) -> None:
-    assert "data" not in json.loads(specification(trial, Devices(), data_of(trial, scripted(), Loading())))
+    assert "data" not in json.loads(specification(trial, data_of(trial, scripted())))
     measured = Synthetic().measure(trial, [Instance(scripted(*STORY))], observer, nullcontext())
     assert measured.data_use is None
     assert "page cache" not in [phase for phase, _ in observer.phases]
@@ -230,10 +233,8 @@ def test_a_trial_without_a_data_set_is_refused(trial: Trial, observer: Any, read
     assert failure(trial, reading(), observer).kind == "dataset"
 
 
-def test_every_scenario_takes_the_options_of_all() -> None:
-    options = {"device": "cpu", "devices": 1, "parallel": "none", "loader_workers": None, "decoder": "auto"}
-    for name in ("synthetic", "real"):
-        assert get_scenario(name)(**options, fio_job=None).name == name
+def test_every_scenario_has_the_name_of_its_registry() -> None:
+    assert [SCENARIOS.get(name)().name for name in SCENARIOS] == list(SCENARIOS)
 
 
 def test_the_huge_pages_of_an_ablation_are_the_only_change_of_the_allocator(trial: Trial, scripted: Any) -> None:
@@ -257,7 +258,8 @@ def small(trial: Trial, tmp_path: Path) -> tuple[Trial, HereNode]:
 
 def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], observer: Any) -> None:
     trial, node = small
-    measured = Real(loader_workers=1).measure(trial, [Instance(node)], observer, nullcontext())
+    trial = trial.with_job(loading=Loading(loader_workers=1))
+    measured = Real().measure(trial, [Instance(node)], observer, nullcontext())
     node.processes[0].close()
     assert measured.throughput_images_per_s is not None
     assert measured.steps is not None
@@ -272,12 +274,12 @@ def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], ob
 
 def test_devices_in_processes_of_their_own_read_together(small: tuple[Trial, HereNode], observer: Any) -> None:
     trial, node = small
-    trial = trial.with_job(envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=2))
-    use = (
-        Real(devices=2, parallel="ddp", loader_workers=0)
-        .measure(trial, [Instance(node)], observer, nullcontext())
-        .data_use
+    trial = trial.with_job(
+        envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=2),
+        devices=Devices(devices=2, parallel="ddp"),
+        loading=Loading(loader_workers=0),
     )
+    use = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use
     node.processes[0].close()
     assert use is not None
     assert use.images_read - use.damaged == 2 * 2 * 5
@@ -289,8 +291,9 @@ def test_too_much_damage_fails_the_trial_with_names(small: tuple[Trial, HereNode
     seen = listing(str(node.data))
     assert trial.job.dataset is not None
     trial = trial.with_job(dataset=trial.job.dataset.model_copy(update={"sha256": seen.sha256}))
+    trial = trial.with_job(loading=Loading(loader_workers=0))
     with pytest.raises(MeasurementError, match="could not be decoded") as raised:
-        Real(loader_workers=0).measure(trial, [Instance(node)], observer, nullcontext())
+        Real().measure(trial, [Instance(node)], observer, nullcontext())
     node.processes[0].close()
     assert raised.value.kind == "data"
     assert any(name in raised.value.message for name in names)

@@ -18,6 +18,7 @@ from suite.interfaces import Instance, Process
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.plan import Trial
+from suite.registries import AGGRESSORS
 from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess
 
 TINY = Sizes(batch=1, image_px=64, warmup_steps=1, steps=2)
@@ -189,9 +190,9 @@ def events(process: "subprocess.Popen[str]", until: str) -> list[dict[str, Any]]
     return found
 
 
-@pytest.mark.parametrize("probe", ["memory", "cpu", "network", "disk"])
-def test_a_probe_works_until_it_is_told_to_stop(probe: str, tmp_path: Any) -> None:
-    with worker({"probe": {**PROBE, "probe": probe, "directory": str(tmp_path)}}) as process:
+@pytest.mark.parametrize("name", list(AGGRESSORS))
+def test_an_aggressor_works_until_it_is_told_to_stop(name: str, tmp_path: Any) -> None:
+    with worker({"aggressor": {**PROBE, "member": AGGRESSORS.place(name), "directory": str(tmp_path)}}) as process:
         try:
             said = events(process, "progress")
             if said[-1]["event"] == "error":
@@ -212,10 +213,10 @@ def test_a_probe_works_until_it_is_told_to_stop(probe: str, tmp_path: Any) -> No
 
 
 def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
-    from worker.aggressors import programs
+    from worker.aggressors.background import running
     from worker.probes.reading import ProbeError
 
-    with programs._running(["sh", "-c", "echo no more >&2; exit 3"], ("wchar",)) as load:
+    with running(["sh", "-c", "echo no more >&2; exit 3"], ("wchar",)) as load:
         steps = (load.step() for _ in range(240))  # a step takes no note of what ends after it
         with pytest.raises(ProbeError, match="sh has ended by itself with status 3: no more"):
             list(steps)
@@ -225,23 +226,22 @@ def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
     ("asked", "said"),
     [
         ({}, "one key"),
-        ({"probe": {**PROBE, "probe": "syscall"}}, "as an aggressor it can be disk"),
-        ({"probe": {**PROBE, "probe": "gpu"}}, "probe is 'gpu'"),
+        ({"aggressor": PROBE}, "an object with the keys"),
         ({"training": []}, "not a JSON object"),
-        ({"training": {"model": "alexnet"}}, "lacks"),
+        ({"training": {"workload": "worker.workloads.alexnet:ALEXNET"}}, "lacks"),
     ],
 )
 def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str) -> None:
-    from worker.aggressors.request import parse
-    from worker.spec import SpecError
+    from worker.aggressors.program import parse
+    from worker.errors import SpecError
 
     with pytest.raises(SpecError, match=said):
         parse(json.dumps(asked))
 
 
 def test_an_aggressor_that_trains_has_neither_data_nor_ranks(spec: dict[str, Any]) -> None:
-    from worker.aggressors.request import parse
-    from worker.spec import SpecError
+    from worker.aggressors.program import parse
+    from worker.errors import SpecError
 
     with pytest.raises(SpecError, match="no ddp"):
         parse(json.dumps({"training": {**spec, "threads": 2, "devices": 2, "parallel": "ddp"}}))

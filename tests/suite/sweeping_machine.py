@@ -23,6 +23,7 @@ from provisioning.images.image import Image
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
 from suite.plan import TARGETS, Trial
+from suite.registries import SCENARIOS
 from tests.suite.conftest import FakeAccount, FakeScenario, FakeTargets
 
 
@@ -52,12 +53,9 @@ def checks() -> list[Check]:
 
 
 def furnish(patch: pytest.MonkeyPatch, home: Path) -> None:
-    """Everything that ``bench`` asks of the machine is answered here; see ``tests.test_cli.Machine``."""
+    """Answer everything that ``bench`` asks of the machine; see ``tests.test_cli.Machine``."""
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
-    failing: dict[str, BaseException] = {
-        target: MeasurementError(f"{target} is broken") for target in os.environ.get("FAILING", "").split()
-    }
-    targets, scenario = FakeTargets([]), Scenario([], failing)
+    targets = FakeTargets([])
     patch.setenv("VIRTBENCH_HOME", str(home))
     (home / "run").mkdir(parents=True, exist_ok=True, mode=0o700)
     for module in (ledger, nodes):
@@ -70,9 +68,19 @@ def furnish(patch: pytest.MonkeyPatch, home: Path) -> None:
     patch.setattr("provisioning.targets.prepare", lambda *_: None)
     patch.setattr("provisioning.targets.open_target", lambda trial, _choices: targets.opened(trial))
     patch.setattr("provisioning.metrics.accounting.open_account", lambda *_: FakeAccount())
-    patch.setattr("scenarios.registry.get_scenario", lambda _name: lambda **_: scenario)
+
+
+def measure_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Every scenario is one that trains nothing."""
+    failing: dict[str, BaseException] = {
+        target: MeasurementError(f"{target} is broken") for target in os.environ.get("FAILING", "").split()
+    }
+    scenario = Scenario([], failing)
+    for name in SCENARIOS:
+        patch.setitem(SCENARIOS._loaded, name, lambda **_: scenario)
 
 
 if __name__ == "__main__":
     furnish(pytest.MonkeyPatch(), Path(os.environ["MEASURED"]).parent / "home")
+    measure_nothing(pytest.MonkeyPatch())
     cli.main(sys.argv[1:])

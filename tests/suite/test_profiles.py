@@ -1,11 +1,12 @@
 import pytest
 
 from suite.errors import RequestError
-from suite.job.profiles import MODELS, PROFILES, Profile, Sizes, get_profile
+from suite.job.profiles import PROFILES, Profile, Sizes, check_image, get_profile
+from suite.registries import WORKLOADS
 
 
 def test_the_paper_profile_is_table_1_of_the_paper() -> None:
-    workloads = PROFILES["paper"].workloads
+    workloads = {name: PROFILES["paper"].sizes_of(name) for name in WORKLOADS}
     # shared/reference/README.md: batch per device 32, 32, 512; 10 warm-up steps, then 100 measured steps.
     assert {model: w.batch for model, w in workloads.items()} == {"inception_v3": 32, "resnet50": 32, "alexnet": 512}
     assert {(w.warmup_steps, w.steps) for w in workloads.values()} == {(10, 100)}
@@ -21,15 +22,14 @@ def test_the_paper_profile_is_table_1_of_the_paper() -> None:
 def test_every_profile_says_what_it_is_for_and_has_every_model(profile: Profile) -> None:
     assert PROFILES[profile.name] is profile
     assert profile.summary
-    assert tuple(profile.workloads) == MODELS
-    # Smaller images do not pass through the model's layers.
-    assert profile.workloads["inception_v3"].image_px >= 75
-    assert profile.workloads["alexnet"].image_px >= 63
+    for name in WORKLOADS:
+        check_image(name, profile.sizes_of(name))
 
 
 def test_profiles_grow_from_smoke_to_paper() -> None:
     def work(name: str) -> int:
-        return sum(w.batch * w.image_px**2 * (w.steps + w.warmup_steps) for w in PROFILES[name].workloads.values())
+        sizes = [PROFILES[name].sizes_of(workload) for workload in WORKLOADS]
+        return sum(w.batch * w.image_px**2 * (w.steps + w.warmup_steps) for w in sizes)
 
     assert work("smoke") < work("quick") < work("paper")
 
@@ -38,6 +38,13 @@ def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(RequestError, match="no profile 'papier'") as caught:
         get_profile("papier")
     assert caught.value.remedy == "choose one of paper, quick, smoke"
+
+
+def test_a_workload_without_sizes_for_a_profile_is_refused_with_those_it_has() -> None:
+    huge = PROFILES["paper"].model_copy(update={"name": "huge"})
+    with pytest.raises(RequestError, match="alexnet has no sizes for the profile huge") as caught:
+        huge.sizes_of("alexnet")
+    assert caught.value.remedy == "use --profile paper or quick or smoke"
 
 
 def test_a_known_profile_is_given() -> None:

@@ -19,8 +19,8 @@ from worker.errors import JobError
 from worker.training.device import Device
 from worker.training.numerics import Numerics
 from worker.training.samples import Samples
+from worker.workloads.workload import LEARNING_RATE, Workload
 
-LEARNING_RATE = 0.01
 GLOBAL_BATCH = 12
 
 
@@ -83,6 +83,9 @@ def large_model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 20_000))
 
 
+WORKLOAD = Workload(name="tiny", sizes={})
+
+
 def work(group: Group, order: dict[str, Any]) -> dict[str, Any]:
     number = group.cluster.rank - group.cluster.servers
     # Workers begin from different weights: it is the first one's that all of them must train.
@@ -90,7 +93,7 @@ def work(group: Group, order: dict[str, Any]) -> dict[str, Any]:
     batches = part_of(number, group.cluster.workers)
     losses = []
     chunk_bytes = 8 << 20 if order.get("large") else 1024
-    with opened_trainer(group, model, Device("cpu"), batches, Numerics(), chunk_bytes=chunk_bytes) as trainer:
+    with opened_trainer(group, WORKLOAD, model, Device("cpu"), batches, Numerics(), chunk_bytes=chunk_bytes) as trainer:
         samples = Samples.allocate(order["steps"], trainer.phases)
         for step in range(order["steps"]):
             fault(order, step)

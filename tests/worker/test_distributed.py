@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from tests.worker import distributed_rank
-from tests.worker.distributed_rank import LEARNING_RATE, global_batch, tiny_model
+from tests.worker.distributed_rank import global_batch, tiny_model
+from worker.workloads.workload import LEARNING_RATE
 
 STEPS = 4
 TIMEOUT_S = 6.0
@@ -174,7 +175,7 @@ def test_a_synchronous_strategy_ends_with_the_weights_of_one_process(
 def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(start: Start) -> None:
     said = start("parameter-server", 2, 2, **PATIENT).results()
     elements = sum(-(-parameter.numel() // 16) * 16 for parameter in tiny_model().parameters())
-    # Every step both ways; before the first, one worker sends its variables and the others receive them.
+    # Every step both ways; before the first, one worker sends its parameters and the others receive them.
     assert said[2]["bytes_sent"] == (STEPS + 1) * elements * 4
     assert said[3]["bytes_sent"] == said[2]["bytes_received"] == STEPS * elements * 4
     assert said[3]["bytes_received"] == (STEPS + 1) * elements * 4
@@ -235,8 +236,8 @@ def test_a_killed_rank_ends_all_others_and_is_named(
     assert {said[rank]["kind"] for rank in others} == {"network"}
     messages = [said[rank]["message"] for rank in others]
     assert any(f"(rank {victim})" in message for message in messages)
-    # Rank 0 keeps the meeting place and ends as soon as it knows: a rank that looks only then misses rank 0.
-    assert all(f"(rank {victim})" in message or "keeps the meeting place" in message for message in messages)
+    # Rank 0 holds the rendezvous and ends as soon as it knows: a rank that looks only then misses rank 0.
+    assert all(f"(rank {victim})" in message or "holds the rendezvous" in message for message in messages)
 
 
 def test_a_rank_that_hangs_ends_all_others_within_the_timeout(start: Start) -> None:
@@ -248,7 +249,7 @@ def test_a_rank_that_hangs_ends_all_others_within_the_timeout(start: Start) -> N
         said = job.results(others)
         assert {said[rank]["kind"] for rank in others} == {"network"}
         for rank in others:
-            # Rank 0 keeps the meeting place: of another one it is known only that it does not count there.
+            # Rank 0 holds the rendezvous: of another one it is known only that it does not count there.
             assert ("is gone" if victim == 0 else "hears no more of") in said[rank]["message"]
             assert f"(rank {victim})" in said[rank]["message"]
             assert said[rank]["failed_s"] - job.fault_s(victim) < BOUND_S
@@ -264,8 +265,8 @@ def test_a_rank_that_is_lost_while_chunks_are_under_way_ends_all_others(strategy
     job = start(strategy, 3 - servers, servers, orders)
     said = job.results([0, 2])
     assert "(rank 1)" in said[0]["message"]
-    # Rank 0 keeps the meeting place and ends as soon as it knows: a rank that looks only then misses rank 0.
-    assert "(rank 1)" in said[2]["message"] or "keeps the meeting place" in said[2]["message"]
+    # Rank 0 holds the rendezvous and ends as soon as it knows: a rank that looks only then misses rank 0.
+    assert "(rank 1)" in said[2]["message"] or "holds the rendezvous" in said[2]["message"]
     for rank in (0, 2):
         assert said[rank]["kind"] == "network"
         assert said[rank]["failed_s"] - job.fault_s(1) < BOUND_S + 2
@@ -303,7 +304,7 @@ def test_a_rank_that_never_comes_is_named_by_all_others(start: Start) -> None:
         for each in said.values():
             assert each["kind"] == "network"
             assert f"(rank {absent})" in each["message"]
-            assert "did not come" in each["message"] or "cannot reach" in each["message"]
+            assert "did not reach" in each["message"] or "cannot reach" in each["message"]
             assert each["failed_s"] - each["began_s"] < GATHER_S + BOUND_S
 
 
@@ -312,7 +313,7 @@ def test_a_wrong_interface_is_named_and_the_others_do_not_wait_for_ever(start: S
     said = start("parameter-server", 1, 1, orders, join_timeout_s=3.0).results()
     assert said[1]["kind"] == "network"
     assert "'nothere0'" in said[1]["message"]
-    assert "worker 0 (rank 1) did not come" in said[0]["message"]
+    assert "worker 0 (rank 1) did not reach" in said[0]["message"]
 
 
 def test_a_port_that_is_taken_is_named(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""Parts of distributed training that need no second process: the layout, the cluster, interfaces, the variables."""
+"""Parts of distributed training that need no second process: the layout, the cluster, interfaces, the parameters."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from worker.distributed.cluster import Cluster
 from worker.distributed.failures import LostError, first_line, is_network
 from worker.distributed.interfaces import address_of
-from worker.distributed.parameters import Variables
+from worker.distributed.parameters import Parameters
 from worker.distributed.partition import ALIGNMENT, CHUNK_BYTES, ELEMENT_BYTES, cut, overlapping, starts_of
 from worker.errors import JobError
 
@@ -138,31 +138,31 @@ def backward(module: torch.nn.Module, images: torch.Tensor) -> None:
 
 def test_parameters_in_the_vector_have_their_values_and_layout() -> None:
     before, moved = model(), model()
-    variables = Variables(moved)
+    parameters = Parameters(moved)
     for one, other in zip(before.parameters(), moved.parameters(), strict=True):
         assert torch.equal(one, other)
         assert one.stride() == other.stride()
-    variables.values.zero_()
+    parameters.values.zero_()
     assert not any(parameter.any() for parameter in moved.parameters())
 
 
 def test_chunks_are_announced_while_the_backward_pass_goes_on() -> None:
     plain, observed = model(), model()
-    variables = Variables(observed)
-    chunks = cut(variables.elements, 2, 256)
+    parameters = Parameters(observed)
+    chunks = cut(parameters.elements, 2, 256)
     announced: list[int] = []
-    variables.observe(chunks, announced.append)
+    parameters.observe(chunks, announced.append)
     images = torch.randn(2, 3, 6, 6)
     for _ in range(2):
         announced.clear()
-        variables.expect()
+        parameters.expect()
         backward(observed, images)
         assert sorted(announced) == list(range(len(chunks)))
         assert announced[0] == 0  # the last layer's
-        variables.complete()
+        parameters.complete()
     backward(plain, images)
     wanted = [parameter.grad for parameter in plain.parameters()][::-1]
-    for view, gradient in zip(variables._views, wanted, strict=True):
+    for view, gradient in zip(parameters._views, wanted, strict=True):
         assert gradient is not None
         torch.testing.assert_close(view, gradient)
     assert all(parameter.grad is None for parameter in observed.parameters())
@@ -170,22 +170,22 @@ def test_chunks_are_announced_while_the_backward_pass_goes_on() -> None:
 
 def test_a_variable_that_the_model_does_not_use_has_a_gradient_of_zero() -> None:
     module = torch.nn.ModuleList([torch.nn.Linear(20, 20), torch.nn.Linear(20, 20)])
-    variables = Variables(module)
+    parameters = Parameters(module)
     announced: list[int] = []
-    chunks = cut(variables.elements, 1, 512)
-    variables.observe(chunks, announced.append)
-    variables.gradients.fill_(7.0)
-    variables.expect()
+    chunks = cut(parameters.elements, 1, 512)
+    parameters.observe(chunks, announced.append)
+    parameters.gradients.fill_(7.0)
+    parameters.expect()
     backward(module[0], torch.ones(1, 20))
     assert len(announced) < len(chunks)
-    variables.complete()
+    parameters.complete()
     assert sorted(announced) == list(range(len(chunks)))
-    unused = variables._views[:2]  # of the last layer, whose gradients come first
+    unused = parameters._views[:2]  # of the last layer, whose gradients come first
     assert [view.numel() for view in unused] == [20, 400]
     assert not any(view.any() for view in unused)
-    assert all(view.any() for view in variables._views[2:])
+    assert all(view.any() for view in parameters._views[2:])
 
 
 def test_a_model_that_is_not_float32_is_refused() -> None:
     with pytest.raises(JobError, match="float64"):
-        Variables(torch.nn.Linear(2, 2).double())
+        Parameters(torch.nn.Linear(2, 2).double())

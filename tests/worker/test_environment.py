@@ -8,8 +8,7 @@ import pytest
 
 from suite import userland
 from suite.records.record import Environment
-from worker.attest import attest
-from worker.environment import collect
+from worker.environment import attest, collect
 
 GIB = 1 << 30
 UNLIMITED_V1 = 9223372036854771712

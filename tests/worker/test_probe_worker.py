@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from suite.records.record import Environment, Metric, Usage
+from suite.registries import PROBES
+from worker.errors import SpecError
 from worker.probes import tools
 from worker.probes.disk import DEFAULT_JOBS
 from worker.probes.iperf3 import Link, session
 from worker.probes.network import free_port, round_trips_us
 from worker.probes.reading import ProbeError
 from worker.probes.request import parse_request
-from worker.spec import SpecError
 
 REPOSITORY = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
@@ -32,8 +33,9 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
-def asked(**change: object) -> dict[str, Any]:
-    return {"probe": "cpu", "threads": 1, "directory": None, "size": "smoke", "job": None, "device": "cpu", **change}
+def asked(probe: str = "cpu", **change: object) -> dict[str, Any]:
+    member = {"member": PROBES.place(probe)}
+    return {**member, "threads": 1, "directory": None, "size": "smoke", "job": None, "device": "cpu", **change}
 
 
 def worker(given: dict[str, Any] | str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -195,7 +197,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         link = Link(LOOPBACK, LOOPBACK, other.getsockname()[1])
         with pytest.raises(ProbeError, match="Address already in use") as raised:
             session(tools.find("iperf3"), link, 1, reverse=False)
-    assert "another port" in raised.value.remedy
+    assert "another port" in str(raised.value.remedy)
 
 
 def test_an_address_that_nobody_has_is_named() -> None:
@@ -227,7 +229,6 @@ def test_a_tool_that_hangs_is_given_up() -> None:
         ("", "not JSON"),
         ("[]", "an object with the keys"),
         (json.dumps(asked(colour="red")), "an object with the keys"),
-        (json.dumps(asked(probe="startup")), "it can be disk, memory, network, cpu, syscall"),
         (json.dumps(asked(size="huge")), "size is 'huge'"),
         (json.dumps(asked(threads=0)), "threads is 0"),
         (json.dumps(asked(threads=True)), "threads is True"),
@@ -237,6 +238,21 @@ def test_a_tool_that_hangs_is_given_up() -> None:
 def test_a_wrong_request_names_the_key_and_what_would_do(given: str, says: str) -> None:
     with pytest.raises(SpecError, match=says.replace("[", r"\[")):
         parse_request(given)
+
+
+@pytest.mark.parametrize(
+    ("member", "says"),
+    [
+        ("startup", "member is 'startup'; it must be module:attribute, of the worker or of the plugin that is sent"),
+        ("os.path:join", "member is 'os.path:join'; it must be module:attribute"),
+        ("worker.probes.disk:FLOPPY", "has no attribute 'FLOPPY'"),
+        ("worker.workloads.alexnet:ALEXNET", "a Classifier; it must be a Probe"),
+    ],
+)
+def test_what_is_no_probe_of_the_image_is_refused(member: str, says: str) -> None:
+    status, events, _ = worker(asked(member=member))
+    assert (status, events[-1]["kind"]) == (2, "request")
+    assert says in events[-1]["message"]
 
 
 def test_a_wrong_request_is_refused_by_the_program() -> None:

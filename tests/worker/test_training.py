@@ -5,7 +5,8 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,20 @@ import pytest
 import torch
 
 from worker.data.batches import Batch, SyntheticBatches
-from worker.errors import JobError
-from worker.main import kind_of
+from worker.errors import JobError, kind_of
 from worker.protocol import Events
 from worker.spec import Spec, parse_spec
 from worker.training.build import build_trainer, opened_batches
 from worker.training.ddp import threads_of_rank
 from worker.training.device import Device
-from worker.training.job import measure
-from worker.training.models import build_model
+from worker.training.measure import measure
+from worker.training.models import build_network
 from worker.training.numerics import Numerics, numerics_of
 from worker.training.parameter_cpu import ParameterCpu
 from worker.training.samples import Samples
 from worker.training.trainer import Single, Trainer
+from worker.workloads.alexnet import ALEXNET
+from worker.workloads.workload import Workload, WorkloadMetric
 
 CPU = Device("cpu")
 REPOSITORY = Path(__file__).parents[2]
@@ -52,6 +54,7 @@ class FakeTrainer:
     phases: tuple[str, ...] = ("communicate",)
 
     def __init__(self, loss: float) -> None:
+        self.network = torch.nn.Module()
         self._loss = loss
         self.steps: list[int] = []
 
@@ -78,6 +81,9 @@ def tiny_model() -> torch.nn.Module:
     )
 
 
+TINY = Workload(name="tiny", sizes={})
+
+
 def train(trainer: Trainer, steps: int = 5) -> None:
     samples = Samples.allocate(steps, trainer.phases)
     for index in range(steps):
@@ -96,13 +102,13 @@ def run_measure(spec: Spec, trainer: Trainer) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_replicas_with_the_variables_on_the_cpu_train_as_one_process_does(replicas: int) -> None:
+def test_replicas_with_the_parameters_on_the_cpu_train_as_one_process_does(replicas: int) -> None:
     images, labels = torch.randn(8, 3, 8, 8), torch.randint(1000, (8,))
     alone, together = tiny_model(), tiny_model()
-    train(Single(alone, CPU, Given(images, labels), Numerics()))
+    train(Single(TINY, alone, CPU, Given(images, labels), Numerics()))
     parts = zip(images.chunk(replicas), labels.chunk(replicas), strict=True)
     batches = [Given(*part) for part in parts]
-    train(ParameterCpu(together, [CPU] * replicas, batches, Numerics()))
+    train(ParameterCpu(TINY, together, [CPU] * replicas, batches, Numerics()))
     before = tiny_model().parameters()
     for one, other, start in zip(alone.parameters(), together.parameters(), before, strict=True):
         torch.testing.assert_close(one, other)
@@ -110,7 +116,7 @@ def test_replicas_with_the_variables_on_the_cpu_train_as_one_process_does(replic
 
 
 def test_the_seed_decides_the_weights_and_the_data(parsed: Spec) -> None:
-    one, same, other = (build_model("alexnet", seed).state_dict() for seed in (1, 1, 2))
+    one, same, other = (build_network(ALEXNET, seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not all(torch.equal(one[name], other[name]) for name in one)
     first, again = (SyntheticBatches(parsed, 0, Numerics()).next()[0] for _ in range(2))
@@ -164,6 +170,51 @@ def test_warm_up_steps_are_not_among_the_samples(parsed: Spec) -> None:
         "communicate_s": [0.5] * 3,
     }
     assert events[-1]["usage"]["minor_faults"] >= 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curious(Workload):
+    """Measures ``value`` after every step, and how many steps there were."""
+
+    value: float = 2.5
+    metrics: tuple[WorkloadMetric, ...] = (
+        WorkloadMetric("loss", "nat", "less", per="step"),
+        WorkloadMetric("count", "steps", "more"),
+    )
+
+    def after_step(self, network: torch.nn.Module, loss: float) -> dict[str, float]:
+        del network
+        return {"loss": loss * self.value}
+
+    def after_job(self, network: torch.nn.Module, steps_s: Sequence[float]) -> dict[str, float]:
+        del network
+        return {"count": len(steps_s)}
+
+
+def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(
+    parsed: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spec, "load_workload", lambda _: Curious(name="curious", sizes={}))
+    events = run_measure(replace(parsed, warmup_steps=2, steps=3), FakeTrainer(loss=2.0))
+    assert events[-1]["metrics"] == {
+        "loss": {"value": 5.0, "unit": "nat", "better": "less", "samples": [5.0] * 3},
+        "count": {"value": 3.0, "unit": "steps", "better": "more", "samples": None},
+    }
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_metric_that_no_record_can_hold_fails_the_job(
+    value: float, parsed: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spec, "load_workload", lambda _: Curious(name="curious", sizes={}, value=value))
+    with pytest.raises(JobError, match="curious measures loss as") as raised:
+        run_measure(parsed, FakeTrainer(loss=1.0))
+    assert raised.value.kind == "metrics"
+
+
+def test_a_workload_cannot_give_its_metrics_the_names_of_every_trainings() -> None:
+    with pytest.raises(ValueError, match="cannot be called throughput"):
+        Workload(name="greedy", sizes={}, metrics=(WorkloadMetric("throughput", "1/s", "more"),))
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from scenarios.registry import get_scenario
 from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
+from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import Environment, Steps, Usage
+from suite.registries import SCENARIOS, WORKLOADS
 
 REPOSITORY = Path(__file__).parents[2]
 DATA = {"kind": "imagefolder", "directory": "/mnt/data", "loader_workers": 1, "decoder": "auto"}
@@ -31,7 +32,8 @@ def worker(given: str, *arguments: str) -> tuple[int, list[dict[str, Any]], str]
 
 @pytest.mark.parametrize("model", ["alexnet", "resnet50", "inception_v3"])
 def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) -> None:
-    status, events, _ = worker(json.dumps({**spec, "model": model, "batch": 2, "image_px": 75, "steps": 1}))
+    change = {"workload": WORKLOADS.place(model), "batch": 2, "image_px": 75, "steps": 1}
+    status, events, _ = worker(json.dumps({**spec, **change}))
     assert status == 0
     assert [event["event"] for event in events] == ORDER
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
@@ -87,10 +89,9 @@ def test_the_tuned_recipe_runs_with_its_allocator(trial: Trial, here: Any, obser
 def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, observer: Any) -> None:
     torch = pytest.importorskip("torch")
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    missing = trial.with_job(devices=Devices(device="cuda", devices=there + 1, parallel="parameter-cpu"))
     with pytest.raises(MeasurementError, match="CUDA devices asked for") as raised:
-        Synthetic(device="cuda", devices=there + 1, parallel="parameter-cpu").measure(
-            trial, [Instance(here)], observer, nullcontext()
-        )
+        Synthetic().measure(missing, [Instance(here)], observer, nullcontext())
     assert raised.value.kind == "device"
 
 
@@ -109,7 +110,14 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
         ({"batch": 0}, "batch is 0; it must be a whole number of at least 1"),
         ({"steps": True}, "steps is True"),
         ({"threads": "2"}, "threads is '2'"),
-        ({"model": "vgg"}, "model is 'vgg'; it can be inception_v3, resnet50, alexnet"),
+        ({"workload": "vgg"}, "workload is 'vgg'; it must be module:attribute, of the worker or of the plugin"),
+        ({"workload": "worker.workloads.vgg:VGG"}, "workload worker.workloads.vgg:VGG cannot be imported"),
+        ({"workload": "worker.probes.cpu:CPU"}, "workload is worker.probes.cpu:CPU, a Probe; it must be a Workload"),
+        (
+            {"plugin": {"module": "vgg", "source": "", "sha256": "ab"}},
+            "the source of the plugin vgg has the SHA-256 e3b0",
+        ),
+        ({"plugin": {"module": "vgg"}}, "plugin must be null, or an object of the texts module, source and sha256"),
         ({"recipe": []}, "recipe is []"),
         ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
         ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
@@ -133,7 +141,7 @@ def test_a_wrong_specification_names_the_key_and_what_would_do(
     assert says in events[-1]["message"]
 
 
-@pytest.mark.parametrize(("given", "says"), [("", "not JSON"), ("[1]", "not a JSON object"), ("{}", "lacks model")])
+@pytest.mark.parametrize(("given", "says"), [("", "not JSON"), ("[1]", "not a JSON object"), ("{}", "lacks workload")])
 def test_what_is_no_specification_is_refused(given: str, says: str) -> None:
     status, events, _ = worker(given)
     assert status == 2
@@ -182,17 +190,22 @@ def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
                 assert top in allowed, f"{path.name} imports {name}"
 
 
+WITHOUT_TORCH = (".environment", ".listing", ".jobfile", ".probe")
+
+
 def test_torch_is_imported_in_the_worker_alone() -> None:
     for path in (REPOSITORY / "scenarios").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             names = [module, *(alias.name for alias in node.names)] if isinstance(node, ast.Import) else [module]
             assert not [name for name in names if name.partition(".")[0] in ("torch", "torchvision")], path
-            assert not module.startswith("worker") or module.endswith((".environment", ".listing", ".jobfile")), path
+            assert not module.startswith("worker") or module.endswith(
+                (".environment", ".listing", ".jobfile", ".probe")
+            ), path
 
 
 def test_an_unknown_scenario_is_refused_with_the_known_ones() -> None:
-    assert get_scenario("synthetic") is Synthetic
+    assert SCENARIOS.get("synthetic") is Synthetic
     with pytest.raises(RequestError) as raised:
-        get_scenario("imaginary")
+        SCENARIOS.get("imaginary")
     assert "synthetic, real" in str(raised.value.remedy)

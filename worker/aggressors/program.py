@@ -4,6 +4,7 @@ Events: ``started`` (with the process's number in its own place), ``environment`
 again, ``measured`` after the step in which the signal came, ``done``.
 """
 
+import json
 import os
 import signal
 import sys
@@ -12,20 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from worker import environment
-from worker.aggressors.load import Load
-from worker.aggressors.request import parse
-from worker.probes.program import guarded
-from worker.probes.request import Request
+from worker.aggressors.aggressor import Aggressor, Load
+from worker.errors import SpecError, guarded
+from worker.members import load_member
+from worker.probes.request import Request, parse_request
 from worker.protocol import Events
-from worker.spec import Spec
+from worker.spec import Spec, parse_spec
 from worker.usage import whole_usage
 
-TELL_EVERY_S = 0.25
-"""More often would load the host's CPUs with listening; a step that is longer than this is told by itself."""
+REPORT_EVERY_S = 0.25
+"""More often would load the host's CPUs with listening; every step that takes longer is reported."""
 
 
 class Stop:
-    """Whether SIGTERM has come. To be made before the worker says where it can be sent to."""
+    """Remembers whether SIGTERM has come. Made before the worker says which process to send it to."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -36,7 +37,7 @@ class Stop:
 
 
 def main(events: Events, started_s: float) -> int:
-    """Returns the exit status, as that of a training job."""
+    """Load the machine as standard input asks. Returns the exit status, as that of a training job."""
     stop = Stop()
     events.emit("started", t=started_s, pid=os.getpid())
     return guarded(events, lambda: run(parse(sys.stdin.read()), events, stop))
@@ -55,33 +56,46 @@ def run(asked: Spec | Request, events: Events, stop: Stop) -> None:
 
 
 def _until_stopped(load: Load, events: Events, stop: Stop) -> tuple[int, float | None]:
-    """Steps taken and work done; None for work that the place cannot tell."""
-    steps, told_s = 0, time.monotonic()
+    """Return the steps taken and the work done; None for work that the place cannot tell."""
+    steps, reported_s = 0, time.monotonic()
     work: float | None = 0.0
     while not stop.asked:
         done = load.step()
         steps += 1
         work = None if work is None or done is None else work + done
-        if (now_s := time.monotonic()) - told_s >= TELL_EVERY_S:
+        if (now_s := time.monotonic()) - reported_s >= REPORT_EVERY_S:
             events.emit("progress", t=now_s, steps=steps, work=work)
-            told_s = now_s
+            reported_s = now_s
     return steps, work
+
+
+def parse(text: str) -> Spec | Request:
+    """Return what ``{"training": {...}}`` or ``{"aggressor": {...}}`` asks for.
+
+    Raises SpecError that names the key, its value and what would do.
+    """
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"the specification is not JSON: {error}") from None
+    if not isinstance(given, dict) or list(given) not in (["training"], ["aggressor"]):
+        raise SpecError("the specification of an aggressor is an object with one key: training, or aggressor")
+    if "aggressor" in given:
+        return parse_request(json.dumps(given["aggressor"]))
+    spec = parse_spec(json.dumps(given["training"]))
+    if spec.data or spec.cluster or spec.parallel == "ddp":
+        raise SpecError("an aggressor trains on drawn data in one process: no data, no cluster, no ddp")
+    return spec
 
 
 @contextmanager
 def _opened(asked: Spec | Request) -> Iterator[Load]:
-    """Each is imported for its own load alone."""
     if isinstance(asked, Spec):
+        # Here and not above: it imports torch, which an aggressor that is a program does without.
         from worker.aggressors import training
 
         with training.opened(asked) as load:
             yield load
-    elif asked.probe in ("disk", "network"):
-        from worker.aggressors import programs
-
-        with programs.fio(asked) if asked.probe == "disk" else programs.iperf3_to_itself() as load:
-            yield load
     else:
-        from worker.aggressors import computing
-
-        yield computing.triad(asked) if asked.probe == "memory" else computing.products(asked)
+        with load_member("member", asked.member, asked.plugin, Aggressor).opened(asked) as load:
+            yield load

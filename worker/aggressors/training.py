@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from worker.aggressors.load import Load
+from worker.aggressors.aggressor import Load
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import gpus, open_devices
@@ -15,7 +15,7 @@ from worker.training.samples import Samples
 
 @contextmanager
 def opened(spec: Spec) -> Iterator[Load]:
-    """A step is one of the training; its work are images."""
+    """Train; a step is one of the training, and its work is in images."""
     torch.set_num_interop_threads(1)
     torch.set_num_threads(spec.threads)
     devices = open_devices(spec.device, spec.devices)
@@ -27,7 +27,7 @@ def opened(spec: Spec) -> Iterator[Load]:
             trainer.step(samples, 0)
             return spec.batch * spec.devices
 
-        yield Load("images", step, _facts(spec))
+        yield Load(spec.load_workload().unit, step, _facts(spec))
 
 
 def _facts(spec: Spec) -> dict[str, object]:

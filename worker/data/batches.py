@@ -1,4 +1,4 @@
-"""Where batches come from; and synthetic ones: one per device, drawn from the seed once and used in every step."""
+"""The source of batches, and synthetic ones: one per device, drawn from the seed once and used in every step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ import torch
 from worker.data.tally import DataUse
 from worker.errors import JobError
 from worker.spec import Spec
-from worker.training.models import CLASSES
 from worker.training.numerics import Numerics
+from worker.workloads.workload import CLASSES
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 _SEED_STRIDE = 1_000_003  # devices draw from generators of their own; seeds of different trials are much closer
@@ -23,7 +23,7 @@ class Batches(Protocol):
         """Images and labels. They stay as they are until the next ones are taken."""
 
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
-        """What the model takes, from images that have been brought to their device."""
+        """Return what the network takes, from images that have been brought to their device."""
 
     def close(self) -> DataUse | None:
         """End what makes the batches. Returns what was read for them; None where nothing is read."""
@@ -54,7 +54,7 @@ class SyntheticBatches:
 
 @contextmanager
 def watching_loaders() -> Iterator[None]:
-    """A loader process that ends is noticed wherever the training process is just then. Raises JobError for it."""
+    """Turn the end of a loader process, wherever the training is just then, into a JobError."""
     try:
         yield
     except RuntimeError as error:

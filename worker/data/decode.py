@@ -1,4 +1,4 @@
-"""From an encoded image to the pixels that a model is given: a random crop, resized, and perhaps mirrored.
+"""Decodes an image into the pixels that a network is given: a random crop, resized, and perhaps mirrored.
 
 The crop is taken in the dimensions that the file's header tells and before anything is decoded, so that decoding can be
 scaled: libjpeg-turbo leaves out what a smaller image does not need.
@@ -17,12 +17,12 @@ from PIL import Image
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 """Height by width by channel."""
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-"""Of RandomResizedCrop: share of the area, width over height."""
+"""The ranges of RandomResizedCrop: share of the area, and width over height."""
 _TRIES = 10
 _SCALES = (8, 4, 2)
 """Divisors of an image's sides. The steps between have no vectorised code in libjpeg-turbo: 5/8 takes longer than 1."""
 _MOST_PIXELS = 2 * 89_478_485
-"""Where Pillow refuses an image: a header can claim what no memory holds."""
+"""The number of pixels from which Pillow refuses an image: a header can claim what no memory holds."""
 _KEPT_BYTES = 16 << 20
 
 
@@ -32,7 +32,7 @@ class DecodeError(Exception):
 
 @dataclass(frozen=True)
 class Crop:
-    """In pixels of the original image, or, fractional, of a scaled one."""
+    """A crop in pixels of the original image, or in fractions of those of a scaled one."""
 
     left: float
     top: float
@@ -45,7 +45,7 @@ class Crop:
 
 
 def draw_crop(width: int, height: int, seed: int) -> Crop:
-    """As torchvision's RandomResizedCrop and RandomHorizontalFlip draw it: whole if none of ten fits."""
+    """Draw a crop as torchvision's RandomResizedCrop and RandomHorizontalFlip do: whole if none of ten fits."""
     draw = random.Random(seed)  # noqa: S311 - crops, not secrets
     mirrored = draw.random() < 0.5
     for _ in range(_TRIES):
@@ -61,7 +61,7 @@ def draw_crop(width: int, height: int, seed: int) -> Crop:
 
 
 def divisor(crop: Crop, image_px: int) -> int:
-    """By how much decoding can make the image smaller while the crop keeps at least the size that is wanted."""
+    """Return how much smaller decoding can make the image while the crop keeps at least the size that is wanted."""
     least = min(crop.right - crop.left, crop.bottom - crop.top)
     return next((by for by in _SCALES if least >= by * image_px), 1)
 

@@ -14,7 +14,7 @@ _SEED_STRIDE = 1 << 40  # more images than a job can read
 
 
 class SetDamagedError(Exception):
-    """So many files in a row could not be decoded that the rest is not tried."""
+    """Too many files in a row could not be decoded; the rest is not tried."""
 
 
 class Order:
@@ -33,7 +33,7 @@ class Order:
 
 
 def crop_seed(seed: int, position: int) -> int:
-    """Of the image at a position of the endless order."""
+    """Return the seed of the crop of the image at a position of the endless order."""
     return seed * _SEED_STRIDE + position
 
 

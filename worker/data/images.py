@@ -1,4 +1,4 @@
-"""The images of a data set, as torchvision finds them: of each its label, its file's name and what is to be decoded."""
+"""The images of a data set, as torchvision finds them: the label, the file's name and the content of each."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ import numpy as np
 from worker.data.listing import NOT_DATA
 from worker.errors import JobError
 from worker.spec import Data
-from worker.training.models import CLASSES, import_torchvision
+from worker.training.models import import_torchvision
+from worker.workloads.workload import CLASSES
 
 
 class ImageSet(Protocol):
@@ -18,19 +19,19 @@ class ImageSet(Protocol):
 
     @property
     def encoded(self) -> bool:
-        """Whether images are files to be decoded, or pixels that are in memory already."""
+        """Return whether images are files to be decoded, or pixels that are in memory already."""
 
     @property
     def loaded_bytes(self) -> int:
-        """What has been read of the files beforehand."""
+        """Return how many bytes of the files were read beforehand."""
 
     def __len__(self) -> int: ...
     def label(self, index: int) -> int: ...
     def name(self, index: int) -> str:
-        """Of its file, relative to the data set."""
+        """Return the name of an image's file, relative to the data set."""
 
     def read(self, index: int) -> bytes | np.ndarray[Any, Any]:
-        """The content of its file, or its pixels. Raises OSError."""
+        """Return the content of an image's file, or its pixels. Raises OSError."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class PixelSet:
 
 
 def open_images(data: Data) -> ImageSet:
-    """Raises JobError of kind ``data`` for a directory that does not hold such a set."""
+    """Open the set. Raises JobError of kind ``data`` for a directory that does not hold it."""
     datasets = import_torchvision().datasets
     try:
         images = _folder(datasets, data) if data.kind in ("imagenet", "imagefolder") else _pixels(datasets, data)

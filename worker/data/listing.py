@@ -26,12 +26,12 @@ class Listing:
 
 
 def listing(directory: str | os.PathLike[str]) -> Listing:
-    """Raises OSError for what cannot be read, links that lead nowhere and links that lead in a circle."""
+    """Return the listing. Raises OSError for what cannot be read, and for links that lead nowhere or in a circle."""
     return summary(files(directory))
 
 
 def summary(entries: Iterable[tuple[bytes, int]]) -> Listing:
-    """The listing of entries as ``files`` gives them."""
+    """Return the listing of entries as ``files`` yields them."""
     digest, count, size_bytes = hashlib.sha256(), 0, 0
     for path, size in entries:
         digest.update(b"%d %s\n" % (size, path))

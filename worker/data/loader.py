@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def workers_of(data: Data, parts: int, part: int) -> int:
-    """The loader processes of one device: an equal share, and at least one where there are any."""
+    """Return how many loader processes one device has: an equal share, and at least one where there are any."""
     share, rest = divmod(data.loader_workers, parts)
     return max(min(1, data.loader_workers), share + (part < rest))
 
@@ -56,7 +56,7 @@ class Loader:
             self._on_cpu = CpuNormaliser(spec.batch, spec.image_px, numerics, torch.get_num_threads())
 
     def next(self) -> Batch:
-        """Raises JobError when hardly any image of the set can be decoded."""
+        """Return the next batch. Raises JobError when hardly any image of the set can be decoded."""
         if self._places is None:
             raise RuntimeError("the loader is closed")
         try:
@@ -68,7 +68,7 @@ class Loader:
         return self._on_cpu(images) if self._on_cpu else images, self._labels[place]
 
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
-        """On CUDA bytes are copied, a quarter of the floats, and become floats on the device."""
+        """Return the images as floats: on CUDA bytes are copied, a quarter of the size, and converted on the device."""
         return self._on_cuda(images) if self._on_cuda else images
 
     def close(self) -> DataUse:
@@ -84,7 +84,7 @@ class Loader:
 
 
 def check_size(images: ImageSet, spec: Spec) -> None:
-    """Raises JobError for a set of less than one batch."""
+    """Raise JobError for a set of less than one batch."""
     wanted = spec.batch * spec.devices
     if len(images) < wanted:
         raise JobError(
@@ -94,7 +94,7 @@ def check_size(images: ImageSet, spec: Spec) -> None:
 
 
 def _started(filler: Filler, workers: int) -> Iterator[int]:
-    """The numbers of filled places in the order of their batches, without end."""
+    """Return the numbers of filled places in the order of their batches, without end."""
     processes: dict[str, Any] = {}
     if workers:
         processes = {"prefetch_factor": PREFETCH, "multiprocessing_context": "fork", "worker_init_fn": _die_with_parent}

@@ -1,4 +1,4 @@
-"""From bytes to the floats that a model is trained on, with the mean and deviation of ImageNet."""
+"""Turns bytes into the floats that a network is trained on, with the mean and deviation of ImageNet."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _scale() -> tuple[Array, Array]:
-    """What is subtracted from bytes, and what they are then multiplied by."""
+    """Return what is subtracted from bytes, and what they are then multiplied by."""
     return np.float32(255) * np.array(MEAN, np.float32), np.float32(1 / 255) / np.array(DEVIATION, np.float32)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from worker.errors import JobError
 
 NAMED = 5
-"""So many damaged files are named."""
+"""How many damaged files are named."""
 _MOST_DAMAGED_SHARE, _FEW_DAMAGED = 0.01, 3
 _IMAGES, _BYTES, _DAMAGED, _STOPPED, _FIRST = range(5)
 
@@ -28,7 +28,7 @@ class DataUse:
 
 
 def shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
-    """An array that processes made by forking share. It needs no room on /dev/shm, of which a container has little."""
+    """Return an array that forked processes share. It takes nothing of /dev/shm, of which a container has little."""
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
     return np.frombuffer(mmap.mmap(-1, size), dtype=kind).reshape(shape)
 
@@ -59,7 +59,7 @@ class Tally:
         return bool(self._rows[process, _STOPPED])
 
     def use(self, decoder: str, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> DataUse:
-        """What was read so far. ``loaded_bytes`` were read before; ``name`` gives the file of an image."""
+        """Return what was read so far. ``loaded_bytes`` were read before; ``name`` gives the file of an image."""
         images, size_bytes, damaged = (int(self._rows[:, column].sum()) for column in (_IMAGES, _BYTES, _DAMAGED))
         first = sorted({int(index) for index in self._rows[:, _FIRST:].flat if index >= 0})[:NAMED]
         return DataUse(
@@ -68,7 +68,7 @@ class Tally:
 
 
 def together(uses: Sequence[DataUse]) -> DataUse:
-    """The use of several loaders as one. Raises JobError when more of it is damaged than a result can bear."""
+    """Return the use of several loaders as one. Raises JobError when more of it is damaged than a result can bear."""
     images, damaged = sum(use.images_read for use in uses), sum(use.damaged for use in uses)
     files = list(dict.fromkeys(name for use in uses for name in use.damaged_files))[:NAMED]
     if damaged > _FEW_DAMAGED and damaged > _MOST_DAMAGED_SHARE * images:

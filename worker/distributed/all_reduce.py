@@ -1,14 +1,16 @@
 """A worker among equals: DistributedDataParallel, as people use it."""
 
+import time
+from collections.abc import Iterable
+
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from worker.data.batches import Batches
-from worker.distributed.last_gradient import LastGradient
 from worker.distributed.step import Worker
 from worker.training.device import Device
 from worker.training.numerics import Numerics
-from worker.training.trainer import sgd
+from worker.workloads.workload import Workload
 
 
 class AllReduceWorker(Worker):
@@ -18,20 +20,26 @@ class AllReduceWorker(Worker):
     """
 
     def __init__(
-        self, model: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics, world: int
+        self,
+        workload: Workload,
+        network: torch.nn.Module,
+        device: Device,
+        batches: Batches,
+        numerics: Numerics,
+        world: int,
     ) -> None:
-        self._last = LastGradient(model.parameters(), device)
+        self._last = LastGradient(network.parameters(), device)
         # Statistics of batches stay with each worker, as they do with parameter servers and in tf_cnn_benchmarks.
         parallel = DistributedDataParallel(
-            model,
+            network,
             device_ids=[device.torch] if device.is_cuda else None,
             gradient_as_bucket_view=True,
             forward_sync_buffers=False,
         )
-        super().__init__(numerics.compile(parallel), device, batches, numerics)
-        self._optimizer = sgd(model)
+        super().__init__(workload, numerics.compile(parallel), device, batches, numerics)
+        self._optimizer = workload.optimizer(network)
         self._steps = 0
-        gradient_bytes = sum(each.nbytes for each in model.parameters() if each.requires_grad)
+        gradient_bytes = sum(each.nbytes for each in network.parameters() if each.requires_grad)
         self._step_bytes = 2 * (world - 1) * gradient_bytes // world
 
     @property
@@ -50,3 +58,42 @@ class AllReduceWorker(Worker):
         self.device.synchronize()
         self._steps += 1
         return self._last.exposed_s()
+
+
+class LastGradient:
+    """Finds how long a step waits for the reduction after the backward pass has made its last gradient.
+
+    Hooks of the parameters note the time of each gradient, and the last one stays. torch runs them before those of
+    DistributedDataParallel. On CUDA the times are the device's, by events on the stream that computes, which at the end
+    of the backward pass waits for the reduction.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], device: Device) -> None:
+        self._made_s = self._reduced_s = 0.0
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        if device.is_cuda:
+            # torch annotates no part of its CUDA events.
+            self._events = (
+                torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]
+                torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]
+            )
+        for parameter in parameters:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
+
+    def reduced(self) -> None:
+        """Note that the backward pass has returned, and all gradients with it."""
+        self._reduced_s = time.monotonic()
+        if self._events:
+            self._events[1].record()
+
+    def exposed_s(self) -> float:
+        """Return the seconds from the last gradient to the end of the reduction. On CUDA, synchronise first."""
+        if self._events:
+            return float(self._events[0].elapsed_time(self._events[1])) / 1e3
+        return self._reduced_s - self._made_s
+
+    def _made(self, _: torch.Tensor) -> None:
+        self._made_s = time.monotonic()
+        if self._events:
+            self._events[0].record()

@@ -1,4 +1,4 @@
-"""Who takes part in a distributed job, and how they meet. Plain values: no torch."""
+"""The ranks of a distributed job and their rendezvous. Plain values: no torch."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ STRATEGIES = ("parameter-server", "parameter-server-async", "all-reduce")
 class Cluster:
     """One rank's view of the job. Ranks count the servers first and then the workers.
 
-    Rank 0 keeps the meeting place (a TCP store at ``master``:``port``), and is the last one to leave: a server outlives
+    Rank 0 holds the rendezvous (a TCP store at ``master``:``port``), and is the last one to leave: a server outlives
     all workers in any case. ``timeout_s`` is how long a rank may be silent before it counts as lost;
     ``join_timeout_s`` how long the ranks wait for each other at the start, where one may boot longer than another.
     """
@@ -60,7 +60,7 @@ class Cluster:
 
     @property
     def patience_s(self) -> float:
-        """For the ranks to find each other."""
+        """Return how many seconds the ranks have to find each other."""
         return self.timeout_s if self.join_timeout_s is None else self.join_timeout_s
 
     def name(self, rank: int) -> str:

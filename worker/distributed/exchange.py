@@ -1,4 +1,4 @@
-"""A worker's side of the parameter servers: gradients go out when they are made, variables come when updated."""
+"""A worker's side of the parameter servers: gradients go out when they are made, parameters come when updated."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 from torch import distributed
 
 from worker.distributed.group import Group
-from worker.distributed.parameters import Variables
+from worker.distributed.parameters import Parameters
 from worker.distributed.partition import CHUNK_BYTES, cut
 from worker.distributed.transport import END, STEP, Peer, gradients_tag, values_tag
 
@@ -14,22 +14,22 @@ from worker.distributed.transport import END, STEP, Peer, gradients_tag, values_
 class Exchange:
     """One per worker. Between ``begin`` and ``finish`` the backward pass runs, and starts the sending by itself.
 
-    The variables of a chunk come back as soon as they are updated and not in the order of the forward pass: that order
+    The parameters of a chunk come back as soon as they are updated and not in the order of the forward pass: that order
     could begin only when the last gradient, that of the first layer, has been there.
     """
 
-    def __init__(self, group: Group, variables: Variables, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, group: Group, parameters: Parameters, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.busy_s = 0.0
-        """Of the step: how long communication kept the worker from anything else."""
-        self._variables = variables
+        """How long communication kept the worker from anything else in this step."""
+        self._parameters = parameters
         self._servers = [Peer(group, rank) for rank in group.cluster.server_ranks]
-        self._chunks = cut(variables.elements, len(self._servers), chunk_bytes)
+        self._chunks = cut(parameters.elements, len(self._servers), chunk_bytes)
         self._sends: list[tuple[Peer, distributed.Work | None]] = []
         self._receives: list[distributed.Work | None] = []
         self._fetched: list[tuple[int, torch.cuda.Event]] = []
-        self._say(variables.elements, chunk_bytes)
+        self._say(parameters.elements, chunk_bytes)
         self._share_first_values(first=group.cluster.rank == group.cluster.servers)
-        variables.observe(self._chunks, self._made)
+        parameters.observe(self._chunks, self._made)
 
     @property
     def bytes_sent(self) -> int:
@@ -40,16 +40,16 @@ class Exchange:
         return sum(server.bytes_received for server in self._servers)
 
     def begin(self) -> None:
-        """Announce a step and wait for its variables, in the background."""
+        """Announce a step and wait for its parameters, in the background."""
         begin_s = time.monotonic()
-        self._variables.expect()
+        self._parameters.expect()
         self._receives = self._receive_all()
         self._say(STEP)
         self.busy_s = time.monotonic() - begin_s
 
     def finish(self) -> None:
-        """After the backward pass: until all gradients are away and all variables have come."""
-        self._variables.complete()
+        """Wait, after the backward pass, until all gradients are sent and all parameters have come."""
+        self._parameters.complete()
         computed_s = time.monotonic()
         for number, ready in self._fetched:
             ready.synchronize()
@@ -58,9 +58,9 @@ class Exchange:
         self._fetched.clear()
         for chunk, work in zip(self._chunks, self._receives, strict=True):
             self._servers[chunk.server].wait(work)
-            self._variables.place(chunk)
+            self._parameters.place(chunk)
         self._wait_for_sends()
-        if self._variables.is_cuda:
+        if self._parameters.is_cuda:
             torch.cuda.synchronize()
         self.busy_s += time.monotonic() - computed_s
 
@@ -70,9 +70,9 @@ class Exchange:
         self._wait_for_sends()
 
     def _made(self, number: int) -> None:
-        """The gradients of a chunk are there; on CUDA, they will be when the device has come to where it is now."""
-        if self._variables.is_cuda:
-            self._variables.fetch(self._chunks[number])
+        """Send the gradients of a chunk; on CUDA, begin to fetch them from the device."""
+        if self._parameters.is_cuda:
+            self._parameters.fetch(self._chunks[number])
             # torch annotates no part of its CUDA events.
             ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             ready.record()
@@ -88,11 +88,11 @@ class Exchange:
     def _send(self, number: int) -> None:
         chunk = self._chunks[number]
         server = self._servers[chunk.server]
-        part = self._variables.host_gradients[chunk.start : chunk.stop]
+        part = self._parameters.host_gradients[chunk.start : chunk.stop]
         self._sends.append((server, server.send(part, gradients_tag(number))))
 
     def _receive_all(self) -> list[distributed.Work | None]:
-        values = self._variables.host_values
+        values = self._parameters.host_values
         return [
             self._servers[chunk.server].receive(values[chunk.start : chunk.stop], values_tag(chunk.number))
             for chunk in self._chunks
@@ -104,10 +104,10 @@ class Exchange:
         self._sends.clear()
 
     def _share_first_values(self, *, first: bool) -> None:
-        """All workers begin with the first one's variables, which the servers learn from it."""
-        values = self._variables.host_values
+        """All workers begin with the first one's parameters, which the servers learn from it."""
+        values = self._parameters.host_values
         if first:
-            values.copy_(self._variables.values)
+            values.copy_(self._parameters.values)
             for chunk in self._chunks:
                 server = self._servers[chunk.server]
                 work = server.send(values[chunk.start : chunk.stop], values_tag(chunk.number))
@@ -115,5 +115,5 @@ class Exchange:
         else:
             for chunk, work in zip(self._chunks, self._receive_all(), strict=True):
                 self._servers[chunk.server].wait(work)
-                self._variables.place(chunk)
+                self._parameters.place(chunk)
         self._wait_for_sends()

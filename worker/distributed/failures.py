@@ -13,7 +13,7 @@ class LostError(JobError):
 
 
 def is_network(error: Exception) -> bool:
-    """torch has no type for what goes wrong in gloo."""
+    """Return whether the error comes from the network. torch has no type for what goes wrong in gloo."""
     said = str(error)
     return isinstance(error, LostError | distributed.DistError) or (
         isinstance(error, RuntimeError) and any(word in said for word in ("gloo/", "Gloo", "NCCL", "ProcessGroup"))
@@ -21,6 +21,6 @@ def is_network(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Without the path in torch's build and the advice that gloo adds."""
+    """Return the message without the path in torch's build and the advice that gloo adds."""
     line = str(error).partition("\n")[0]
     return line.rpartition("] ")[2].partition(". This is typically")[0] if line.startswith("[") else line

@@ -14,20 +14,20 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # publi
 
 from worker.distributed.cluster import Cluster
 from worker.distributed.failures import LostError, first_line, is_network
-from worker.distributed.heartbeat import Watch
+from worker.distributed.heartbeat import Heartbeat
 from worker.distributed.interfaces import address_of
-from worker.distributed.rendezvous import Meeting, meet
+from worker.distributed.rendezvous import Rendezvous, open_rendezvous
 from worker.distributed.sockets import open_sockets, opened_since, shut_down
 from worker.errors import JobError
 
 PATIENCE = timedelta(hours=24)
-"""For one operation: a step may take long. That a rank is lost is noticed by the watch and by closed connections."""
+"""The limit of one operation: a step may take long. A lost rank is noticed by the heartbeat and closed connections."""
 _GRACE_BEATS = 7
-"""For the main thread to end by itself once the connections have: the roll call and somewhat more."""
+"""How many beats the main thread has to end by itself after the connections: the roll call and somewhat more."""
 _ROLL_CALL_BEATS = 5
-"""For a rank that lives to be heard of. What is heard in the first of them may be a dead one's last."""
+"""How many beats a living rank needs to be heard. What is heard in the first may be the last of a dead one."""
 _FAREWELL_S = 3.0
-"""How long rank 0 keeps the meeting place after a failure, for the others to read why."""
+"""How long rank 0 holds the rendezvous after a failure, for the others to read why."""
 
 Report = Callable[[JobError], None]
 
@@ -37,17 +37,17 @@ def print_error(error: JobError) -> None:
 
 
 class Group:
-    """The ranks of a job that have met, and their connections. ``addresses`` has what each rank is bound to."""
+    """The ranks of a job after the rendezvous, and their connections. ``addresses`` has what each rank is bound to."""
 
-    def __init__(self, cluster: Cluster, meeting: Meeting, addresses: Mapping[int, str], report: Report) -> None:
+    def __init__(self, cluster: Cluster, rendezvous: Rendezvous, addresses: Mapping[int, str], report: Report) -> None:
         self.cluster = cluster
         self.addresses = addresses
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._report = report
         self._ended = Event()
-        self._watch = Watch(cluster, meeting, self._end)
+        self._heartbeat = Heartbeat(cluster, rendezvous, self._end)
         self._others_sockets = open_sockets()
-        self._watch.start()
+        self._heartbeat.start()
 
     def connect(self, device: str) -> None:
         """Form torch's process group. Raises LostError."""
@@ -55,7 +55,7 @@ class Group:
         try:
             distributed.init_process_group(
                 "nccl" if nccl else "gloo",
-                store=PrefixStore("group", self._meeting.store),
+                store=PrefixStore("group", self._rendezvous.store),
                 rank=self.cluster.rank,
                 world_size=self.cluster.world,
                 timeout=timedelta(seconds=self.cluster.timeout_s),
@@ -64,14 +64,14 @@ class Group:
             distributed.distributed_c10d._get_default_group().set_timeout(PATIENCE)
         except RuntimeError as error:
             own, interface = self.cluster.name(self.cluster.rank), self.cluster.interface
-            why = self._watch.reason or first_line(error)
+            why = self._heartbeat.reason or first_line(error)
             message = f"the ranks met, but {own} cannot connect to all of them over {interface}: {why}"
             raise LostError(message) from error
 
     def lost(self, rank: int, error: RuntimeError) -> LostError:
-        """For an operation with one other rank that ended with an error."""
+        """Return the error of an operation with one other rank, with the reason if it is known."""
         own, peer = self.cluster.name(self.cluster.rank), self.cluster.name(rank)
-        return LostError(self._watch.reason or f"{own} lost {peer}: {first_line(error)}")
+        return LostError(self._heartbeat.reason or f"{own} lost {peer}: {first_line(error)}")
 
     def tell(self, error: Exception) -> str:
         """Why the job fails, beginning with the reason of the rank that failed first; then break off.
@@ -80,45 +80,45 @@ class Group:
         """
         reason = self._reason(error)
         try:
-            first = self._watch.reason or self._meeting.blame(reason)
+            first = self._heartbeat.reason or self._rendezvous.blame(reason)
         except (distributed.DistError, RuntimeError):
-            first = f"{self.cluster.name(0)}, which keeps the meeting place, is gone"
+            first = f"{self.cluster.name(0)}, which holds the rendezvous, is gone"
         self._break_off()
         return reason if first == reason else f"{first}; {reason}"
 
     def leave(self) -> None:
-        """Say that this rank needs the others no more; rank 0, which they meet at, waits until none needs it."""
-        self._watch.leave()
+        """Say that this rank needs the others no more; rank 0, at the rendezvous, waits until none needs it."""
+        self._heartbeat.leave()
         if self.cluster.rank == 0:
-            self._watch.wait_until_left(PATIENCE.total_seconds())
-            if self._watch.reason:
-                raise LostError(self._watch.reason)
+            self._heartbeat.wait_until_left(PATIENCE.total_seconds())
+            if self._heartbeat.reason:
+                raise LostError(self._heartbeat.reason)
 
     def fail(self, error: Exception) -> Exception:
-        """What to raise for the error, once the others are told."""
+        """Tell the others, and return what to raise for the error."""
         reason = self.tell(error)
-        if 0 not in self._watch.lost:
+        if 0 not in self._heartbeat.lost:
             with suppress(distributed.DistError, RuntimeError):  # rank 0 has ended in the meantime
-                self._watch.leave()
+                self._heartbeat.leave()
         if self.cluster.rank == 0:
-            self._watch.wait_until_left(_FAREWELL_S)
+            self._heartbeat.wait_until_left(_FAREWELL_S)
         return LostError(reason) if is_network(error) else error
 
     def close(self) -> None:
-        self._watch.stop()
+        self._heartbeat.stop()
         if distributed.is_initialized():
             distributed.destroy_process_group()
         self._ended.set()
 
     def _end(self) -> None:
-        """The job has failed elsewhere: end here too, with the main thread if it wakes up, else without it."""
+        """End here because the job has failed elsewhere: with the main thread if it wakes up, else without it."""
         self._break_off()
         Thread(target=self._end_the_hard_way, daemon=True).start()
 
     def _end_the_hard_way(self) -> None:
-        """gloo does not wake up who waits for a chunk of which a part has come when its connection ends."""
-        if not self._ended.wait(_GRACE_BEATS * self._watch.interval_s + _FAREWELL_S):
-            self._report(LostError(self._watch.reason))
+        """End the process: gloo does not wake a thread whose chunk came in part when its connection ended."""
+        if not self._ended.wait(_GRACE_BEATS * self._heartbeat.interval_s + _FAREWELL_S):
+            self._report(LostError(self._heartbeat.reason))
             os._exit(1)
 
     def _break_off(self) -> None:
@@ -132,10 +132,10 @@ class Group:
         if isinstance(error, LostError):
             return str(error)
         # A collective does not say which rank it misses: the one that beats no more.
-        beat_s, since_s = self._watch.interval_s, time.monotonic()
+        beat_s, since_s = self._heartbeat.interval_s, time.monotonic()
         time.sleep(_ROLL_CALL_BEATS * beat_s)
-        silent = self.cluster.names(self._watch.silent(since_s + 1.5 * beat_s))
-        return self._watch.reason or f"{own} lost {silent or 'a connection'}: {first_line(error)}"
+        silent = self.cluster.names(self._heartbeat.silent(since_s + 1.5 * beat_s))
+        return self._heartbeat.reason or f"{own} lost {silent or 'a connection'}: {first_line(error)}"
 
 
 @contextmanager
@@ -150,9 +150,9 @@ def joined(cluster: Cluster, device: str = "cpu", *, report: Report = print_erro
     """
     address = address_of(cluster.interface)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = cluster.interface
-    meeting = meet(cluster)
+    rendezvous = open_rendezvous(cluster)
     try:
-        group = Group(cluster, meeting, meeting.announce(address), report)
+        group = Group(cluster, rendezvous, rendezvous.announce(address), report)
     except JobError:
         if cluster.rank == 0:
             time.sleep(min(_FAREWELL_S, cluster.patience_s))

@@ -2,7 +2,7 @@
 
 A rank that is killed closes its connections, and whoever waits for it mostly hears of that at once. One that is
 stopped, or behind a link that was cut, closes nothing; and how long a step may take cannot be known where the CPU is
-emulated. So every rank counts at the meeting place, and looks whether the others do.
+emulated. So every rank counts at the rendezvous, and looks whether the others do.
 """
 
 import threading
@@ -12,49 +12,49 @@ from collections.abc import Callable
 from torch import distributed
 
 from worker.distributed.cluster import Cluster
-from worker.distributed.rendezvous import LEFT, Meeting
+from worker.distributed.rendezvous import LEFT, Rendezvous
 
 _LONGEST_BEAT_S = 1.0
 _LOST_AFTER = 0.75
-"""Of the timeout: what remains is for the ranks to end in."""
+"""The share of the timeout after which a rank is lost; the ranks end in what remains."""
 
 
-class Watch:
+class Heartbeat:
     """A thread that beats, and calls ``on_failure`` once, by then knowing the ``reason`` and who is ``lost``."""
 
-    def __init__(self, cluster: Cluster, meeting: Meeting, on_failure: Callable[[], None]) -> None:
+    def __init__(self, cluster: Cluster, rendezvous: Rendezvous, on_failure: Callable[[], None]) -> None:
         self.interval_s = min(_LONGEST_BEAT_S, cluster.timeout_s / 20)
         self.reason = ""
         self.lost: list[int] = []
         self._cluster = cluster
         self._limit_s = cluster.timeout_s * _LOST_AFTER
         # torch's store waits for an answer once, and once more for that to its word that it waits no longer.
-        self._meeting = meeting.twin(self._limit_s / 2)
+        self._rendezvous = rendezvous.twin(self._limit_s / 2)
         self._on_failure = on_failure
         self._stop = threading.Event()
         self._left = False
         self._beating = threading.Lock()
         self._beats = [""] * cluster.world
         self._heard_s = [time.monotonic()] * cluster.world
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def silent(self, since_s: float) -> list[int]:
-        """The other ranks that have neither beaten since then nor left."""
+        """Return the other ranks that have neither beaten since then nor left."""
         return [rank for rank in self._cluster.others if self._heard_s[rank] < since_s and self._beats[rank] != LEFT]
 
     def leave(self) -> None:
         """Say that this rank needs the others no more. Only rank 0 goes on to listen to them."""
         with self._beating:
             self._left = True
-            self._meeting.beat(LEFT)
+            self._rendezvous.beat(LEFT)
         if self._cluster.rank:
             self._stop.set()
 
     def wait_until_left(self, limit_s: float) -> None:
-        """Until all others have left or are lost."""
+        """Wait until all others have left or are lost."""
         end_s = time.monotonic() + limit_s
         while any(self._beats[rank] != LEFT and rank not in self.lost for rank in self._cluster.others):
             if time.monotonic() > end_s:
@@ -72,14 +72,14 @@ class Watch:
             count += 1
             try:
                 self._beat(str(count))
-                reason, beats = self._meeting.look()
+                reason, beats = self._rendezvous.look()
                 self._hear(beats)
                 self.lost = self.lost or self.silent(time.monotonic() - self._limit_s)
                 if self.lost and not reason:
-                    reason = self._meeting.blame(self._hears_no_more())
+                    reason = self._rendezvous.blame(self._hears_no_more())
             except (distributed.DistError, RuntimeError):
                 self.lost = [0]
-                reason = f"{self._cluster.name(0)}, which keeps the meeting place, is gone"
+                reason = f"{self._cluster.name(0)}, which holds the rendezvous, is gone"
             self._fail(reason)
             if 0 in self.lost:
                 return
@@ -95,7 +95,7 @@ class Watch:
     def _beat(self, value: str) -> None:
         with self._beating:
             if not self._left:
-                self._meeting.beat(value)
+                self._rendezvous.beat(value)
 
     def _hear(self, beats: list[str]) -> None:
         now_s = time.monotonic()

@@ -11,7 +11,7 @@ _NAME_BYTES = 15  # the kernel's IFNAMSIZ without the closing zero
 
 
 def address_of(interface: str) -> str:
-    """The IPv4 address of the interface. Raises JobError that says what there is instead."""
+    """Return the IPv4 address of the interface. Raises JobError that says what there is instead."""
     there = [name for _, name in socket.if_nameindex()]
     if interface not in there:
         raise JobError(

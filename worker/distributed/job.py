@@ -13,20 +13,27 @@ from worker.protocol import Events
 from worker.spec import Spec
 from worker.training.build import opened_batches
 from worker.training.device import Device
-from worker.training.job import measure
-from worker.training.models import build_model
+from worker.training.measure import measure
+from worker.training.models import build_network
 from worker.training.numerics import numerics_of
-from worker.training.trainer import LEARNING_RATE
 from worker.usage import whole_usage
+from worker.workloads.workload import LEARNING_RATE, Workload
 
 
 def run_rank(spec: Spec, cluster: Cluster, device: Device, events: Events) -> None:
-    """From the meeting of the ranks to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
+    """Emit everything from ``built`` to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
 
     def report(error: JobError) -> None:
-        """For a rank that the watch must end, because gloo does not wake it."""
+        """Report for a rank that the heartbeat must end, because gloo does not wake it."""
         events.error(error.kind, str(error))
 
+    workload = spec.load_workload()
+    if cluster.servers and type(workload).optimizer is not Workload.optimizer:
+        raise JobError(
+            f"parameter servers update by plain gradient descent, and {workload.name} has an optimizer of its own",
+            kind="request",
+            remedy="use --strategy all-reduce",
+        )
     if cluster.is_server:
         with joined(cluster, "cpu", report=report) as workers:
             events.emit("built")
@@ -37,9 +44,9 @@ def run_rank(spec: Spec, cluster: Cluster, device: Device, events: Events) -> No
         batches = stack.enter_context(opened_batches(spec))
         numerics = numerics_of(spec.recipe, spec.device)
         numerics.apply()
-        model = build_model(spec.model, spec.seed)
+        network = build_network(workload, spec.seed)
         group = stack.enter_context(joined(cluster, spec.device, report=report))
-        with opened_trainer(group, model, device, batches[0], numerics) as trainer:
+        with opened_trainer(group, workload, network, device, batches[0], numerics) as trainer:
             events.emit("built")
             measure(spec, trainer, events)
         uses = [use for each in batches if (use := each.close())]

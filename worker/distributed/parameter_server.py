@@ -7,15 +7,22 @@ from worker.distributed.exchange import Exchange
 from worker.distributed.step import Worker
 from worker.training.device import Device
 from worker.training.numerics import Numerics
+from worker.workloads.workload import Workload
 
 
 class ParameterServerWorker(Worker):
-    """A step has ended when the updated variables are there."""
+    """A step has ended when the updated parameters are there."""
 
     def __init__(
-        self, model: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics, exchange: Exchange
+        self,
+        workload: Workload,
+        network: torch.nn.Module,
+        device: Device,
+        batches: Batches,
+        numerics: Numerics,
+        exchange: Exchange,
     ) -> None:
-        super().__init__(model, device, batches, numerics)
+        super().__init__(workload, network, device, batches, numerics)
         self._exchange = exchange
 
     @property

@@ -1,8 +1,8 @@
-"""How the variables are laid out, cut and shared among the servers. Plain arithmetic: no torch.
+"""The partition of the parameters among the servers. Plain arithmetic: no torch.
 
-All variables of the model lie in one vector, in the order in which the backward pass makes their gradients. The vector
-is cut into chunks of equal size, whatever variables they cut through, and the chunks are dealt to the servers in turn.
-So the servers' shares differ by a few elements, a variable of any size is spread over all of them, every server has
+All parameters of the model lie in one vector, in the order in which the backward pass makes their gradients. The vector
+is cut into chunks of equal size, whatever parameters they cut through, and the chunks are dealt to the servers in turn.
+So the servers' shares differ by a few elements, a parameter of any size is spread over all of them, every server has
 work from the beginning of the backward pass to its end, and what is sent at once is also what is updated at once.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 ALIGNMENT = 16
-"""Elements of 4 bytes that make a cache line. Every variable and every chunk begins at one, as torch allocates them."""
+"""Elements of 4 bytes in a cache line. Every parameter and every chunk begins at one, as torch allocates them."""
 CHUNK_BYTES = 2 << 20
 ELEMENT_BYTES = 4
 
@@ -32,7 +32,7 @@ class Chunk:
 
 
 def starts_of(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each variable begins in the vector, in the order given, and the vector's length."""
+    """Return where each parameter begins in the vector, in the order given, and the vector's length."""
     starts, end = [], 0
     for size in sizes:
         starts.append(end)
@@ -41,7 +41,7 @@ def starts_of(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def cut(elements: int, servers: int, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
-    """The vector's chunks in the order of sending, none larger than ``chunk_bytes`` (of one line at least)."""
+    """Return the vector's chunks in the order of sending, none larger than ``chunk_bytes`` (of one line at least)."""
     lines = elements // ALIGNMENT
     if lines < servers:
         raise ValueError(f"a model of {elements} elements cannot be shared among {servers} servers")
@@ -53,7 +53,7 @@ def cut(elements: int, servers: int, chunk_bytes: int = CHUNK_BYTES) -> list[Chu
 
 
 def overlapping(chunks: Iterable[Chunk], start: int, size: int) -> list[int]:
-    """The numbers of the chunks that hold an element of the variable."""
+    """Return the numbers of the chunks that hold an element of the parameter."""
     return [chunk.number for chunk in chunks if chunk.start < start + size and start < chunk.stop]
 
 

@@ -1,4 +1,4 @@
-"""The ranks' meeting place: a TCP store of rank 0, where they announce themselves and say why they failed."""
+"""The ranks' rendezvous: a TCP store of rank 0, where they announce themselves and say why they failed."""
 
 import time
 from datetime import timedelta
@@ -17,14 +17,14 @@ _REASON = "reason"
 _LOOK_AGAIN_S = 0.05
 
 
-class Meeting:
+class Rendezvous:
     """One rank's connection to the store. Of use to one thread at a time; ``twin`` makes one for another thread."""
 
     def __init__(self, cluster: Cluster, store: TCPStore) -> None:
         self._cluster = cluster
         self.store = store
 
-    def twin(self, timeout_s: float) -> "Meeting":
+    def twin(self, timeout_s: float) -> "Rendezvous":
         before = open_sockets()
         try:
             self.store.set_timeout(timedelta(seconds=timeout_s))
@@ -32,7 +32,7 @@ class Meeting:
         except (distributed.DistError, RuntimeError) as error:
             raise self._deserted(error) from error
         limit_reads(opened_since(before), timeout_s)
-        return Meeting(self._cluster, store)
+        return Rendezvous(self._cluster, store)
 
     def announce(self, address: str) -> dict[int, str]:
         """Tell this rank's address, and wait for those of all. Raises JobError that names who has not come."""
@@ -47,7 +47,7 @@ class Meeting:
                 if self.store.check([_REASON]) and (reason := self.store.get(_REASON).decode()):
                     raise JobError(reason, kind="network")
                 if time.monotonic() > end_s:
-                    late = f"{cluster.names(absent)} did not come to the meeting place within {cluster.patience_s:g} s"
+                    late = f"{cluster.names(absent)} did not reach the rendezvous within {cluster.patience_s:g} s"
                     raise JobError(self.blame(late), kind="network")
                 time.sleep(_LOOK_AGAIN_S)
             return {rank: self.store.get(_address(rank)).decode() for rank in range(cluster.world)}
@@ -66,13 +66,13 @@ class Meeting:
         return reason.decode(), [beat.decode() for beat in beats]
 
     def blame(self, reason: str) -> str:
-        """The reason of the rank that failed first, which is this one's when none has before."""
+        """Return the reason of the rank that failed first, which is this one's when none has before."""
         first: bytes = self.store.compare_set(_REASON, "", reason)
         return first.decode()
 
 
-def meet(cluster: Cluster) -> Meeting:
-    """Open the meeting place, or go there. Raises JobError."""
+def open_rendezvous(cluster: Cluster) -> Rendezvous:
+    """Open the rendezvous on rank 0, or connect to it. Raises JobError."""
     before = open_sockets()
     try:
         store = TCPStore(
@@ -91,7 +91,7 @@ def meet(cluster: Cluster) -> Meeting:
         message = f"{cluster.name(cluster.rank)} cannot reach {cluster.name(0)} at {place}: {why}"
         raise JobError(message, kind="network") from error
     limit_reads(opened_since(before), cluster.patience_s)
-    return Meeting(cluster, store)
+    return Rendezvous(cluster, store)
 
 
 def _address(rank: int) -> str:

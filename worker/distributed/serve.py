@@ -13,7 +13,7 @@ from worker.errors import JobError
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerTotals:
     """What a server has done. ``updates`` counts whole steps: of all workers together, or of each by itself."""
 
     updates: int
@@ -21,8 +21,8 @@ class Served:
     bytes_sent: int
 
 
-def serve(group: Group, *, learning_rate: float, threads: int) -> Served:
-    """Apply plain SGD to this server's share of the variables. Raises JobError.
+def serve(group: Group, *, learning_rate: float, threads: int) -> ServerTotals:
+    """Apply plain SGD to this server's share of the parameters. Raises JobError.
 
     Returns when all workers have ended. The model is the workers' own affair: a server needs not to build it.
     """
@@ -33,7 +33,7 @@ def serve(group: Group, *, learning_rate: float, threads: int) -> Served:
     make = _synchronously if synchronous else _asynchronously
     updates = make(group, shard, learning_rate)
     received = sum(worker.bytes_received for worker in shard.workers)
-    return Served(updates, received, sum(worker.bytes_sent for worker in shard.workers))
+    return ServerTotals(updates, received, sum(worker.bytes_sent for worker in shard.workers))
 
 
 def _synchronously(group: Group, shard: Shard, learning_rate: float) -> int:

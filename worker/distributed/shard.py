@@ -1,4 +1,4 @@
-"""A server's share of the variables, and a place for each worker's gradients."""
+"""A server's share of the parameters, and a place for each worker's gradients."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from worker.errors import JobError
 
 
 def hear_all(peers: Sequence[Peer]) -> list[tuple[int, int]]:
-    """A word of each, in whatever order they come."""
+    """Return a word of each, in whatever order they come."""
     listening = [peer.listen() for peer in peers]
     return [peer.hear(work) for peer, work in zip(peers, listening, strict=True)]
 

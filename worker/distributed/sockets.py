@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def open_sockets() -> dict[int, str]:
-    """The descriptors of this process that are sockets, with what the kernel calls each."""
+    """Return the descriptors of this process that are sockets, with what the kernel calls each."""
     found = {}
     for path in list(Path("/proc/self/fd").iterdir()):
         try:
@@ -25,7 +25,7 @@ def open_sockets() -> dict[int, str]:
 
 
 def opened_since(before: dict[int, str]) -> dict[int, str]:
-    """Of ``open_sockets``, those that were not there before."""
+    """Return those of ``open_sockets`` that were not there before."""
     return {number: name for number, name in open_sockets().items() if before.get(number) != name}
 
 

@@ -8,18 +8,21 @@ from worker.data.batches import Batches
 from worker.training.device import Device
 from worker.training.numerics import Numerics
 from worker.training.samples import Samples
+from worker.workloads.workload import Workload
 
 
 class Worker:
-    """What the strategies have in common: one model, one device, and the passes forth and back."""
+    """What the strategies have in common: one network, one device, and the passes forth and back."""
 
-    def __init__(self, model: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics) -> None:
+    def __init__(
+        self, workload: Workload, network: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics
+    ) -> None:
         self.phases: tuple[str, ...] = ("copy", "communicate") if device.is_cuda else ("communicate",)
-        self._model = model
+        self.network = network
+        self._workload = workload
         self.device = device
         self._batches = batches
         self._numerics = numerics
-        self._criterion = torch.nn.CrossEntropyLoss()
         self._loss = torch.tensor(0.0)
 
     def step(self, samples: Samples, index: int) -> None:
@@ -38,13 +41,13 @@ class Worker:
         return float(self._loss)
 
     def train(self, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
-        """A step on the batch, to its end; how long it did nothing but communicate."""
+        """Take a step on the batch. Returns how many seconds it did nothing but communicate."""
         raise NotImplementedError
 
     def passes(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
         images, labels = self.device.copy(batch, wait=not self._numerics.pinned)
         images = self._batches.prepared(images)
         with self._numerics.autocast(self.device):
-            loss = self._criterion(self._model(images), labels)
-        loss.backward()
+            loss = self._workload.loss(self.network, images, labels)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self._loss = loss.detach()

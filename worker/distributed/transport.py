@@ -1,9 +1,9 @@
 """What travels between a worker and a server, and why it cannot come to a standstill.
 
-A worker begins each step with a word, ``STEP``, and by then waits for all variables of the step; a server that reads
+A worker begins each step with a word, ``STEP``, and by then waits for all parameters of the step; a server that reads
 the word waits for all gradients of the step at once. So whatever is sent has a receiver that waits already, in whatever
 order it becomes ready, and nobody waits for a message that another one only sends later. Each chunk has two tags of its
-own, and is under way once at most: its gradients leave after its variables have come.
+own, and is under way once at most: its gradients leave after its parameters have come.
 
 gloo's nonblocking sends and receives of chunks were the fastest of what torch has between processes, see
 ``benchmarks/parameter_server.py``.

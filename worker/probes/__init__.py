@@ -1,4 +1,4 @@
 """The probes: one cost of a layer at a time, without training. See ``python3 -m worker --probe``.
 
-Each probe is one module with ``measure(request) -> Measured``; ``program`` knows them by name.
+A probe is one module that declares a ``Probe``; ``program`` imports the one that it is asked for.
 """

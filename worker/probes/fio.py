@@ -1,4 +1,4 @@
-"""fio's words as metrics: pure, so that it is tested on what fio has really written."""
+"""Parses fio's output into metrics: pure, so that it is tested on what fio has really written."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _ENOSPC, _EINVAL = 28, 22
 
 
 def readings(written: str, said: str) -> dict[str, Reading]:
-    """The metrics of every job in fio's JSON. ``said`` is its standard error. Raises ProbeError with fio's reason."""
+    """Return the metrics of every job in fio's JSON; ``said`` is its standard error. Raises ProbeError."""
     report = _report(written)
     jobs = report.get("jobs") if report else None
     if not jobs or any(job.get("error") for job in jobs):
@@ -28,7 +28,7 @@ def readings(written: str, said: str) -> dict[str, Reading]:
 
 
 def _report(written: str) -> dict[str, Any]:
-    """The JSON object after the notes that fio can write before it; empty where there is none."""
+    """Return the JSON object after the notes that fio can write before it; empty where there is none."""
     begin = re.search(r"^\{", written, re.MULTILINE)
     try:
         return dict(json.loads(written[begin.start() :])) if begin else {}
@@ -37,7 +37,7 @@ def _report(written: str) -> dict[str, Any]:
 
 
 def _of_job(job: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Reading]:
-    """By what the job does: a throughput where it is sequential, operations and their latency where it is random."""
+    """Return the throughput of a sequential job, or the operations and latencies of a random one."""
     active = [way for way in ("read", "write") if job[way]["total_ios"]]
     if not active:
         raise ProbeError(f"the job {job['jobname']} has read and written nothing", remedy="give it time: runtime=5")
@@ -64,7 +64,7 @@ def _at_random(name: str, counted: Mapping[str, Any]) -> dict[str, Reading]:
 
 
 def failure(errors: list[int], said: str) -> ProbeError:
-    """Why fio has failed: by the error numbers of its jobs, and by what it said."""
+    """Return why fio has failed, from the error numbers of its jobs and from what it said."""
     if "O_DIRECT" in said or "does not support direct" in said or _EINVAL in errors or "err=22/" in said:
         return ProbeError(
             "the file system of the data directory refuses direct I/O",

@@ -1,4 +1,4 @@
-"""iperf3: one session of TCP between a server and a client, and its words as a metric."""
+"""iperf3: one session of TCP between a server and a client, and its result as a metric."""
 
 import json
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from worker.probes.reading import ProbeError, Reading
 
 OLDEST = (3, 2)  # --forceflush: that the server listens is read from its own words
 PATIENCE_S = 120.0
-"""For all but the measuring itself, on an emulated CPU."""
+"""How long everything but the measuring itself may take on an emulated CPU."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Where the server binds, under which address the client finds it, and the port."""
+    """The address that the server binds to, the one under which the client finds it, and the port."""
 
     bind: str
     address: str
@@ -40,7 +40,7 @@ def session(program: str, link: Link, seconds: int, *, reverse: bool) -> Session
 
 
 def parse(written: str, said: str = "") -> Session:
-    """The session in the client's JSON. A client that fails can end with status 0: the JSON alone says so."""
+    """Return the session in the client's JSON. A client that fails can end with status 0: the JSON alone says so."""
     try:
         report = json.loads(written)
     except ValueError:

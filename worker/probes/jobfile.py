@@ -1,4 +1,4 @@
-"""A user's own fio job file: what of fio it may use. The host checks it before anything is started, the worker again.
+"""A user's own fio job file: what it may use of fio. The host checks it before anything is started, the worker again.
 
 fio can run commands, read and write any file, and start servers of its own: keys and values are therefore those known
 to be harmless, and what fio is given is written anew from what was understood here, never the user's text.
@@ -46,7 +46,7 @@ class Section:
 
 
 def parse(text: str) -> list[Section]:
-    """Raises JobFileError on anything that is not known to be harmless."""
+    """Return the sections of a job file. Raises JobFileError on anything that is not known to be harmless."""
     sections: list[tuple[str, dict[str, str]]] = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line = re.split("[;#]", raw, maxsplit=1)[0].strip()
@@ -86,7 +86,7 @@ def _setting(number: int, line: str) -> tuple[str, str]:
 
 
 def render(sections: list[Section]) -> str:
-    """The job file that fio is given."""
+    """Return the job file that fio is given."""
     return "\n".join(
         line
         for section in sections
@@ -95,7 +95,7 @@ def render(sections: list[Section]) -> str:
 
 
 def needed_bytes(sections: list[Section], size: str) -> int:
-    """The room that the files of all jobs take: each job has files of its own. Raises JobFileError."""
+    """Return the bytes of the files of all jobs: each job has files of its own. Raises JobFileError."""
     common: dict[str, str] = {}
     total = 0
     for section in sections:

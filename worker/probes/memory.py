@@ -6,14 +6,15 @@ As STREAM does, the triad ``a = b + s * c`` on doubles counts the bytes of three
 
 import time
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from worker.memory import read
+from worker.probes.probe import Probe
 from worker.probes.reading import Measured, Reading, median
 from worker.probes.request import Request
-from worker.probes.threads import one_and_all
-from worker.training.device import open_devices
+
+if TYPE_CHECKING:
+    import torch
 
 MIB = 1 << 20
 ARRAY_MIB = {"smoke": 64, "quick": 128, "paper": 512}
@@ -22,6 +23,11 @@ BYTES_OF_DOUBLE = 8
 
 
 def measure(request: Request) -> Measured:
+    """Return the rate of the triad on one thread and on all, and on CUDA that of copies."""
+    # Here and not above, as torch below: the host reads the declaration of the probe, and has no torch.
+    from worker.probes.threads import one_and_all
+    from worker.training.device import open_devices
+
     array_bytes, repeats = ARRAY_MIB[request.size] * MIB, REPEATS[request.size]
     metrics: dict[str, Reading] = {}
     for name in one_and_all(request.threads):
@@ -35,7 +41,9 @@ def measure(request: Request) -> Measured:
 
 
 def triad(array_bytes: int, repeats: int) -> Reading:
-    """GB/s (1e9). Every thread touches first what it computes on later: torch fills as it adds."""
+    """Return GB/s (1e9). Every thread touches first what it computes on later: torch fills as it adds."""
+    import torch
+
     count = array_bytes // BYTES_OF_DOUBLE
     b, c, a = (torch.full((count,), value, dtype=torch.float64) for value in (1.0, 2.0, 0.0))
     rates = []
@@ -47,7 +55,9 @@ def triad(array_bytes: int, repeats: int) -> Reading:
 
 
 def copies(array_bytes: int, repeats: int) -> dict[str, Reading]:
-    """GB/s from pinned and from pageable memory of the host to the device and back."""
+    """Return GB/s from pinned and from pageable memory of the host to the device and back."""
+    import torch
+
     device = torch.empty(array_bytes, dtype=torch.uint8, device="cuda")
     metrics = {}
     for kind in ("pinned", "pageable"):
@@ -58,7 +68,9 @@ def copies(array_bytes: int, repeats: int) -> dict[str, Reading]:
     return metrics
 
 
-def _copy_rate(source: torch.Tensor, target: torch.Tensor) -> float:
+def _copy_rate(source: "torch.Tensor", target: "torch.Tensor") -> float:
+    import torch
+
     torch.cuda.synchronize()
     begin_s = time.perf_counter()
     target.copy_(source)
@@ -67,6 +79,12 @@ def _copy_rate(source: torch.Tensor, target: torch.Tensor) -> float:
 
 
 def last_level_cache(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str | None:
-    """Its size in the kernel's words, such as ``36608K``: an array must be larger. None where the place hides it."""
+    """Return the cache's size in the kernel's words, such as ``36608K``: an array must be larger.
+
+    None where the place hides it.
+    """
     found = [(read(index / "level") or "", read(index / "size")) for index in sorted(cpu.glob("index*"))]
     return max(found, default=("", None))[1]
+
+
+MEMORY = Probe("memory", measure, computes=True)

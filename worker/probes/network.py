@@ -9,6 +9,7 @@ import time
 
 from worker.probes import iperf3, tools
 from worker.probes.echo import MESSAGE_BYTES, PATIENCE_S
+from worker.probes.probe import Probe
 from worker.probes.reading import Measured, ProbeError, Reading, median, quantile
 from worker.probes.request import Request
 
@@ -19,7 +20,7 @@ WARM_UP = 50
 
 
 def measure(request: Request, *, bind: str = LOOPBACK, address: str = LOOPBACK) -> Measured:
-    """``bind`` is where the servers listen, ``address`` under what the clients find them."""
+    """Return throughput and round trips. Servers listen at ``bind``; clients find them at ``address``."""
     program = tools.find("iperf3")
     version = tools.version_of(program, iperf3.OLDEST)
     metrics, retransmits = {}, {}
@@ -34,7 +35,7 @@ def measure(request: Request, *, bind: str = LOOPBACK, address: str = LOOPBACK) 
 
 
 def free_port(bind: str, address: str) -> int:
-    """A port that is free now, and that the other end reaches. Raises ProbeError: the interface can be down."""
+    """Return a port that is free now, and that the other end reaches. Raises ProbeError: the interface can be down."""
     try:
         with socket.create_server((bind, 0)) as listener:
             port = int(listener.getsockname()[1])
@@ -48,7 +49,7 @@ def free_port(bind: str, address: str) -> int:
 
 
 def round_trips_us(bind: str, address: str, count: int) -> list[float]:
-    """How long a message takes to a process of its own and back, message by message."""
+    """Return how long each message takes to a process of its own and back, in microseconds."""
     message, trips = bytes(MESSAGE_BYTES), []
     # Two threads of one process would wait for the interpreter's lock as well.
     argv = [sys.executable, "-m", "worker.probes.echo", bind]
@@ -65,3 +66,6 @@ def round_trips_us(bind: str, address: str, count: int) -> list[float]:
                 raise ProbeError("the far end of the ping-pong has gone", remedy="see the output for why")
             trips.append((time.perf_counter_ns() - begin_ns) / 1e3)
     return trips[WARM_UP:]
+
+
+NETWORK = Probe("network", measure)

@@ -1,4 +1,4 @@
-"""What a probe brings home, and why it cannot."""
+"""What a probe measures, and the error where it cannot."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,10 @@ Better = Literal["more", "less"]
 class ProbeError(JobError):
     """The probe cannot be measured here. ``remedy`` says what to do next."""
 
+    remedy: str
+
     def __init__(self, message: str, *, remedy: str) -> None:
-        super().__init__(message, kind="probe")
-        self.remedy = remedy
+        super().__init__(message, kind="probe", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,16 @@ class Measured:
     details: dict[str, object] = field(default_factory=dict)
 
     def columns(self) -> dict[str, dict[str, object]]:
-        """The metrics as the protocol writes them."""
+        """Return the metrics as the protocol writes them."""
         return {name: asdict(reading) for name, reading in self.metrics.items()}
 
 
 def median(samples: Sequence[float], unit: str, better: Better) -> Reading:
-    """The median of what was repeated, with what it was taken from."""
+    """Return the median of repeated values, with the values as its samples."""
     return Reading(statistics.median(samples), unit, better, list(samples))
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
-    """The least sample that is not below the given share of all: nearest rank, so that it is one that was measured."""
+    """Return the quantile by nearest rank, so that it is a sample that was measured."""
     ordered = sorted(samples)
     return ordered[max(0, -(-round(share * 1000) * len(ordered) // 1000) - 1)]

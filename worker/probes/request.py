@@ -4,33 +4,36 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from worker.spec import SpecError
+from worker.errors import SpecError
+from worker.members import Plugin, parse_plugin
 
-PROBES = ("disk", "memory", "network", "cpu", "syscall")
 SIZES = ("smoke", "quick", "paper")
-CHOICES = {"probe": PROBES, "size": SIZES, "device": ("cpu", "cuda")}
+CHOICES = {"size": SIZES, "device": ("cpu", "cuda")}
 
 
 @dataclass(frozen=True)
 class Request:
-    """One probe. ``directory`` and ``job``, a fio job file's text, are of the disk probe; null elsewhere."""
+    """One probe, or one aggressor that trains nothing. ``job`` is the text of a fio job file, or null."""
 
-    probe: str
+    member: str
+    """Where the probe is declared: ``module:attribute``."""
     threads: int
     directory: str | None
     size: str
     job: str | None
     device: str
+    plugin: Plugin | None = None
+    """The probe's module, where it is not part of the image."""
 
 
 def parse_request(text: str) -> Request:
-    """Raises SpecError that names the key, its value and what would do."""
+    """Return the request. Raises SpecError that names the key, its value and what would do."""
     try:
         given = json.loads(text)
     except ValueError as error:
         raise SpecError(f"the specification is not JSON: {error}") from None
-    known = {field.name for field in dataclasses.fields(Request)}
-    if not isinstance(given, dict) or set(given) != known:
+    known = {field.name for field in dataclasses.fields(Request)} - {"plugin"}
+    if not isinstance(given, dict) or set(given) - {"plugin"} != known:
         raise SpecError(f"the specification of a probe is an object with the keys {', '.join(sorted(known))}")
     for key, choices in CHOICES.items():
         if given[key] not in choices:
@@ -38,7 +41,8 @@ def parse_request(text: str) -> Request:
     threads = given["threads"]
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise SpecError(f"threads is {threads!r}; it must be a whole number of at least 1")
+    plugin = parse_plugin(given.pop("plugin", None))
     for key in ("directory", "job"):
         if given[key] is not None and not isinstance(given[key], str):
             raise SpecError(f"{key} is {given[key]!r}; it must be text or null")
-    return Request(**given)
+    return Request(**given, plugin=plugin)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from worker.probes import tools
+from worker.probes.probe import Probe
 from worker.probes.reading import Measured, ProbeError, Reading, median
 from worker.probes.request import Request
 
@@ -24,7 +25,7 @@ LEAST_SHARE_OF_FAULTS = 0.9
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each is done; small enough for an emulated CPU, on which a call costs 20 to 300 times as much."""
+    """How often each is done: few enough for an emulated CPU, on which a call costs 20 to 300 times as much."""
 
     repeats: int
     calls: int
@@ -42,7 +43,7 @@ COUNTS = {
 
 
 def measure(request: Request) -> Measured:
-    """What cannot be measured here is absent, and ``refused`` in the details says why."""
+    """Return what can be measured here; ``refused`` in the details says why the rest cannot."""
     counts = COUNTS[request.size]
     parts: dict[str, Callable[[Counts], Reading]] = {
         "getppid": getppid,
@@ -73,7 +74,7 @@ def pipe_ping_pong(counts: Counts) -> Reading:
 
 
 def perf_bench(collection: str, name: str, loops: int) -> float:
-    """Microseconds for each, by ``perf bench``. Not its simple format: that one is in whole milliseconds."""
+    """Return microseconds for each, by ``perf bench``. Its simple format is not used: it has whole milliseconds."""
     done = tools.run([tools.find(*PERF), "bench", collection, name, "--loop", str(loops)])
     return parse_perf(done.stdout, done.stderr)
 
@@ -135,3 +136,6 @@ def mmap_munmap(counts: Counts) -> Reading:
             mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
         samples.append((time.perf_counter_ns() - begin_ns) / counts.mappings)
     return median(samples, "ns", "less")
+
+
+SYSCALL = Probe("syscall", measure)

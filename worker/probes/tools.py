@@ -12,7 +12,7 @@ MISSING = "the image holds it: bench image build; on a tree of your own, install
 
 
 def find(*names: str) -> str:
-    """The first of the programs that is there. Raises ProbeError."""
+    """Return the path of the first of the programs that is there. Raises ProbeError."""
     for name in names:
         if path := shutil.which(name):
             return path
@@ -20,7 +20,7 @@ def find(*names: str) -> str:
 
 
 def version_of(program: str, least: tuple[int, int]) -> str:
-    """What the program says its version is. Raises ProbeError when it is too old, or says nothing like a version."""
+    """Return the version that the program prints. Raises ProbeError when it is too old, or prints none."""
     said = run([program, "--version"]).stdout
     found = re.search(r"(\d+)\.(\d+)\S*", said)
     if not found or (int(found[1]), int(found[2])) < least:
@@ -54,9 +54,9 @@ def run(
 
 @contextmanager
 def serving(argv: Sequence[str], ready: str) -> Iterator[str]:
-    """A server, ended with the block. Yields what its output holds of ``ready``, a regular expression.
+    """Run a server until the end of the block. Yields the part of its output that matches ``ready``.
 
-    That it serves is known by its own words: a look by connecting would be taken for its client. Raises ProbeError.
+    Only its own output says that it serves: it would take a test connection for its client. Raises ProbeError.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:

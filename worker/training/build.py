@@ -1,4 +1,4 @@
-"""From a specification to what trains: model, data, numerics and the way of using the devices."""
+"""Builds what trains from a specification: network, data, numerics and the use of the devices."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from worker.data.batches import Batches, SyntheticBatches
 from worker.spec import Spec
 from worker.training.device import Device
-from worker.training.models import build_model
+from worker.training.models import build_network
 from worker.training.numerics import Numerics, numerics_of
 from worker.training.parameter_cpu import ParameterCpu
 from worker.training.trainer import Single, Trainer
@@ -16,9 +16,9 @@ from worker.training.trainer import Single, Trainer
 
 @contextmanager
 def opened_batches(spec: Spec, rank: int = 0) -> Iterator[list[Batches]]:
-    """The batches of this process: of all devices, or for ``ddp`` of the one of its rank. Closed at the end.
+    """Open the batches of this process: of all devices, or for ``ddp`` of the one of its rank. Closed at the end.
 
-    To be opened before the model is built: the loader's processes are copies of this one.
+    Open them before the network is built: the loader's processes are copies of this one.
     """
     parts = [rank] if spec.parallel == "ddp" else list(range(spec.devices))
     numerics = numerics_of(spec.recipe, spec.device)
@@ -47,15 +47,16 @@ def _open_loaders(spec: Spec, parts: Sequence[int], numerics: Numerics, into: li
 
 
 def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches], rank: int = 0) -> Trainer:
-    """The trainer of this process; for ``ddp`` that of one rank, inside an initialised process group."""
+    """Return the trainer of this process; for ``ddp`` that of one rank, inside an initialised process group."""
     numerics = numerics_of(spec.recipe, spec.device)
     numerics.apply()
-    model = build_model(spec.model, spec.seed)
+    workload = spec.load_workload()
+    network = build_network(workload, spec.seed)
     if spec.parallel == "parameter-cpu":
-        return ParameterCpu(model, devices, batches, numerics)
+        return ParameterCpu(workload, network, devices, batches, numerics)
     device = devices[rank]
-    placed = numerics.place(model, device)
+    placed = numerics.place(network, device)
     if spec.parallel == "ddp":
         ids = [device.torch] if device.is_cuda else None
         placed = DistributedDataParallel(placed, device_ids=ids)
-    return Single(numerics.compile(placed), device, batches[0], numerics)
+    return Single(workload, numerics.compile(placed), device, batches[0], numerics)

@@ -43,7 +43,7 @@ class Group:
     store: TCPStore
 
     def uses(self, spec: Spec) -> list[DataUse]:
-        """What the other ranks have read, once each of them has said it."""
+        """Return what the other ranks have read, once each of them has said it."""
         said = [loads(self.store.get(_use_key(rank))) for rank in range(1, spec.devices)]
         return [DataUse(**each) for each in said if each]
 
@@ -70,7 +70,7 @@ def opened(spec: Spec, events: Events) -> Iterator[Group]:
 
 
 def run_rank(spec: Spec, rank: int, port: int) -> int:
-    """One of the other ranks, in a process of its own: the same steps, unobserved. Returns its exit status."""
+    """Run one of the other ranks, in a process of its own: the same steps, unobserved. Returns its exit status."""
     # Its parent may be killed at any moment, and a rank that waits in NCCL would then wait for ever.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_interop_threads(1)
@@ -127,7 +127,7 @@ def _start(spec: Spec, rank: int, port: int, events: Events) -> threading.Thread
 
 
 def watch(process: "subprocess.Popen[bytes]", rank: int, events: Events) -> None:
-    """Sleeps until the rank has ended. When it failed, the job has, and the main thread may never come to notice."""
+    """Sleep until the rank has ended. If it failed, end the job: the main thread may never notice."""
     if status := process.wait():
         kind = {-signal.SIGKILL: "killed", DATA_FAILED: "data"}.get(status, "rank")
         events.error(kind, f"rank {rank} of the job ended with status {status}; see the output for why")

@@ -20,7 +20,7 @@ class Device:
             self._end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def copy(self, batch: tuple[torch.Tensor, torch.Tensor], *, wait: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch on the device. Without ``wait`` the copy, from pinned memory, goes on while the host does."""
+        """Return the batch on the device. Without ``wait`` the host goes on during the copy from pinned memory."""
         if not self.is_cuda:
             return batch
         stream = torch.cuda.current_stream(self.torch)
@@ -30,7 +30,7 @@ class Device:
         return images, labels
 
     def copy_s(self) -> float:
-        """How long the last copy took. To be asked on CUDA only, and after ``synchronize``."""
+        """Return how many seconds the last copy took. Ask on CUDA only, and after ``synchronize``."""
         return float(self._begin.elapsed_time(self._end)) / 1e3
 
     def synchronize(self) -> None:
@@ -40,7 +40,7 @@ class Device:
 
 
 def open_devices(kind: str, count: int) -> list[Device]:
-    """``count`` devices; of the CPU, the same one that often. Raises JobError when there are fewer."""
+    """Return ``count`` devices; the CPU is the same one every time. Raises JobError when there are fewer."""
     if kind == "cpu":
         return [Device("cpu") for _ in range(count)]
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -51,7 +51,7 @@ def open_devices(kind: str, count: int) -> list[Device]:
 
 
 def gpus() -> list[dict[str, object]]:
-    """The CUDA devices seen from inside, as ``records.Gpu``."""
+    """Return the CUDA devices seen from inside, as ``records.Gpu``."""
     return [_gpu(torch.cuda.get_device_properties(number)) for number in range(torch.cuda.device_count())]
 
 
@@ -67,7 +67,7 @@ def _gpu(properties: object) -> dict[str, object]:
 
 
 def _driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The version, from a line such as ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54  Thu ...``."""
+    """Return the version, from a line such as ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54  Thu ...``."""
     try:
         words = path.read_text(encoding="ascii", errors="replace").partition("\n")[0].split()
     except OSError:

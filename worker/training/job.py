@@ -1,9 +1,6 @@
 """One job: from the specification to the measured steps. The first module that imports torch."""
 
 import contextlib
-import gc
-import math
-import time
 from dataclasses import asdict
 
 import torch
@@ -11,16 +8,14 @@ import torch
 from worker import environment
 from worker.data.batches import watching_loaders
 from worker.data.tally import together
-from worker.errors import JobError
 from worker.protocol import Events
 from worker.spec import Spec
 from worker.training import ddp
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import gpus, open_devices
+from worker.training.measure import measure
 from worker.training.models import torchvision_version
-from worker.training.samples import Samples
-from worker.training.trainer import Trainer
-from worker.usage import usage, whole_usage
+from worker.usage import whole_usage
 
 
 def run(spec: Spec, events: Events) -> None:
@@ -58,27 +53,3 @@ def run(spec: Spec, events: Events) -> None:
         uses = [use for each in batches if (use := each.close())]
         uses += group.uses(spec) if group else []
     events.emit("done", usage=whole_usage(), data_use=asdict(together(uses)) if uses else None)
-
-
-def measure(spec: Spec, trainer: Trainer, events: Events) -> None:
-    scratch = Samples.allocate(1, trainer.phases)
-    for number in range(1, spec.warmup_steps + 1):
-        trainer.step(scratch, 0)
-        events.emit("warmup", step=number, of=spec.warmup_steps)
-    samples = Samples.allocate(spec.steps, trainer.phases)
-    # A collection in the middle would fall on a step at random: all garbage goes now, none is looked for until the end.
-    gc.collect()
-    gc.disable()
-    trainer.synchronize()
-    before = usage()
-    events.emit("measuring", steps=spec.steps)
-    for index in range(spec.steps):
-        trainer.step(samples, index)
-    end_s = time.monotonic()
-    gc.enable()
-    after = usage()
-    events.emit("measured", t=end_s)
-    if not math.isfinite(loss := trainer.loss()):
-        raise JobError(f"the loss is {loss} after the measured steps: that was no training", kind="diverged")
-    used = {name: after[name] - before[name] for name in after}
-    events.emit("steps", steps=samples.columns(), usage=used)

@@ -1,41 +1,34 @@
-"""The models, as torchvision has them, and the way into torchvision beside a CPU build of torch."""
+"""Building networks, and importing torchvision beside a CPU build of torch."""
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 
 import torch
 
-CLASSES = 1000
+from worker.workloads.workload import Workload
 
-# No auxiliary classifier, as in tf_cnn_benchmarks. Inception's own initialisation draws truncated normals, which takes
-# minutes on an emulated CPU and changes no step's work: the layers' default initialisation stays, on every target.
-_OPTIONS: dict[str, dict[str, object]] = {
-    "inception_v3": {"aux_logits": False, "init_weights": False},
-    "resnet50": {},
-    "alexnet": {},
-}
 _NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _declared: list[torch.library.Library] = []  # a declaration ends with the object that made it
 
 
-def build_model(name: str, seed: int) -> torch.nn.Module:
-    """The model in training mode with weights drawn from the seed."""
+def build_network(workload: Workload, seed: int) -> torch.nn.Module:
+    """Return the workload's network in training mode, with weights drawn from the seed."""
     torch.manual_seed(seed)
-    make: Callable[..., torch.nn.Module] = getattr(import_torchvision().models, name)
-    return make(weights=None, num_classes=CLASSES, **_OPTIONS[name]).train()
+    return workload.build().train()
 
 
 def torchvision_version() -> str:
+    """Return the version of torchvision."""
     return str(import_torchvision().__version__)
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision from PyPI, whose extension wants CUDA libraries and is silently left out beside a CPU build of torch.
+    """Return torchvision, also where it is PyPI's build beside a CPU build of torch.
 
-    Its import then fails on two operators that no model uses; declared without an implementation, they let it pass. An
-    installation that matches its torch never comes to that.
+    Its extension wants CUDA libraries and is then silently left out, so that the import fails on two operators that no
+    model uses. Declared without an implementation, they let it pass. An installation that matches its torch needs none
+    of this.
     """
     try:
         return import_module("torchvision")

@@ -21,7 +21,7 @@ class Numerics:
     """Batches in pinned memory and their copies not waited for."""
 
     def apply(self) -> None:
-        """What torch keeps for the whole process."""
+        """Set what torch keeps for the whole process."""
         if self.tf32:
             torch.set_float32_matmul_precision("high")
 
@@ -42,7 +42,7 @@ class Numerics:
 
 
 def numerics_of(recipe: str, device: str) -> Numerics:
-    """torch.compile gains nothing on the CPU, and its first step takes minutes there."""
+    """Return the numerics of a recipe. On the CPU torch.compile gains nothing, and its first step takes minutes."""
     if recipe == "reference":
         return Numerics()
     on_cuda = device == "cuda"

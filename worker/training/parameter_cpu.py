@@ -1,6 +1,6 @@
-"""Several devices of one instance with the variables on the CPU, as in the paper's Table 1.
+"""Several devices of one instance, with the parameters on the CPU, as in the paper's Table 1.
 
-Every step copies the variables from the CPU to each device, computes gradients there on the device's own batch, brings
+Every step copies the parameters from the CPU to each device, computes gradients there on the device's own batch, brings
 them back, averages them on the CPU and updates there. Batch statistics stay with each device, as they do in
 tf_cnn_benchmarks' ``parameter_server``.
 """
@@ -15,38 +15,44 @@ from worker.data.batches import Batches
 from worker.training.device import Device
 from worker.training.numerics import Numerics
 from worker.training.samples import Samples
-from worker.training.trainer import sgd
+from worker.workloads.workload import Workload
 
 
 class ParameterCpu:
-    """The variables on the CPU and one replica of the model on each device.
+    """The parameters on the CPU and one replica of the network on each device.
 
     The phases are told apart by waiting for all devices after each: they follow each other in any case, since every
-    device needs all variables before it computes, and the update all gradients.
+    device needs all parameters before it computes, and the update all gradients.
     """
 
     def __init__(
-        self, model: torch.nn.Module, devices: Sequence[Device], batches: Sequence[Batches], numerics: Numerics
+        self,
+        workload: Workload,
+        network: torch.nn.Module,
+        devices: Sequence[Device],
+        batches: Sequence[Batches],
+        numerics: Numerics,
     ) -> None:
         on_cuda = devices[0].is_cuda
         self.phases: tuple[str, ...] = ("copy", "communicate") if on_cuda else ("communicate",)
         self._devices = devices
         self._batches = batches
         self._numerics = numerics
-        replicas = [numerics.place(copy.deepcopy(model), device) for device in devices]
+        self.network = network
+        self._workload = workload
+        replicas = [numerics.place(copy.deepcopy(network), device) for device in devices]
         self._replicas = [numerics.compile(replica) for replica in replicas]
         self._copies = [list(replica.parameters()) for replica in replicas]
-        # In the devices' own layout, so that every copy between them is of one piece.
-        self._variables = list(numerics.place(model, Device("cpu")).parameters())
+        # In the devices' own memory format, so that every copy between them is of one piece.
+        self._parameters = list(numerics.place(network, Device("cpu")).parameters())
         pin = numerics.pinned
-        for variable in self._variables:
+        for parameter in self._parameters:
             if pin:
-                variable.data = variable.data.pin_memory()
-            variable.grad = torch.zeros_like(variable, pin_memory=pin)
+                parameter.data = parameter.data.pin_memory()
+            parameter.grad = torch.zeros_like(parameter, pin_memory=pin)
         # Where the gradients of the devices after the first land before they are added.
-        self._landing = [torch.zeros_like(variable, pin_memory=pin) for variable in self._variables]
-        self._optimizer = sgd(model)
-        self._criterion = torch.nn.CrossEntropyLoss()
+        self._landing = [torch.zeros_like(parameter, pin_memory=pin) for parameter in self._parameters]
+        self._optimizer = workload.optimizer(network)
         self._losses: list[torch.Tensor] = []
 
     def step(self, samples: Samples, index: int) -> None:
@@ -57,7 +63,7 @@ class ParameterCpu:
         placed = [device.copy(batch, wait=not self._numerics.pinned) for device, batch in pairs]
         self.synchronize()
         copied_s = time.monotonic()
-        self._send_variables()
+        self._send_parameters()
         sent_s = time.monotonic()
         self._compute_gradients(placed)
         computed_s = time.monotonic()
@@ -74,10 +80,10 @@ class ParameterCpu:
         )
 
     @torch.no_grad()
-    def _send_variables(self) -> None:
+    def _send_parameters(self) -> None:
         for copies in self._copies:
-            for there, variable in zip(copies, self._variables, strict=True):
-                there.copy_(variable, non_blocking=self._numerics.pinned)
+            for there, parameter in zip(copies, self._parameters, strict=True):
+                there.copy_(parameter, non_blocking=self._numerics.pinned)
         self.synchronize()
 
     def _compute_gradients(self, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -86,7 +92,7 @@ class ParameterCpu:
             images, labels = batches.prepared(batch[0]), batch[1]
             replica.zero_grad()
             with self._numerics.autocast(device):
-                losses.append(self._criterion(replica(images), labels))
+                losses.append(self._workload.loss(replica, images, labels))
         # One call for all: torch runs the backward pass of each CUDA device in a thread of its own.
         torch.autograd.backward(losses)
         self._losses = [loss.detach() for loss in losses]
@@ -94,24 +100,24 @@ class ParameterCpu:
 
     @torch.no_grad()
     def _gather_gradients(self) -> None:
-        """The mean over the devices, each of which has averaged over its own batch."""
+        """Leave the mean over the devices, each of which has averaged over its own batch."""
         for number, copies in enumerate(self._copies):
-            for there, variable, landing in zip(copies, self._variables, self._landing, strict=True):
-                total, gradient = variable.grad, there.grad
+            for there, parameter, landing in zip(copies, self._parameters, self._landing, strict=True):
+                total, gradient = parameter.grad, there.grad
                 if total is None or gradient is None:
-                    raise RuntimeError("a variable has no gradient: the model does not use it")
+                    raise RuntimeError("a parameter has no gradient: the network does not use it")
                 (landing if number else total).copy_(gradient, non_blocking=self._numerics.pinned)
             self._devices[number].synchronize()
             if number:
                 self._add_landed()
-        for variable in self._variables:
-            if variable.grad is not None:
-                variable.grad.div_(len(self._devices))
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(len(self._devices))
 
     def _add_landed(self) -> None:
-        for variable, landing in zip(self._variables, self._landing, strict=True):
-            if variable.grad is not None:
-                variable.grad.add_(landing)
+        for parameter, landing in zip(self._parameters, self._landing, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.add_(landing)
 
     def synchronize(self) -> None:
         for device in self._devices:

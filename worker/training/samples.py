@@ -19,7 +19,7 @@ class Samples:
 
     @classmethod
     def allocate(cls, steps: int, phases: Collection[str]) -> Samples:
-        """``phases`` names those that not every job has: ``copy``, ``communicate``."""
+        """Allocate the columns. ``phases`` names those that not every job has: ``copy``, ``communicate``."""
         zeros = bytes(8 * steps)
         copy = array("d", zeros) if "copy" in phases else None
         communicate = array("d", zeros) if "communicate" in phases else None
@@ -37,7 +37,7 @@ class Samples:
         self.compute[index] = max(0.0, elapsed_s - data_s - copy_s - communicate_s)
 
     def columns(self) -> dict[str, list[float] | None]:
-        """As ``records.Steps``."""
+        """Return the steps as ``records.Steps``."""
         return {
             "elapsed_s": self.elapsed.tolist(),
             "data_s": self.data.tolist(),

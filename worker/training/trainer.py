@@ -9,8 +9,7 @@ from worker.data.batches import Batches
 from worker.training.device import Device
 from worker.training.numerics import Numerics
 from worker.training.samples import Samples
-
-LEARNING_RATE = 0.01
+from worker.workloads.workload import Workload
 
 
 class Trainer(Protocol):
@@ -18,6 +17,8 @@ class Trainer(Protocol):
 
     phases: tuple[str, ...]
     """The phases it has beside data and compute."""
+    network: torch.nn.Module
+    """What is trained; where there are replicas, the one that is updated."""
 
     def step(self, samples: Samples, index: int) -> None:
         """Train one step to its end, and store its times at ``index``."""
@@ -26,28 +27,25 @@ class Trainer(Protocol):
         """Wait until every device has done all it was given."""
 
     def loss(self) -> float:
-        """The loss of the last step; of several devices, one that is not finite if there is one."""
-
-
-def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
-    """Plain gradient descent, the ``sgd`` of tf_cnn_benchmarks."""
-    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        """Return the loss of the last step; of several devices, one that is not finite if there is one."""
 
 
 class Single:
-    """One model on one device; with DistributedDataParallel around the model, one rank of several.
+    """One network on one device; with DistributedDataParallel around the network, one rank of several.
 
     What ranks exchange overlaps with the backward pass and cannot be told from it: it is part of computing.
     """
 
-    def __init__(self, model: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics) -> None:
+    def __init__(
+        self, workload: Workload, network: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics
+    ) -> None:
         self.phases: tuple[str, ...] = ("copy",) if device.is_cuda else ()
-        self._model = model
+        self.network = network
+        self._workload = workload
         self._device = device
         self._batches = batches
         self._numerics = numerics
-        self._optimizer = sgd(model)
-        self._criterion = torch.nn.CrossEntropyLoss()
+        self._optimizer = workload.optimizer(network)
         self._loss = torch.tensor(0.0)
 
     def step(self, samples: Samples, index: int) -> None:
@@ -57,8 +55,8 @@ class Single:
         images, labels = self._device.copy(batch, wait=not self._numerics.pinned)
         images = self._batches.prepared(images)
         with self._numerics.autocast(self._device):
-            loss = self._criterion(self._model(images), labels)
-        loss.backward()
+            loss = self._workload.loss(self.network, images, labels)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._loss = loss.detach()

@@ -1,0 +1,40 @@
+"""``bench`` with real scenarios and workers, on targets that are all this machine with the tests' own interpreter.
+
+    python -m tests.extended_machine run --target bare-metal ...
+
+A program of its own, so that what PYTHONPATH adds to the registries is found as an installed package is. The workers
+are not given that path: what they run of it was sent to them. The home of the suite is VIRTBENCH_HOME.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import cli
+from suite.interfaces import Instance
+from suite.plan import Trial
+from tests.scenarios.conftest import HereNode
+from tests.suite.sweeping_machine import furnish
+
+
+@contextmanager
+def opened(trial: Trial, _choices: object) -> Iterator[Sequence[Instance]]:
+    """Open the target: this machine, which is not held to the envelope."""
+    node = HereNode(name=trial.target, data=os.environ["VIRTBENCH_HOME"])
+    try:
+        yield [Instance(node)] * max(1, len(trial.instances))
+    finally:
+        for process in node.processes:
+            process.close()
+
+
+if __name__ == "__main__":
+    patch = pytest.MonkeyPatch()
+    furnish(patch, Path(os.environ["VIRTBENCH_HOME"]))
+    patch.setattr("provisioning.targets.open_target", opened)
+    patch.setattr("suite.loop.envelope_differences", lambda *_: [])
+    cli.main(sys.argv[1:])

@@ -1,0 +1,83 @@
+"""Members of the suite's registries inside a target: imported from the image, or from source text that the host sent.
+
+The image holds the suite's own members. One that another package has added is a single module, which travels with the
+specification: as source text, since the packages of the host's environment are not in the target.
+"""
+
+import atexit
+import hashlib
+import importlib
+import importlib.util
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from worker.errors import SpecError
+
+_Member = TypeVar("_Member")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """The module of a member that is not part of the image. ``sha256`` is the digest of its source in UTF-8."""
+
+    module: str
+    source: str
+    sha256: str
+
+
+def parse_plugin(given: object) -> Plugin | None:
+    """Return the specification's key ``plugin``, which may be null. Raises SpecError where it is not as it was sent."""
+    if given is None:
+        return None
+    keys = ("module", "source", "sha256")
+    if (
+        not isinstance(given, Mapping)
+        or set(given) != set(keys)
+        or not all(isinstance(given[key], str) for key in keys)
+    ):
+        raise SpecError("plugin must be null, or an object of the texts module, source and sha256")
+    plugin = Plugin(**given)
+    if (found := hashlib.sha256(plugin.source.encode()).hexdigest()) != plugin.sha256:
+        raise SpecError(f"the source of the plugin {plugin.module} has the SHA-256 {found}, and not {plugin.sha256}")
+    return plugin
+
+
+def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member]) -> _Member:
+    """Return the member at ``place``, which the specification's ``key`` names as ``module:attribute``.
+
+    Raises SpecError where there is none of the type ``of``.
+    """
+    module_name, _, attribute = place.partition(":") if isinstance(place, str) else ("", "", "")
+    is_plugin = plugin is not None and module_name == plugin.module
+    if not attribute or not (is_plugin or module_name.startswith("worker.")):
+        raise SpecError(f"{key} is {place!r}; it must be module:attribute, of the worker or of the plugin that is sent")
+    try:
+        member = getattr(_imported(plugin) if plugin and is_plugin else importlib.import_module(module_name), attribute)
+    except Exception as error:
+        raise SpecError(f"{key} {place} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(member, of):
+        raise SpecError(f"{key} is {place}, a {type(member).__name__}; it must be a {of.__name__}")
+    return member
+
+
+@cache
+def _imported(plugin: Plugin) -> ModuleType:
+    """Write the module into a private directory, which lives as long as the process, and import it."""
+    directory = tempfile.mkdtemp(prefix="virtbench-plugin-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = Path(directory, plugin.module.rpartition(".")[2] + ".py")
+    path.write_text(plugin.source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(plugin.module, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[plugin.module] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,82 @@
+"""The measured steps of a job: of one on a single instance, and of each worker of a distributed one."""
+
+import gc
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from worker.errors import JobError
+from worker.probes.reading import Reading, median
+from worker.protocol import Events
+from worker.spec import Spec
+from worker.training.samples import Samples
+from worker.training.trainer import Trainer
+from worker.usage import usage
+from worker.workloads.workload import Workload
+
+
+def measure(spec: Spec, trainer: Trainer, events: Events) -> None:
+    """Warm up, take the measured steps, and emit everything from ``warmup`` to ``steps``. Raises JobError."""
+    own = OwnMetrics(spec.load_workload(), trainer)
+    scratch = Samples.allocate(1, trainer.phases)
+    for number in range(1, spec.warmup_steps + 1):
+        trainer.step(scratch, 0)
+        events.emit("warmup", step=number, of=spec.warmup_steps)
+    samples = Samples.allocate(spec.steps, trainer.phases)
+    # A collection in the middle would fall on a step at random: all garbage goes now, none is looked for until the end.
+    gc.collect()
+    gc.disable()
+    trainer.synchronize()
+    before = usage()
+    events.emit("measuring", steps=spec.steps)
+    for index in range(spec.steps):
+        trainer.step(samples, index)
+        if own.per_step:
+            own.after_step()
+    end_s = time.monotonic()
+    gc.enable()
+    after = usage()
+    events.emit("measured", t=end_s)
+    if not math.isfinite(loss := trainer.loss()):
+        raise JobError(f"the loss is {loss} after the measured steps: that was no training", kind="diverged")
+    used = {name: after[name] - before[name] for name in after}
+    events.emit("steps", steps=samples.columns(), usage=used, metrics=own.columns(samples))
+
+
+class OwnMetrics:
+    """The metrics that the workload has of its own, as they come in."""
+
+    def __init__(self, workload: Workload, trainer: Trainer) -> None:
+        self.per_step: dict[str, list[float]] = {metric.name: [] for metric in workload.metrics if metric.per == "step"}
+        self._workload, self._trainer = workload, trainer
+
+    def after_step(self) -> None:
+        """Ask the workload for the values of a step. Raises JobError where they are not those it declares."""
+        values = self._workload.after_step(self._trainer.network, self._trainer.loss())
+        self._check(values, set(self.per_step))
+        for name, value in values.items():
+            self.per_step[name].append(float(value))
+
+    def columns(self, samples: Samples) -> dict[str, dict[str, object]]:
+        """Return the metrics by name, as ``records.Metric``; none for most workloads. Raises JobError."""
+        names = {metric.name for metric in self._workload.metrics if metric.per == "job"}
+        of_job = self._workload.after_job(self._trainer.network, samples.elapsed.tolist()) if names else {}
+        self._check(of_job, names)
+        found = {
+            metric.name: median(self.per_step[metric.name], metric.unit, metric.better)
+            if metric.per == "step"
+            else Reading(float(of_job[metric.name]), metric.unit, metric.better)
+            for metric in self._workload.metrics
+        }
+        return {name: asdict(reading) for name, reading in found.items()}
+
+    def _check(self, values: Mapping[str, float], names: set[str]) -> None:
+        """Raise JobError unless exactly these were measured, each above zero."""
+        called = f"the workload {self._workload.name}"
+        if set(values) != names:
+            raise JobError(
+                f"{called} declares the metrics {sorted(names)} and returns {sorted(values)}", kind="metrics"
+            )
+        if wrong := [name for name, value in values.items() if not (math.isfinite(value) and value > 0)]:
+            raise JobError(f"{called} measures {wrong[0]} as {values[wrong[0]]}; it must be above zero", kind="metrics")
