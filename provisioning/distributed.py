@@ -10,9 +10,8 @@ from provisioning.images.image import Image
 from provisioning.lab import nat as translated
 from provisioning.lab import overlay as vxlan
 from provisioning.lab.connectivity import End, Pair, connectivity, free_port, reach
-from provisioning.lab.containers import ContainerBridge, host_network
+from provisioning.lab.containers import ContainerBridge, Member
 from provisioning.lab.lab import LabNode, open_lab
-from provisioning.lab.member import Member
 from provisioning.lab.nat import nat
 from provisioning.lab.overlay import overlay
 from provisioning.lab.tap import join, tap
@@ -20,7 +19,7 @@ from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
 from provisioning.remote.data import directory_of, volume_on
-from provisioning.remote.firewall import passing
+from provisioning.remote.firewall import forwarded
 from provisioning.remote.image_sync import tree_of
 from provisioning.remote.machine import machine
 from provisioning.remote.routed import joined, routed
@@ -43,7 +42,7 @@ RATE_WITHIN_S = 30
 
 
 @contextmanager
-def open_cluster(
+def open_in_lab(
     cluster: Cluster, planned: Sequence[InstancePlan], stacks: Sequence[Sequence[Layer]], tree: str, data: str | None
 ) -> Iterator[tuple[Instance, ...]]:
     """One instance for each of ``planned``, by rank, in a lab; ``stacks`` holds the layers of each, from the machine
@@ -64,7 +63,7 @@ def open_cluster(
 
 
 @contextmanager
-def open_machines(
+def open_on_machines(
     cluster: Cluster,
     inventory: Inventory,
     stacks: Sequence[Sequence[Layer]],
@@ -87,7 +86,7 @@ def open_machines(
         places = _on_machines(stack, machines, first)
         if cluster.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for each in machines:
-                stack.enter_context(passing(each.node, [BRIDGES[cluster.network]]))
+                stack.enter_context(forwarded(each.node, [BRIDGES[cluster.network]]))
         instances = _upper(stack, cluster, places, stacks, [None] * len(places))
         port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
         master = replace(instances[0], port=port)
@@ -100,13 +99,13 @@ def _reached(planned: InventoryNode, spec: MachineSpec, image: Image, dataset: D
         node.cpus = spec.cpus
         node.data = directory_of(planned, dataset) if dataset else None
         node.facts = {**node.facts, "host_cpus": list(spec.cpus)}
-        yield Instance(node, spec.address, spec.interface, clock_offset_s=node.keeper.clock_offset_s())
+        yield Instance(node, spec.address, spec.interface, clock_offset_s=node.agent.clock_offset_s())
 
 
 def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:
     """A virtual machine is given a disk; all else reads the directory of the machine."""
     if dataset and isinstance(layer, VmLayer):
-        return replace(layer, volume=volume_on(machine, planned, dataset))
+        return replace(layer, spec=replace(layer.spec, volume=volume_on(machine, planned, dataset)))
     return layer
 
 
@@ -129,7 +128,7 @@ def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence
     if guests:
         taps = stack.enter_context(routed(machines))
         return [
-            joined(machine, stack.enter_context(replace(layer, plugged=tap).opened(machine.node)), tap)
+            joined(machine, stack.enter_context(layer.plugged(tap).opened(machine.node)), tap)
             for machine, layer, tap in zip(machines, guests, taps, strict=True)
         ]
     if isinstance(first[0], ContainerLayer):
@@ -145,7 +144,7 @@ def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[
     first = layers[0]
     if isinstance(first, VmLayer):
         plugged = stack.enter_context(tap(lab_node, machine))
-        guest = stack.enter_context(replace(first, plugged=plugged).opened(lab_node.node(machine)))
+        guest = stack.enter_context(first.plugged(plugged).opened(lab_node.node(machine)))
         return Instance(guest, plugged.address, join(guest, plugged))
     node: Node = lab_node.node(machine)
     if not isinstance(first, ContainerLayer):
@@ -167,7 +166,7 @@ def _upper(
     if cluster.network == "host":
         opened = []
         for layer, place, namespace in zip(containers, places, namespaces, strict=False):
-            given = host_network(layer.engine.name, namespace if place.node.local else None)
+            given = layer.engine.host_network(namespace if place.node.local else None)
             node = stack.enter_context(replace(layer, network=given).opened(place.node))
             opened.append(replace(place, node=node))
         return tuple(opened)

@@ -21,6 +21,7 @@ from provisioning.lab import netns
 from provisioning.paths import home, runtime, state
 from suite.errors import BenchError, CommandError
 from suite.process_identity import boot_id, started_ticks
+from suite.registries import ENGINES
 from suite.results.store import sweep_temporaries, write_atomic
 
 
@@ -80,10 +81,8 @@ def _remove_directory(what: str) -> None:
 
 
 def _remove_container(what: str) -> None:
-    from provisioning.engines import ENGINES  # the engines write to the ledger themselves
-
     engine, _, name = what.partition(":")
-    ENGINES[engine].remove_local(name)
+    ENGINES.get(engine).remove_local(name)
 
 
 def _sweep_run(what: str) -> None:

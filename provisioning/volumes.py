@@ -44,8 +44,8 @@ class Volume:
 def volume_of(trial: Trial) -> Iterator[Volume | None]:
     """What the trial needs, for as long as it lasts."""
     if trial.dataset:
-        with_disk = trial.target in VMS and trial.ablation != "virtiofs"
-        with _data(trial.dataset, with_disk=with_disk) as volume, _layer(trial.ablation == "data-layer") as layer:
+        with_disk = trial.target in VMS and not trial.properties.virtiofs
+        with _data(trial.dataset, with_disk=with_disk) as volume, _layer(trial.properties.data_in_layer) as layer:
             yield replace(volume, layer=layer)
     elif trial.scratch_bytes:
         with _scratch(trial.scratch_bytes, with_disk=trial.target in VMS) as volume:
@@ -98,7 +98,7 @@ def same_device(one: Path, other: Path) -> bool:
 @contextmanager
 def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
     place = state("scratch") / secrets.token_hex(6)
-    check_room(place.parent, size_bytes)
+    check_disk_space(place.parent, size_bytes)
     with ledger.holding("directory", str(place)):
         directory = place / "directory"
         directory.mkdir(parents=True)
@@ -131,7 +131,7 @@ def prepare_disk(dataset: Dataset, note: Callable[[str], None]) -> None:
     if disk.exists() or dataset.device:
         return
     note(f"packing the data set as a disk for VMs: {dataset.images} images, {dataset.size_bytes / 1e9:.1f} GB")
-    check_room(disk.parent, packed_bytes(dataset))
+    check_disk_space(disk.parent, packed_bytes(dataset))
     _make_disk(Path(dataset.directory), disk, packed_bytes(dataset), allocated=False, inodes=inodes_of(dataset))
 
 
@@ -168,7 +168,7 @@ def mib_of(size_bytes: int) -> int:
     return -(-size_bytes // (1 << 20)) + 32
 
 
-def check_room(place: Path, size_bytes: int) -> None:
+def check_disk_space(place: Path, size_bytes: int) -> None:
     """Raises RequestError when the file system of the place has not so much room."""
     room = os.statvfs(place)
     if (free := room.f_bavail * room.f_frsize) < size_bytes * 1.05:

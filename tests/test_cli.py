@@ -18,7 +18,6 @@ import cli
 import commands.run.command as run
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
-from provisioning.engines import ENGINES
 from provisioning.images.image import Image
 from scenarios.probe import PROBES
 from scenarios.registry import SCENARIOS
@@ -169,7 +168,6 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(bench: Bench, option: s
 
 
 def test_the_names_that_run_offers_are_those_of_the_registries() -> None:
-    assert set(run.ENGINES) == set(ENGINES)
     assert set(run.SCENARIOS) == set(SCENARIOS)
     assert set(run.PROBES) == set(PROBES)
 

@@ -11,11 +11,12 @@ from commands.run.validate import ablations_of, check_data
 from provisioning.images.image import Image
 from provisioning.targets import Choices
 from suite.errors import RequestError
-from suite.job.ablations import ABLATIONS
+from suite.job.ablations import get_ablation
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import CpuCapability, Plan
+from suite.registries import ABLATIONS
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
 
@@ -52,7 +53,7 @@ def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refu
 
 @pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
 def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, choices: Choices) -> None:
-    targets = ABLATIONS[name].targets
+    targets = get_ablation(name).targets
     with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
         ablations_of(options(name, scenario="synthetic"), targets, choices, "avx2", print)
 

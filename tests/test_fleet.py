@@ -7,7 +7,7 @@ import pytest
 from commands.run import inventory as fleet
 from commands.run.inventory import Fleet
 from provisioning.images.image import Image
-from provisioning.remote.discovery import Survey, Surveyed, Wanted
+from provisioning.remote.discovery import DiscoveredMachine, Discovery, Wanted
 from provisioning.remote.places import Place
 from provisioning.targets import Choices, refuse_ablation
 from suite.errors import RequestError
@@ -21,15 +21,15 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def surveyed(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> Surveyed:
+def surveyed(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> DiscoveredMachine:
     place = Place(f"10.0.0.{number}", "eth0")
-    return Surveyed(f"n{number}", place, cpus, 8 * GIB, capability, 0.0)
+    return DiscoveredMachine(f"n{number}", place, cpus, 8 * GIB, capability, 0.0)
 
 
-def made(*machines: Surveyed, **options: object) -> Fleet:
+def made(*machines: DiscoveredMachine, **options: object) -> Fleet:
     """As ``fleet_of`` makes it of a survey."""
     nodes = [{"name": each.name, "host": each.name} for each in machines]
-    survey = Survey(machines, "runc")
+    survey = Discovery(machines, "runc")
     envelopes = fleet._envelopes({**OPTIONS, **options}, survey)
     return Fleet(Inventory.model_validate({"node": nodes}), survey, ("bare-metal",), envelopes)
 

@@ -11,12 +11,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from provisioning.lab import iperf3
-from provisioning.lab import reachability as knock
+from provisioning.lab import reachability
 from suite.errors import MeasurementError
 from suite.interfaces import Node, Process
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PORT = 5201
+"""Where iperf3 serves."""
 CONNECT_WITHIN_S = 5.0
 PATIENCE_S = 60.0
 """For starting programs where the CPU is emulated."""
@@ -94,7 +95,7 @@ def check_rate(
 
 def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
     """A TCP connection from each to each."""
-    source = Path(knock.__file__).read_bytes()
+    source = Path(reachability.__file__).read_bytes()
     with ExitStack() as stack:
         ports = [_listener(stack, end, len(ends) - 1, source) for end in ends]
         targets = [[n for n in range(len(ends)) if n != me] for me in range(len(ends))]
@@ -112,7 +113,7 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
 def free_port(node: Node, address: str) -> int:
     """A TCP port of the address that nobody listens on now."""
     with ExitStack() as stack:
-        return _listener(stack, End(node.name, node, address), 0, Path(knock.__file__).read_bytes())
+        return _listener(stack, End(node.name, node, address), 0, Path(reachability.__file__).read_bytes())
 
 
 def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> int:
@@ -153,9 +154,9 @@ def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pa
 
 
 def _rate(source: End, target: End, measure_s: int, sample_bytes: int) -> float:
-    where = iperf3.Where(target.address, target.port or iperf3.PORT)
+    where = Where(target.address, target.port or PORT)
     try:
-        return iperf3.rate_bits_per_s(source.node, target.node, where, measure_s, sample_bytes)
+        return rate_bits_per_s(source.node, target.node, where, measure_s, sample_bytes)
     except MeasurementError as error:
         raise MeasurementError(
             f"{source.name} to {target.name} ({target.address}): {error.message}",
@@ -164,3 +165,50 @@ def _rate(source: End, target: End, measure_s: int, sample_bytes: int) -> float:
             output_tail=error.output_tail,
             remedy=error.remedy or REMEDY,
         ) from error
+
+
+@dataclass(frozen=True)
+class Where:
+    """The address and the port of the server."""
+
+    address: str
+    port: int = PORT
+
+
+def server_argv(where: Where, measure_s: int) -> list[str]:
+    """It serves one client and ends, and also ends when none comes."""
+    within = ["timeout", str(int(measure_s + 2 * PATIENCE_S))]
+    listen = ["--bind", where.address, "--port", str(where.port)]
+    return [*within, "iperf3", "--server", "--one-off", "--forceflush", *listen]
+
+
+def client_argv(where: Where, measure_s: int, sample_bytes: int = 0) -> list[str]:
+    """``sample_bytes``: so much is sent, however long it takes."""
+    much = ["--bytes", str(sample_bytes)] if sample_bytes else ["--time", str(measure_s)]
+    return ["iperf3", "--client", where.address, "--port", str(where.port), *much, "--json"]
+
+
+def rate_bits_per_s(client: Node, server: Node, where: Where, measure_s: int, sample_bytes: int = 0) -> float:
+    """What the server received, per second. Raises MeasurementError when there was no session."""
+    process = server.start(server_argv(where, measure_s))
+    try:
+        if not any("listening" in line for line in process.lines(PATIENCE_S)):
+            raise MeasurementError("iperf3 does not serve", output_tail=process.output_tail(), remedy="install iperf3")
+        answer = client.run(client_argv(where, measure_s, sample_bytes), timeout_s=measure_s + PATIENCE_S, check=False)
+        return parse(answer.stdout, answer.stderr)
+    finally:
+        process.kill()
+
+
+def parse(written: str, said: str = "") -> float:
+    """The rate in the client's JSON, which also holds the error when there was one."""
+    try:
+        report = json.loads(written)
+        if error := report.get("error"):
+            raise MeasurementError(f"iperf3: {str(error)[:300]}")
+        rate = float(report["end"]["sum_received"]["bits_per_second"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise MeasurementError("iperf3 gives no result", output_tail=(said or written)[-2000:]) from None
+    if not rate > 0:
+        raise MeasurementError("iperf3 has received nothing")
+    return rate

@@ -6,18 +6,41 @@ container's first process. On this machine, in a lab node and in a guest the com
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6
 from provisioning.lab.netns import enter
-from provisioning.nodes import kept
-from suite.errors import BenchError, MeasurementError, RequestError
+from provisioning.nodes import undone
+from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
 
 FORWARDING = "net.ipv4.ip_forward"
-UNDO_WITHIN_S = 10.0
+MOST_MEMBERS = 254
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node; its number is also its subnet's."""
+
+    number: int
+    """From 1; no two alike."""
+    node: Node
+    address: str
+    """Under which the other nodes reach it."""
+    device: str = DEVICE
+    """The interface that has the address."""
+
+
+def check_members(members: Sequence[Member]) -> None:
+    """Raises RequestError when two are one, or there are more than subnets."""
+    numbers = [member.number for member in members]
+    wrong = [number for number in numbers if not 1 <= number <= MOST_MEMBERS or numbers.count(number) > 1]
+    if wrong or not members:
+        raise RequestError(
+            f"a network of the nodes {numbers}", remedy=f"number them from 1 to {MOST_MEMBERS}, each once"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,19 +109,6 @@ def run_each(node: Node, argvs: Iterable[list[str]]) -> None:
 
 
 @contextmanager
-def undone(node: Node, argv: Sequence[str]) -> Iterator[None]:
-    """Run the command at the end. After a failure its own is not raised: the first one says why."""
-    with kept(node, argv):
-        try:
-            yield
-        except BaseException:
-            with suppress(BenchError):
-                node.run(argv, check=False, timeout_s=UNDO_WITHIN_S)
-            raise
-        node.run(argv, timeout_s=UNDO_WITHIN_S)
-
-
-@contextmanager
 def made(node: Node, device: str, argvs: Iterable[list[str]]) -> Iterator[None]:
     """The interface that the commands make, the first of them itself; at the end it is gone with all that names it."""
     first, *others = argvs
@@ -138,21 +148,3 @@ def mtu_of(node: Node, device: str) -> int:
     except (ValueError, LookupError):
         raise MeasurementError(f"{node.name} does not tell the MTU of {device}", kind="network") from None
     return mtu
-
-
-def host_network(engine: str, namespace: str | None) -> str:
-    """What gives a container the network of its node: the value of ``--network``, or runc's path of the namespace.
-
-    ``namespace`` is that of a lab node, and None where the node is a machine. Raises RequestError for docker in a lab
-    node: its containers are children of a daemon that lives elsewhere.
-    """
-    if engine == "runc":
-        return namespace or "/proc/1/ns/net"
-    if namespace is None:
-        return "host"
-    if engine == "podman":
-        return f"ns:{namespace}"
-    raise RequestError(
-        f"--network host: {engine} cannot start a container in the network of a lab node",
-        remedy="use --engine podman or runc, or --network overlay",
-    )

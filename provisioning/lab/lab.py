@@ -1,17 +1,21 @@
 """The lab itself: a switch in a namespace of its own, and nodes on it, each a namespace behind one limited link."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 from provisioning import ledger
 from provisioning.lab import netns
 from provisioning.lab.shaping import Limiter, Shape, choose_limiter, shape_argvs
-from provisioning.lab.subnet import PREFIX, free_subnet, routes_of
 from provisioning.nodes import WrappedNode, local_node
+from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.lab import LabSpec
 
+POOL = IPv4Network("10.99.0.0/16")
+PREFIX = 24
 DEVICE = "eth0"
 SWITCH = "lan"
 # No spanning tree, no listening to multicast: a packet is forwarded from the first on.
@@ -159,3 +163,18 @@ def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> 
     sends = shape_argvs(node.device, Shape(spec.rate_bits_per_s, spec.delay_s), limiter)
     gets = shape_argvs(node.name, Shape(spec.rate_bits_per_s), limiter)
     return [*(node.argv(argv) for argv in sends), *([*netns.enter(switch), *argv] for argv in gets)]
+
+
+def free_subnet(routes: Iterable[str]) -> IPv4Network:
+    """The first /24 of the pool that overlaps no route. ``routes``: destinations as ``ip route`` writes them."""
+    taken = [IPv4Network(route, strict=False) for route in routes if route[:1].isdigit()]
+    for subnet in POOL.subnets(new_prefix=PREFIX):
+        if not any(subnet.overlaps(other) for other in taken if other.prefixlen):
+            return subnet
+    raise RequestError(f"this machine routes all of {POOL}", remedy="take away a route to a part of it: ip route")
+
+
+def routes_of(node: Node) -> list[str]:
+    """The destinations of all routes of the node but the default ones."""
+    said = node.run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout
+    return [route["dst"] for route in json.loads(said or "[]") if route.get("dst", "default") != "default"]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import ContainerBridge, bridge_argvs, forwarding, made, mtu_of, undone
-from provisioning.lab.member import Member, check_members
-from provisioning.lab.subnet import routes_of
+from provisioning.lab.containers import ContainerBridge, Member, bridge_argvs, check_members, forwarding, made, mtu_of
+from provisioning.lab.lab import routes_of
+from provisioning.nodes import undone
 from suite.errors import BenchError, RequestError
 from suite.interfaces import Node
 

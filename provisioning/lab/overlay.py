@@ -8,8 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import ContainerBridge, bridge_argvs, forwarding, made, mtu_of, run_each
-from provisioning.lab.member import Member, check_members
+from provisioning.lab.containers import (
+    ContainerBridge,
+    Member,
+    bridge_argvs,
+    check_members,
+    forwarding,
+    made,
+    mtu_of,
+    run_each,
+)
 
 VXLAN = "flannel.1"
 BRIDGE = "cni0"

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from provisioning.lab.containers import made, run_each, undone
+from provisioning.lab.containers import made, run_each
 from provisioning.lab.lab import BRIDGE_KIND, NO_IPV6, LabNode
+from provisioning.nodes import undone
 from suite.errors import MeasurementError
 from suite.interfaces import Node
 

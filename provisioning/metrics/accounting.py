@@ -14,7 +14,7 @@ from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics.cache_counters import Counting
 from provisioning.metrics.conditions import Host, HostReading
 from provisioning.metrics.energy import Energy, joules, read_energy
-from provisioning.metrics.footprint import Reading, Serving
+from provisioning.metrics.footprint import Footprint, Reading
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.interfaces import Instance, Node
 from suite.plan import Trial
@@ -54,9 +54,9 @@ class HostAccount:
 
     def __enter__(self) -> None:
         begin_s = time.thread_time()
-        self._serving = Serving.of(self._nodes)
-        self._of_victims = Serving.of(self._victims) if len(self._victims) < len(self._nodes) else None
-        groups = [served.group for served in self._serving.served if served.group]
+        self._footprint = Footprint.of(self._nodes)
+        self._of_victims = Footprint.of(self._victims) if len(self._victims) < len(self._nodes) else None
+        groups = [each.group for each in self._footprint.host_processes if each.group]
         self._host = Host(self._cpus, [ControlGroup.of_process("self"), *groups])
         self._gpus = GpuSampler()
         self._gpus.start()
@@ -72,7 +72,7 @@ class HostAccount:
         begin_s = time.thread_time()
         host, energy, reading, of_victims = self._read()
         host_before, energy_before, reading_before, of_victims_before = self._before
-        serving = self._serving.usage(reading_before, reading)
+        serving = self._footprint.usage(reading_before, reading)
         conditions = self._host.conditions(host_before, host, serving.cpu_s)
         beside = None
         if self._of_victims and of_victims and of_victims_before:
@@ -88,7 +88,7 @@ class HostAccount:
     def _read(self) -> tuple[HostReading, dict[str, Energy], Reading, Reading | None]:
         host = self._host.read(time.monotonic(), time.process_time())
         of_victims = self._of_victims.read() if self._of_victims else None
-        return host, read_energy(), self._serving.read(), of_victims
+        return host, read_energy(), self._footprint.read(), of_victims
 
 
 def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:

@@ -15,7 +15,7 @@ import psutil
 
 from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup, read
-from provisioning.nodes import LocalNode, Served, WrappedNode
+from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.record import Usage
 
@@ -37,34 +37,34 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Serving:
+class Footprint:
     """What serves the opened instances of a target."""
 
     pids: Sequence[int]
-    served: Sequence[Served]
+    host_processes: Sequence[HostProcesses]
     """Of each instance that its layers tell something of."""
 
     @classmethod
-    def of(cls, nodes: Sequence[Node]) -> "Serving":
+    def of(cls, nodes: Sequence[Node]) -> "Footprint":
         """Looks for the processes: before the job, so that nothing is searched for when it has ended."""
         pids: set[int] = set()
         found = []
         for node in nodes:
-            served, machine = _served(node)
+            own, machine = _host_processes(node)
             if isinstance(machine, LocalNode):
                 pids |= {process.pid for process in processes.carrying(machine.token)}
             # The shim of an engine with a daemon is started by that, and does not carry the token.
-            if served and served.main_pid and (shim := _parent(served.main_pid)) not in (1, os.getpid(), None):
+            if own and own.main_pid and (shim := _parent(own.main_pid)) not in (1, os.getpid(), None):
                 pids.add(shim)
-            found += [served] if served else []
+            found += [own] if own else []
         return cls(sorted(pids | set(_vhost_threads(pids))), found)
 
     def read(self) -> Reading:
         return Reading(
             children=_children_used(),
             living={pid: used for pid in self.pids if (used := process_used(pid))},
-            groups=[_group_used(served.group) for served in self.served if served.group],
-            networks=[network_bytes(served.main_pid) for served in self.served if served.main_pid],
+            groups=[_group_used(each.group) for each in self.host_processes if each.group],
+            networks=[network_bytes(each.main_pid) for each in self.host_processes if each.main_pid],
         )
 
     def usage(self, before: Reading, after: Reading) -> Usage:
@@ -77,7 +77,7 @@ class Serving:
             for earlier, later in zip(before.groups, after.groups, strict=True):
                 grouped = total(grouped, difference(earlier, later))
             # Children are in the groups too; only what of them nobody waited for is in those alone.
-            by_children = all(served.by_children for served in self.served)
+            by_children = all(each.by_children for each in self.host_processes)
             used = {**used, "cpu_s": _larger(used, grouped)} if by_children else total(used, grouped)
         received, sent = _between(before.networks, after.networks)
         peak = self._peak_memory_bytes()
@@ -88,7 +88,7 @@ class Serving:
     def _peak_memory_bytes(self) -> int | None:
         """The sum of the peaks. They may have come at different times; what serves beside the job is small."""
         peaks = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
-        groups = [served.group.peak_memory_bytes() for served in self.served if served.group]
+        groups = [each.group.peak_memory_bytes() for each in self.host_processes if each.group]
         if None in groups or not (groups or peaks):
             return None
         return sum(peaks) + sum(peak for peak in groups if peak is not None)
@@ -119,13 +119,13 @@ def _between(
     return sum(b[0] - a[0] for a, b in pairs), sum(b[1] - a[1] for a, b in pairs)
 
 
-def _served(node: Node) -> tuple[Served | None, Node]:
+def _host_processes(node: Node) -> tuple[HostProcesses | None, Node]:
     """What the lowest layer that tells something says, and the machine below all layers."""
-    served = None
+    host_processes = None
     while isinstance(node, WrappedNode):
-        served = node.served or served
+        host_processes = node.host_processes or host_processes
         node = node.parent
-    return served, node
+    return host_processes, node
 
 
 def process_used(pid: int, proc: Path = PROC) -> Amounts | None:

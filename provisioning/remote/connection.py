@@ -18,7 +18,7 @@ from typing import Any
 from provisioning.machines.ssh import option_words, quoted
 from provisioning.nodes import LocalNode
 from provisioning.processes import TOKEN
-from provisioning.remote import agent as keeper
+from provisioning.remote import agent
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 
@@ -70,8 +70,8 @@ class Access:
         return ["-F", str(self.planned.ssh_config)] if self.planned.ssh_config else []
 
 
-class Keeper:
-    """The near side of ``keeper``, whose ssh is the shared connection.
+class RemoteAgent:
+    """The near side of ``agent``, whose ssh is the shared connection.
 
     Its standard input is a pipe that this process alone holds: it ends with this process, however that ends.
     """
@@ -80,11 +80,11 @@ class Keeper:
         self._access = access
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        words = ["python3", "-I", "-c", Path(keeper.__file__).read_text(), root_mark(node.token)]
+        words = ["python3", "-I", "-c", Path(agent.__file__).read_text(), root_mark(node.token)]
         reading, self._writing = os.pipe()
         try:
             self._process = node.start(access.argv(words, shared=False), stdin=os.fdopen(reading, "rb"))
-            self.greeting = self._answer(keeper.GREETING, CONNECTED_WITHIN_S)
+            self.greeting = self._answer(agent.GREETING, CONNECTED_WITHIN_S)
         except BaseException:
             os.close(self._writing)
             raise
@@ -102,7 +102,7 @@ class Keeper:
             return self._answer(number, within_s)
 
     @contextmanager
-    def kept(self, argv: Sequence[str]) -> Iterator[None]:
+    def undone_when_lost(self, argv: Sequence[str]) -> Iterator[None]:
         """The machine runs the command by itself should the connection end before this context does."""
         key = secrets.token_hex(8)
         self.ask(do="keep", key=key, argv=list(argv))
@@ -122,7 +122,7 @@ class Keeper:
     def close(self) -> None:
         """Let the machine end and undo what is left. Raises MeasurementError when something stays."""
         os.close(self._writing)
-        said = self._answer(keeper.FAREWELL, UNDONE_WITHIN_S)
+        said = self._answer(agent.FAREWELL, UNDONE_WITHIN_S)
         if left := said.get("left"):
             name = self._access.planned.name
             raise MeasurementError(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from provisioning.images.pack import filesystem
-from provisioning.lab.containers import undone
-from provisioning.remote.disk_space import check_room
+from provisioning.nodes import undone
+from provisioning.remote.machine import check_disk_space
 from provisioning.volumes import DISKS, Volume, disk_name, inodes_of, mib_of, packed_bytes
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
@@ -69,7 +69,7 @@ def prepare_disk(machine: Node, planned: InventoryNode, dataset: Dataset, note: 
     place = final.rpartition("/")[0]
     machine.run(["mkdir", "-p", "-m", "700", "--", place])
     size_bytes = packed_bytes(dataset)
-    check_room(machine, place, size_bytes, "the disk of the data set")
+    check_disk_space(machine, place, size_bytes, "the disk of the data set")
     note(f"packing the data set on {machine.name} as a disk for its VM: {dataset.size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{place}/.arriving-{secrets.token_hex(6)}"
     with undone(machine, ["rm", "-f", "--", arriving]):

@@ -4,17 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from provisioning.engines import ENGINES
+from provisioning.engines.base import default_engine, get_engine
 from provisioning.images.image import Image
 from provisioning.isa import capability
 from provisioning.lab.nat import rules_for
 from provisioning.machines.accelerator import Accelerator
-from provisioning.remote import data, virtual
+from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_provider
+from provisioning.remote import data
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.places import Place, places
 from suite.errors import BenchError, RequestError
 from suite.inventory import Inventory
 from suite.plan import VMS, CpuCapability
+from suite.registries import ENGINES
 
 PROGRAMS = {
     "bwrap": "bubblewrap",
@@ -30,7 +32,7 @@ PROGRAMS = {
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class DiscoveredMachine:
     """One machine."""
 
     name: str
@@ -46,8 +48,8 @@ class Surveyed:
 
 
 @dataclass(frozen=True)
-class Survey:
-    machines: tuple[Surveyed, ...]
+class Discovery:
+    machines: tuple[DiscoveredMachine, ...]
     engine: str
     """Of containers: one that all of them have."""
     accelerator: Accelerator = "tcg"
@@ -67,20 +69,23 @@ class Wanted:
     """Of containers."""
     with_data: bool = False
     """Whether there is a data set, which every machine holds."""
+    provider: str = DEFAULT_PROVIDER
+    """The machine provider of virtual machines."""
 
     @property
     def programs(self) -> dict[str, str]:
-        guests = {**virtual.PROGRAMS, **(data.PROGRAMS if self.with_data else {})}
-        return {**PROGRAMS, **(guests if self.guests else {})}
+        if not self.guests:
+            return PROGRAMS
+        return {**PROGRAMS, **get_provider(self.provider).tools, **(data.PROGRAMS if self.with_data else {})}
 
     @property
     def guests(self) -> bool:
         return bool(VMS.intersection(self.targets))
 
 
-def survey(
+def discover(
     inventory: Inventory, wanted: Wanted, check: Callable[[Machine], None], note: Callable[[str], None]
-) -> Survey:
+) -> Discovery:
     """Raises RequestError for a machine that cannot be reached or lacks something; ``check`` looks for more on each."""
     with ExitStack() as stack:
         reached = []
@@ -94,15 +99,20 @@ def survey(
             if "container" in wanted.targets and wanted.network == "bridge":
                 rules_for(reached[-1])
             check(reached[-1])
-        engine = _engine(reached, wanted.engine) if "container" in wanted.targets else wanted.engine or "runc"
+        engine = wanted.engine or default_engine(())
+        if "container" in wanted.targets:
+            engine = _engine(reached, wanted.engine)
+        provider = get_provider(wanted.provider) if wanted.guests else None
+        accelerator: Accelerator = "tcg"
         found = places(reached)
-        accelerator = virtual.accelerator_of(reached, wanted.accelerator, wanted.image, note) if wanted.guests else None
-        surveyed = (_surveyed(*each, accelerator) for each in zip(reached, found, strict=True))
-        return Survey(tuple(surveyed), engine, accelerator or "tcg")
+        if provider:
+            accelerator = provider.choose_common_accelerator(reached, wanted.accelerator, wanted.image, note)
+        machines = (_discovered(*each, provider, accelerator) for each in zip(reached, found, strict=True))
+        return Discovery(tuple(machines), engine, accelerator)
 
 
 def _check_programs(reached: Machine, programs: Mapping[str, str]) -> None:
-    missing = reached.keeper.ask(do="find", programs=list(programs))["missing"]
+    missing = reached.agent.ask(do="find", programs=list(programs))["missing"]
     if missing:
         packages = " ".join(dict.fromkeys(programs[name] for name in missing))
         raise RequestError(f"{reached.name} has no {', '.join(missing)}", remedy=f"there: apt-get install {packages}")
@@ -114,7 +124,7 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
     for name in (wanted,) if wanted else ENGINES:
         try:
             for each in reached:
-                ENGINES[name].version(each)
+                get_engine(name).version(each)
         except BenchError as error:
             if wanted:
                 raise RequestError(f"--engine {wanted}: {error.message}", remedy=f"there: {error.remedy}") from error
@@ -126,8 +136,10 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
     )
 
 
-def _surveyed(reached: Machine, place: Place, accelerator: Accelerator | None) -> Surveyed:
+def _discovered(
+    reached: Machine, place: Place, provider: MachineProvider | None, accelerator: Accelerator
+) -> DiscoveredMachine:
     level = capability(reached.run(["cat", "/proc/cpuinfo"]).stdout)
-    offset_s = reached.keeper.clock_offset_s()
-    guests = virtual.guest_capability(reached, accelerator, level) if accelerator else None
-    return Surveyed(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s, guests)
+    offset_s = reached.agent.clock_offset_s()
+    guests = provider.guest_capability(reached, accelerator, level) if provider else None
+    return DiscoveredMachine(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s, guests)

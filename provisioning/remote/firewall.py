@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from provisioning.lab.containers import undone
+from provisioning.nodes import undone
 from suite.interfaces import Node
 
 TABLES = ("iptables", "--wait")
@@ -11,7 +11,7 @@ NOTHING_DROPPED = ("", "-P FORWARD ACCEPT")
 
 
 @contextmanager
-def passing(machine: Node, devices: Sequence[str]) -> Iterator[None]:
+def forwarded(machine: Node, devices: Sequence[str]) -> Iterator[None]:
     """What comes from the interfaces, or goes to them, is passed on. Where nothing is dropped, nothing is done."""
     listed = machine.run([*TABLES, "--list-rules", "FORWARD"], check=False)
     with ExitStack() as stack:

@@ -5,9 +5,8 @@ import secrets
 from collections.abc import Callable
 
 from provisioning.images.image import Image
-from provisioning.lab.containers import undone
-from provisioning.remote.disk_space import check_room
-from provisioning.remote.machine import Machine
+from provisioning.nodes import undone
+from provisioning.remote.machine import Machine, check_disk_space
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 from suite.userland import MANIFEST, parse_line
@@ -21,7 +20,7 @@ def tree_of(planned: InventoryNode, image: Image) -> str:
     return f"{planned.directory}/images/{image.digest[:12]}/tree"
 
 
-def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
+def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
     """Nothing is sent where the digest is there already. Returns where the tree lies.
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is not the image.
@@ -32,7 +31,7 @@ def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
     images = f"{machine.planned.directory}/images"
     machine.run(["mkdir", "-p", "-m", "700", "--", images])
     size_bytes = _size_bytes(machine, image)
-    check_room(machine, images, size_bytes, "the image")
+    check_disk_space(machine, images, size_bytes, "the image")
     note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{images}/.arriving-{secrets.token_hex(6)}"
     with undone(machine, ["rm", "-r", "-f", "--", arriving]):
@@ -46,7 +45,7 @@ def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
     return final
 
 
-def push_packed(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
+def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
     """One of the image's packed files, beside the tree. Of the right size there, it is one that was verified.
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is another file.
@@ -55,7 +54,7 @@ def push_packed(machine: Machine, image: Image, name: str, note: Callable[[str],
     final, stamp = f"{directory}/{name}", image.files[name]
     if machine.run(["stat", "--format=%s", "--", final], check=False).stdout.strip() == str(stamp.size_bytes):
         return
-    check_room(machine, directory, stamp.size_bytes, "the image")
+    check_disk_space(machine, directory, stamp.size_bytes, "the image")
     note(f"sending {name} to {machine.name}: {stamp.size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{directory}/.arriving-{secrets.token_hex(6)}"
     with undone(machine, ["rm", "-f", "--", arriving]):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from provisioning.nodes import LocalNode, local_node
-from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, Keeper, marked, root_mark
+from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, RemoteAgent, marked, root_mark
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Process
+from suite.interfaces import Completed, Node, Process
 from suite.inventory import InventoryNode
 from suite.job.envelope import parse_cpu_list
 
@@ -27,7 +27,7 @@ class Machine:
     planned: InventoryNode
     carrier: LocalNode
     access: Access
-    keeper: Keeper
+    agent: RemoteAgent
     cpus: tuple[int, ...]
     memory_bytes: int
     """Of the whole machine."""
@@ -49,9 +49,9 @@ class Machine:
         return completed
 
     def _quickly(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
-        """By the keeper, without a client, a session and a shell for each. It hears nothing else meanwhile."""
+        """By the agent, without a client, a session and a shell for each. It hears nothing else meanwhile."""
         given = {"stdin": base64.b64encode(stdin).decode(), "mark": self._mark(), "timeout_s": timeout_s}
-        said = self.keeper.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **given)
+        said = self.agent.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **given)
         if said["returncode"] is None:
             raise CommandError(argv, None, f"{self.name}: {said['stderr']}")
         return Completed(said["returncode"], said["stdout"], said["stderr"])
@@ -61,19 +61,19 @@ class Machine:
         try:
             completed = self.carrier.run(words, stdin=stdin, timeout_s=timeout_s, check=False)
         except CommandError as error:
-            self.keeper.ask(do="end", mark=mark)
+            self.agent.ask(do="end", mark=mark)
             raise CommandError(argv, None, f"{self.name}: {error.output_tail}") from None
         if completed.returncode == SSH_FAILED:
-            self.keeper.ask(do="clock")  # says why, when it is the connection
+            self.agent.ask(do="clock")  # says why, when it is the connection
         return completed
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         mark, words = self._words(argv)
-        return RemoteProcess(self.carrier.start(words, stdin=stdin), self.keeper, mark)
+        return RemoteProcess(self.carrier.start(words, stdin=stdin), self.agent, mark)
 
-    def kept(self, argv: Sequence[str]) -> AbstractContextManager[None]:
-        """See ``nodes.kept``."""
-        return self.keeper.kept(argv)
+    def undone_when_lost(self, argv: Sequence[str]) -> AbstractContextManager[None]:
+        """See ``nodes.undone_when_lost``."""
+        return self.agent.undone_when_lost(argv)
 
     def _words(self, argv: Sequence[str]) -> tuple[str, list[str]]:
         mark = self._mark()
@@ -88,7 +88,7 @@ class RemoteProcess:
     """A command on a machine. See ``suite.interfaces.Process``; what is heard of it comes through its ssh client."""
 
     client: Process
-    keeper: Keeper
+    agent: RemoteAgent
     mark: str
 
     def lines(self, timeout_s: float) -> Iterator[str]:
@@ -105,7 +105,7 @@ class RemoteProcess:
         if self.client.running():
             self.client.kill()
         with suppress(MeasurementError):
-            self.keeper.ask(do="end", mark=self.mark)
+            self.agent.ask(do="end", mark=self.mark)
 
     def output_tail(self) -> str:
         return self.client.output_tail()
@@ -119,19 +119,19 @@ def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Mac
     """
     with local_node((), None) as carrier:
         access = Access(planned, f"{carrier.directory}/ssh")
-        keeper = Keeper(access, carrier)
+        agent = RemoteAgent(access, carrier)
         try:
-            yield _greeted(planned, carrier, access, keeper, userland)
+            yield _greeted(planned, carrier, access, agent, userland)
         except BaseException:
-            keeper.abandon()
+            agent.abandon()
             raise
-        keeper.close()
+        agent.close()
 
 
 def _greeted(
-    planned: InventoryNode, carrier: LocalNode, access: Access, keeper: Keeper, userland: str | None
+    planned: InventoryNode, carrier: LocalNode, access: Access, agent: RemoteAgent, userland: str | None
 ) -> Machine:
-    greeting = keeper.greeting
+    greeting = agent.greeting
     allowed = tuple(greeting["cpus"])
     cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
     if missing := sorted(set(cpus) - set(allowed)):
@@ -147,4 +147,15 @@ def _greeted(
         )
     facts = {"accelerator": "none", "host_cpus": list(cpus)}
     memory_bytes = int(greeting["memory_bytes"])
-    return Machine(planned.name, planned, carrier, access, keeper, cpus, memory_bytes, userland, facts=facts)
+    return Machine(planned.name, planned, carrier, access, agent, cpus, memory_bytes, userland, facts=facts)
+
+
+def check_disk_space(machine: Node, directory: str, needed_bytes: int, what: str) -> None:
+    """Raises RequestError when the file system of the directory has not so much room for it."""
+    free_bytes = int(machine.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
+    if free_bytes < needed_bytes * 1.05:
+        raise RequestError(
+            f"{what} needs {needed_bytes / 1e9:.1f} GB in {directory} on {machine.name}, "
+            f"{free_bytes / 1e9:.1f} GB are free",
+            remedy="free some space there, or name another directory in the inventory",
+        )

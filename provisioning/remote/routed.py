@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import forwarding, made, mtu_of, run_each, undone
+from provisioning.lab.containers import forwarding, made, mtu_of, run_each
 from provisioning.lab.tap import Tap, join
-from provisioning.remote.firewall import passing
+from provisioning.nodes import undone
+from provisioning.remote.firewall import forwarded
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Instance, Node
 
@@ -44,7 +45,7 @@ def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
     with ExitStack() as stack:
         for number, each in enumerate(machines, start=1):
             stack.enter_context(forwarding(each.node))
-            stack.enter_context(passing(each.node, [DEVICE]))
+            stack.enter_context(forwarded(each.node, [DEVICE]))
             stack.enter_context(made(each.node, DEVICE, tap_argvs(number, mtu)))
             for other, peer in enumerate(machines, start=1):
                 if other != number:

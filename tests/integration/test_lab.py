@@ -16,13 +16,10 @@ from pathlib import Path
 import pytest
 
 from provisioning import ledger
-from provisioning.lab import netns
-from provisioning.lab import reachability as knock
-from provisioning.lab.connectivity import End, connectivity
-from provisioning.lab.containers import attached
-from provisioning.lab.iperf3 import Where, rate_bits_per_s
+from provisioning.lab import netns, reachability
+from provisioning.lab.connectivity import End, Where, connectivity, rate_bits_per_s
+from provisioning.lab.containers import Member, attached
 from provisioning.lab.lab import Lab, LabNode, open_lab
-from provisioning.lab.member import Member
 from provisioning.lab.nat import TOOLS, nat
 from provisioning.lab.netns import enter
 from provisioning.lab.overlay import overlay
@@ -146,7 +143,7 @@ def ends(lab: Lab) -> list[End]:
 
 def say_and_stop(node: Node, words: list[str]) -> str:
     """One line of ``knock`` on a node."""
-    source = Path(knock.__file__).read_bytes()
+    source = Path(reachability.__file__).read_bytes()
     return node.run(["/usr/bin/python3", "-I", "-", "knock", "30", *words], stdin=source).stdout
 
 

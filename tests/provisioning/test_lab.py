@@ -12,23 +12,31 @@ import pytest
 from pydantic import ValidationError
 
 from provisioning import ledger
-from provisioning.lab import connectivity, iperf3, nat, netns, overlay, tap
-from provisioning.lab import reachability as knock
+from provisioning.engines.docker import DOCKER
+from provisioning.engines.podman import PODMAN
+from provisioning.engines.runc import RUNC
+from provisioning.lab import connectivity, nat, netns, overlay, reachability, tap
 from provisioning.lab.containers import (
     ContainerBridge,
+    Member,
     attach_argvs,
     bridge_argvs,
     forwarding,
-    host_network,
     made,
     mtu_of,
-    undone,
 )
-from provisioning.lab.lab import LabNode, limit_argvs, mac_of, neighbours_batch, node_argvs, switch_argvs
-from provisioning.lab.member import Member
+from provisioning.lab.lab import (
+    LabNode,
+    free_subnet,
+    limit_argvs,
+    mac_of,
+    neighbours_batch,
+    node_argvs,
+    routes_of,
+    switch_argvs,
+)
 from provisioning.lab.shaping import Shape, choose_limiter, shape_argvs
-from provisioning.lab.subnet import free_subnet, routes_of
-from provisioning.nodes import LocalNode
+from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Process
 from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
@@ -245,7 +253,13 @@ class TestNodes:
             "token", (0, 1), "/tree", data="/data", python=("python3", "/x"), facts={"accelerator": "none"}
         )
         node = NODE.node(parent)
-        assert (node.local, node.served, node.userland, node.data, node.cpus) == (True, None, "/tree", "/data", (0, 1))
+        assert (node.local, node.host_processes, node.userland, node.data, node.cpus) == (
+            True,
+            None,
+            "/tree",
+            "/data",
+            (0, 1),
+        )
         assert (node.python, node.facts) == (("python3", "/x"), {"accelerator": "none"})
         assert node.wrap(["true", "a b"]) == ["nsenter", "--net=/run/netns/vb-abcdef-n2", "--", "true", "a b"]
         assert NODE.argv(["true"]) == node.wrap(["true"])
@@ -305,11 +319,11 @@ class TestContainers:
                 BRIDGE.address(place)
 
     def test_an_engine_is_told_how_to_share_its_nodes_network(self) -> None:
-        assert host_network("podman", NODE.namespace) == "ns:/run/netns/vb-abcdef-n2"
-        assert host_network("runc", NODE.namespace) == "/run/netns/vb-abcdef-n2"
-        assert [host_network(name, None) for name in ("docker", "podman", "runc")] == ["host", "host", "/proc/1/ns/net"]
+        assert PODMAN.host_network(NODE.namespace) == "ns:/run/netns/vb-abcdef-n2"
+        assert RUNC.host_network(NODE.namespace) == "/run/netns/vb-abcdef-n2"
+        assert [each.host_network(None) for each in (DOCKER, PODMAN, RUNC)] == ["host", "host", "/proc/1/ns/net"]
         with pytest.raises(RequestError, match="docker cannot") as caught:
-            host_network("docker", NODE.namespace)
+            DOCKER.host_network(NODE.namespace)
         assert "podman" in str(caught.value.remedy)
 
     def test_what_was_made_goes_and_what_was_not_made_stays(self, fake_node: Callable[..., Any]) -> None:
@@ -600,7 +614,7 @@ class TestConnectivity:
         for node in nodes:
             (listen, source, _), (knocks, again, _) = node.started
             assert listen[:3] == ["/usr/bin/python3", "-I", "-"]
-            assert source == again == Path(knock.__file__).read_bytes()
+            assert source == again == Path(reachability.__file__).read_bytes()
             assert len([word for word in knocks if word.endswith(":40001")]) == 2
             assert all(script.killed for *_, script in node.started)
 
@@ -693,27 +707,27 @@ class TestIperf3:
     @pytest.mark.parametrize("written", ["", "not json", "[]", "{}", '{"end": {}}', '{"end": {"sum_received": null}}'])
     def test_a_client_without_a_result_is_an_error_with_what_it_said(self, written: str) -> None:
         with pytest.raises(MeasurementError, match="no result") as caught:
-            iperf3.parse(written, "what it said")
+            connectivity.parse(written, "what it said")
         assert caught.value.output_tail == "what it said"
 
     def test_nothing_received_is_no_rate(self) -> None:
         with pytest.raises(MeasurementError, match="received nothing"):
-            iperf3.parse(json.dumps({"end": {"sum_received": {"bits_per_second": 0}}}))
+            connectivity.parse(json.dumps({"end": {"sum_received": {"bits_per_second": 0}}}))
 
     def test_a_server_that_does_not_listen_is_an_error(self) -> None:
         server = Player(lambda _: Script(["iperf3: error - unable to start listener"]))
         with pytest.raises(MeasurementError, match="does not serve"):
-            iperf3.rate_bits_per_s(server, server, iperf3.Where("a"), 1)
+            connectivity.rate_bits_per_s(server, server, connectivity.Where("a"), 1)
         assert server.started[0][2].killed
 
     def test_a_server_ends_by_itself(self) -> None:
-        assert iperf3.server_argv(iperf3.Where("10.99.0.2", 5000), 2)[:2] == ["timeout", "122"]
+        assert connectivity.server_argv(connectivity.Where("10.99.0.2", 5000), 2)[:2] == ["timeout", "122"]
 
 
 class TestKnock:
     """On this machine's loopback, as on a node: from standard input."""
 
-    source = Path(knock.__file__).read_bytes()
+    source = Path(reachability.__file__).read_bytes()
 
     def listening(self, node: LocalNode, visitors: int, within_s: float) -> tuple[Process, int]:
         process = node.start(
