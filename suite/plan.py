@@ -12,6 +12,7 @@ from suite.job.datasets import Dataset, PageCache
 from suite.job.distributed import Cluster, InstancePlan, instances_of
 from suite.job.envelope import Envelope
 from suite.job.profiles import Recipe, Sizes
+from suite.job.properties import Properties
 from suite.job.sharing import Sharing
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
@@ -74,6 +75,11 @@ class Trial(BaseModel):
     """What runs beside the victim in this trial; None where the instances beside it are idle."""
     scratch_bytes: int | None = None
     """How much room the job needs on the data disk to write to; None where it writes nothing."""
+
+    @property
+    def properties(self) -> Properties:
+        """The properties of the target in this trial."""
+        return ablations.properties_of(self.ablation)
 
 
 class Plan(BaseModel):
@@ -149,6 +155,7 @@ class Plan(BaseModel):
 
     def _trial(self, block: int, position: int, model: str, arm: Arm, *, warm_up: bool) -> Trial:
         target, replica, ablation, aggressor = arm
+        lowered = ablations.properties_of(ablation).lower_isa
         return Trial(
             trial_id=f"{self.scenario}-{model}-{arm_name(*arm)}-{'w' if warm_up else 'b'}{block:03d}",
             scenario=self.scenario,
@@ -166,7 +173,7 @@ class Plan(BaseModel):
             workload=self.workloads.get(model),
             envelope=self.envelope,
             trial_timeout_s=self.trial_timeout_s,
-            cpu_capability=lower(self.cpu_capability) if ablation == "isa" else self.cpu_capability,
+            cpu_capability=lower(self.cpu_capability) if lowered else self.cpu_capability,
             dataset=self.dataset,
             page_cache=self.page_cache,
             cluster=self.cluster,
