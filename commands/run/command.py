@@ -11,11 +11,12 @@ import click
 from commands.run.options import choice, duration, number, positive, shares
 from commands.run.prepare import Ready, host_environment, observing, ready
 from suite.errors import RequestError
-from suite.job.ablations import ABLATIONS
+from suite.job.ablations import get_ablation
 from suite.job.distributed import CONTAINER_NETWORKS, STRATEGIES
 from suite.job.profiles import PROFILES
 from suite.job.sharing import AGGRESSORS, BARE_METAL_CPUS, VICTIMS
 from suite.plan import TARGETS, Plan
+from suite.registries import ABLATIONS, ENGINES, MACHINES
 from suite.results.store import Run, new_run_directory
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from suite.records.record import TrialRecord
 
 # As their registries have them; a test holds them together. Not imported: the help of bench is to be there at once.
-ENGINES = ("docker", "podman", "runc")
 SCENARIOS = ("synthetic", "real", "probe", "distributed", "shared")
 PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
 
@@ -75,7 +75,14 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     show_default=True,
     help="reference: fp32, eager, torch's defaults. tuned: bf16, channels-last, an allocator that keeps memory.",
 )
-@click.option("--engine", callback=choice(ENGINES), help="docker, podman or runc. Default: the first that works.")
+@click.option("--engine", callback=choice(ENGINES.names()), help="The container engine. Default: the first that works.")
+@click.option(
+    "--provider",
+    default="qemu",
+    callback=choice(MACHINES.names()),
+    show_default=True,
+    help="The machine provider of the VMs.",
+)
 @click.option(
     "--accel",
     default="auto",
@@ -94,9 +101,9 @@ PROBES = ("disk", "memory", "network", "cpu", "syscall", "startup")
     "--ablate",
     "ablations",
     multiple=True,
-    callback=choice(tuple(ABLATIONS), several=True),
+    callback=choice(ABLATIONS.names(), several=True),
     help="Switch one property at a time, in the same blocks. Repeatable; all. "
-    + "; ".join(f"{name}: {ablation.summary}" for name, ablation in ABLATIONS.items()),
+    + "; ".join(f"{name}: {get_ablation(name).summary}" for name in ABLATIONS.own),
 )
 @click.option(
     "--data", help="With --scenario real: generated[:DIR], imagenet:DIR, imagefolder:DIR, cifar10:DIR, mnist:DIR."

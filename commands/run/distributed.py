@@ -65,12 +65,12 @@ def _in_a_lab(options: Options, choices: "Choices", targets: tuple[str, ...], wo
 
 def _check_network(network: str, engine: str) -> None:
     """Raises RequestError for a network that containers of the engine cannot have in a lab on this machine."""
-    from provisioning.lab.containers import host_network
+    from provisioning.engines.base import get_engine
     from provisioning.lab.nat import rules_for
     from provisioning.nodes import local_node
 
     if network == "host":
-        host_network(engine, "/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
+        get_engine(engine).host_network("/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
     if network == "bridge":
         with local_node((), None) as node:
             rules_for(node)

@@ -15,7 +15,7 @@ from suite.job.profiles import get_profile
 from suite.plan import VMS, CpuCapability
 
 if TYPE_CHECKING:
-    from provisioning.remote.discovery import Survey
+    from provisioning.remote.discovery import Discovery
     from provisioning.remote.machine import Machine
     from provisioning.targets import Choices
 
@@ -30,7 +30,7 @@ class Fleet:
     """The machines of one run, by rank."""
 
     inventory: Inventory
-    survey: "Survey"
+    survey: "Discovery"
     targets: tuple[str, ...]
     envelopes: tuple[Envelope, ...]
 
@@ -72,7 +72,7 @@ def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: i
     if options.get("inventory") is None:
         return None
     from commands.run.plan import image_of
-    from provisioning.remote.discovery import Wanted, survey
+    from provisioning.remote.discovery import Wanted, discover
 
     inventory = read_inventory(options["inventory"])
     _check(options, len(inventory.nodes), workers, servers)
@@ -86,7 +86,7 @@ def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: i
         options["network"],
         with_data=dataset is not None,
     )
-    found = survey(inventory, wanted, _data_check(dataset, note), note)
+    found = discover(inventory, wanted, _data_check(dataset, note), note)
     for each in found.machines:
         note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
         if abs(each.clock_offset_s) > CLOCKS_APART_S:
@@ -127,7 +127,7 @@ def _check(options: Options, nodes: int, workers: int, servers: int) -> None:
         )
 
 
-def _envelopes(options: Options, found: "Survey") -> tuple[Envelope, ...]:
+def _envelopes(options: Options, found: "Discovery") -> tuple[Envelope, ...]:
     """As many CPUs of each machine, and as much memory: those that it is asked for, or that all have."""
     count = min(len(each.cpus) for each in found.machines)
     memory_bytes = parse_bytes(options["memory"]) if options["memory"] else get_profile(options["profile"]).memory_bytes

@@ -11,6 +11,7 @@ from commands.run.distributed import check_instances, cluster_of, fleet_in
 from commands.run.shared import check_shares, sharing_of, victims
 from commands.run.validate import ablations_of, check_blocks, check_data, refuse_foreign
 from suite.errors import RequestError
+from suite.job.ablations import properties_of
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.profiles import MODELS, Profile, get_profile, make_workload
@@ -46,24 +47,26 @@ def carried(targets: tuple[str, ...], checks: "list[Check]", note: Note) -> tupl
 
 def choices_of(options: Options, checks: "list[Check]", targets: tuple[str, ...], note: Note) -> "Choices":
     """What the user chose of the layers, resolved on this machine."""
-    from provisioning.doctor import default_engine
-    from provisioning.machines import accelerator
+    from provisioning.engines.base import default_engine
+    from provisioning.machines.accelerator import Accelerator
+    from provisioning.machines.base import get_provider
     from provisioning.targets import Choices
 
-    engine = options["engine"] or default_engine(checks)
+    working = [check.name for check in checks if check.kind == "engine" and check.usable]
+    engine = options["engine"] or default_engine(working)
     if "container" in targets:
         check = next(check for check in checks if check.kind == "engine" and check.name == engine)
         if not check.usable:
             raise RequestError(f"--engine {engine}: {check.reason}", remedy=check.remedy)
-    accel: accelerator.Accelerator = "tcg"
+    accel: Accelerator = "tcg"
     if VMS.intersection(targets):
-        accel, why = accelerator.choose(options["accel"])
+        accel, why = get_provider(options["provider"]).choose_accelerator(options["accel"])
         note(f"VMs run under {accel}: {why}")
     nvml = next(check for check in checks if check.name == "nvml")
     if options["device"] == "cuda" and not nvml.usable and not options["vfio"]:
         raise RequestError(f"--device cuda: {nvml.reason}", remedy="install NVIDIA's driver, or use --device cpu")
     vfio = _words("--vfio", options["vfio"], r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "0000:01:00.0")
-    return Choices(image_of(options), engine, accel, gpus_of(options), vfio)
+    return Choices(image_of(options), engine, accel, gpus_of(options), vfio, provider=options["provider"])
 
 
 def image_of(options: Options) -> "Image":
@@ -191,13 +194,15 @@ def _capability(
     options: Options, choices: "Choices", targets: tuple[str, ...], envelope: Envelope, note: Note
 ) -> CpuCapability | None:
     from provisioning import isa
+    from provisioning.machines.base import GuestSpec, get_provider
 
     if options["isa"] != "shared":
         return None
-    switched = "isa" in options["ablations"]
+    switched = any(properties_of(name).lower_isa for name in options["ablations"])
     if fleet := fleet_in(options):
         return fleet.capability(note, always=switched)
-    return isa.shared(targets, choices.image, choices.accelerator, envelope, note, always=switched)
+    guest = GuestSpec(choices.image, choices.accelerator, envelope)
+    return isa.shared(targets, get_provider(choices.provider), guest, note, always=switched)
 
 
 def _envelope(options: Options, profile: Profile, instances: int) -> Envelope:

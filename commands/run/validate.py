@@ -76,17 +76,18 @@ def ablations_of(
     """What is switched. A switch that was named is refused if it would switch nothing; of ``all`` it is left out."""
     from provisioning.targets import refuse_ablation
     from suite.job import ablations
+    from suite.registries import ABLATIONS
 
     kept = []
     for name in options["ablations"]:
         try:
             ablations.check((name,), targets)
             refuse_ablation(name, choices, options["recipe"], options["scenario"])
-            if name == "isa":
+            if ablations.properties_of(name).lower_isa:
                 lower(capability)
             kept.append(name)
         except RequestError as error:
-            if set(options["ablations"]) != set(ablations.ABLATIONS):
+            if set(options["ablations"]) != set(ABLATIONS):
                 raise
             note(f"left out: {error.message}")
     return tuple(kept)
