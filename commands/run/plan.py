@@ -47,7 +47,7 @@ def carried(targets: tuple[str, ...], checks: "list[Check]", note: Note) -> tupl
 
 def choices_of(options: Options, checks: "list[Check]", targets: tuple[str, ...], note: Note) -> "Choices":
     """What the user chose of the layers, resolved on this machine."""
-    from provisioning.engines.base import default_engine
+    from provisioning.engines.base import default_engine, get_engine
     from provisioning.machines.accelerator import Accelerator
     from provisioning.machines.base import get_provider
     from provisioning.targets import Choices
@@ -55,6 +55,7 @@ def choices_of(options: Options, checks: "list[Check]", targets: tuple[str, ...]
     working = [check.name for check in checks if check.kind == "engine" and check.usable]
     engine = options["engine"] or default_engine(working)
     if "container" in targets:
+        get_engine(engine)  # an engine of another package that does not load has no check
         check = next(check for check in checks if check.kind == "engine" and check.name == engine)
         if not check.usable:
             raise RequestError(f"--engine {engine}: {check.reason}", remedy=check.remedy)
