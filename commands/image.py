@@ -9,7 +9,7 @@ from suite.errors import RequestError
 
 @click.group()
 def image() -> None:
-    """The userland that every target runs: built once, packed for all.
+    """Build and keep the userland that every target runs: built once, packed for all.
 
     \b
     Examples:
@@ -19,8 +19,8 @@ def image() -> None:
 
 
 @image.command("build")
-@click.option("--cuda", is_flag=True, help="For NVIDIA GPUs: docker/Dockerfile.cuda.")
-@click.option("--rebuild", is_flag=True, help="Even when nothing has changed.")
+@click.option("--cuda", is_flag=True, help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda.")
+@click.option("--rebuild", is_flag=True, help="Rebuild even if nothing has changed.")
 def image_build(cuda: bool, rebuild: bool) -> None:
     """Build the image from docker/Dockerfile, with podman or docker, from a registry or a Debian mirror.
 
@@ -57,9 +57,9 @@ def image_verify(digest: str | None) -> None:
 
 
 @image.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def image_list(as_json: bool) -> None:
-    """The images that were built, newest first.
+    """List the images that were built, newest first.
 
     \b
     Examples:

@@ -6,9 +6,9 @@ import click
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
-    """What this machine can carry: every target, engine, accelerator and tool, with reasons and remedies.
+    """Show what this machine can carry: every target, engine, accelerator and tool, with reasons and remedies.
 
     \b
     Examples:

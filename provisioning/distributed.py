@@ -1,5 +1,6 @@
-"""Opening a cluster: an instance of the target in each node of a lab network or on each machine of an inventory, joined
-as the target joins them.
+"""Opens the instances of a distributed job, joined as the target joins them.
+
+Each is in a node of a lab network, or on a machine of an inventory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,13 +32,13 @@ from suite.job.distributed import Cluster, InstancePlan, MachineSpec
 from suite.records.record import Link
 
 INTERFACE = "eth0"
-"""In a container that is plugged into a bridge."""
+"""The interface of a container that is plugged into a bridge."""
 BETWEEN_NODES = {"overlay": overlay, "bridge": nat}
-"""What makes the bridges that containers are plugged into."""
+"""The functions that make the bridges that containers are plugged into."""
 BRIDGES = {"overlay": vxlan.BRIDGE, "bridge": translated.BRIDGE}
 RATE_SAMPLE_S = 0.3
 UNKNOWN_RATE_BITS_PER_S = 2 * 10**9
-"""Of links that nobody has limited: what is sent for a sample takes long enough on 10 Gbit/s, and not on 1 Gbit/s."""
+"""The assumed rate of links that nobody has limited: a sample takes long enough on 10 Gbit/s, and not on 1 Gbit/s."""
 RATE_WITHIN_S = 30
 
 
@@ -45,13 +46,13 @@ RATE_WITHIN_S = 30
 def open_in_lab(
     cluster: Cluster, planned: Sequence[InstancePlan], stacks: Sequence[Sequence[Layer]], tree: str, data: str | None
 ) -> Iterator[tuple[Instance, ...]]:
-    """One instance for each of ``planned``, by rank, in a lab; ``stacks`` holds the layers of each, from the machine
-    upwards.
+    """Open one instance for each of ``planned``, by rank, in a lab.
 
-    Raises MeasurementError of kind ``network`` when one of them does not reach another.
+    ``stacks`` holds the layers of each, from the machine upwards. Raises MeasurementError of kind ``network`` if one
+    instance does not reach another.
     """
     if cluster.lab is None:
-        raise MeasurementError("this cluster was planned for machines", kind="plan", remedy="give its --inventory")
+        raise MeasurementError("this job was planned for machines", kind="plan", remedy="give its --inventory")
     with ExitStack() as stack:
         lab = stack.enter_context(open_lab(cluster.lab))
         places = []
@@ -70,8 +71,10 @@ def open_on_machines(
     image: Image,
     dataset: Dataset | None,
 ) -> Iterator[tuple[Instance, ...]]:
-    """The same on the machines of an inventory, which hold the image and the data set. That they reach each other is
-    seen before anything is made on them: their names, and not those of containers, are then in the message.
+    """Open one instance on each machine of an inventory; the machines hold the image and the data set.
+
+    Whether they reach each other is checked before anything is made on them, so that a message names the machines and
+    not containers.
     """
     with ExitStack() as stack:
         machines = [
@@ -103,14 +106,14 @@ def _reached(planned: InventoryNode, spec: MachineSpec, image: Image, dataset: D
 
 
 def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:
-    """A virtual machine is given a disk; all else reads the directory of the machine."""
+    """Return the layer with what it needs of the data: a VM gets a disk, all else reads the machine's directory."""
     if dataset and isinstance(layer, VmLayer):
         return replace(layer, spec=replace(layer.spec, volume=volume_on(machine, planned, dataset)))
     return layer
 
 
 def _check_ways(machines: Sequence[Instance]) -> None:
-    """Raises MeasurementError when a machine does not reach another, or does through another interface."""
+    """Raise MeasurementError if a machine does not reach another, or does through another interface."""
     ends = [_end(place.node.name, place) for place in machines]
     for pair in reach(ends):
         source = next(end for end in ends if end.name == pair.source)
@@ -123,7 +126,7 @@ def _check_ways(machines: Sequence[Instance]) -> None:
 
 
 def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence[Layer]) -> Sequence[Instance]:
-    """What containers are started on: the machines, or guests of them. Bare metal and VMs are whole with that."""
+    """Return what containers are started on: the machines, or guests of them. Bare metal and VMs are then complete."""
     guests = [layer for layer in first if isinstance(layer, VmLayer)]
     if guests:
         taps = stack.enter_context(routed(machines))
@@ -140,7 +143,7 @@ def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:
-    """What containers are started on: the node of the lab, or a guest in it. Bare metal and VMs are whole with that."""
+    """Return what a container is started on: the lab node, or a guest in it. Bare metal and VMs are then complete."""
     first = layers[0]
     if isinstance(first, VmLayer):
         plugged = stack.enter_context(tap(lab_node, machine))
@@ -159,7 +162,7 @@ def _upper(
     stacks: Sequence[Sequence[Layer]],
     namespaces: Sequence[str | None],
 ) -> tuple[Instance, ...]:
-    """The containers of those targets that have them, on the network that the plan gives them."""
+    """Open the containers of the targets that have them, on the network that the plan gives them."""
     containers = [layers[-1] for layers in stacks if isinstance(layers[-1], ContainerLayer)]
     if not containers:
         return tuple(places)

@@ -45,7 +45,7 @@ NO_EDITS = Edits()
 
 
 def cdi_edits(specification: dict[str, Any], gpus: tuple[str, ...], numbers: Callable[[str], tuple[int, int]]) -> Edits:
-    """The edits of a CDI specification for the named GPUs (CDI's ``containerEdits``, of the whole and of each device).
+    """Return the edits of a CDI specification for the named GPUs: ``containerEdits`` of the whole and of each device.
 
     ``numbers`` gives a device's major and minor. Raises RequestError for a GPU that the specification does not have.
     """
@@ -79,7 +79,7 @@ def edits_for(node: Node, gpus: tuple[str, ...]) -> Edits:
 
 
 def gpu_checks(sys: Path = SYS) -> Iterator[Found]:
-    """What NVML says, and for each GPU on the bus whether a VM could have it."""
+    """Yield what NVML says and, for each GPU on the bus, whether a VM could have it."""
     yield _nvml()
     for device in sorted((sys / "bus/pci/devices").glob("*")):
         if _read(device / "vendor") == NVIDIA and _read(device / "class")[:6] in DISPLAY_CLASSES:

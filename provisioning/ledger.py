@@ -45,7 +45,7 @@ class Entry(BaseModel):
     owner_pid: int
     owner_started: float
     host: str | None = None
-    """Of the owner: homes lie on file systems that many machines share, and only this one can tell who lives on it."""
+    """The owner's host: many machines may share the file system, and only this one can tell who lives on it."""
 
     @property
     def here(self) -> bool:
@@ -143,7 +143,7 @@ def clean() -> list[str]:
 
 
 def living() -> list[Entry]:
-    """The entries whose owners still run: what another ``bench`` is using now."""
+    """Return the entries whose owners still run: what another ``bench`` is using now."""
     entries = []
     for path in state("ledger").glob("*.json"):
         try:

@@ -33,7 +33,7 @@ class LocalNode:
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     directory: str = "/"
-    """Where its processes work. Some drop files there (conmon, when a container runs out of memory)."""
+    """The working directory of its processes. Some drop files there (conmon, when a container runs out of memory)."""
     _started: list[LocalProcess] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
@@ -62,7 +62,7 @@ class LocalNode:
 
 @contextmanager
 def local_node(cpus: tuple[int, ...], userland: str | None, data: str | None = None) -> Iterator[LocalNode]:
-    """This machine for the length of one trial; at the end no process of it is left."""
+    """Open this machine for the length of one trial; at the end no process of it is left."""
     token = uuid.uuid4().hex
     directory = runtime() / f"node-{token[:12]}"
     with ledger.holding("directory", str(directory)), ledger.holding("processes", token):
@@ -77,7 +77,7 @@ def local_node(cpus: tuple[int, ...], userland: str | None, data: str | None = N
 
 @dataclass(frozen=True)
 class HostProcesses:
-    """What the accounting must know of a place on this machine, beside the processes that carry the token."""
+    """The processes of a place on this machine, for the accounting, beside those that carry the token."""
 
     group: ControlGroup | None = None
     """The control group that its commands are in."""
@@ -88,7 +88,7 @@ class HostProcesses:
 
 
 def limit_facts(host_processes: HostProcesses | None, limited: Sequence[BlockDevice]) -> dict[str, object]:
-    """What the control group itself says of the limit that was put on these disks; nothing where there is none."""
+    """Return the limit that the control group itself reports for these disks; nothing if there is none."""
     if not (limited and host_processes and host_processes.group):
         return {}
     return {"disk_limit_bytes_per_s": host_processes.group.disk_limit_bytes_per_s([disk.number for disk in limited])}
@@ -110,7 +110,7 @@ class WrappedNode:
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     host_processes: HostProcesses | None = None
-    """None where the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
+    """None if the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
 
     def __post_init__(self) -> None:
         self.facts = {**self.parent.facts, **self.facts}
@@ -144,7 +144,7 @@ def is_guest(node: Node) -> bool:
 
 @contextmanager
 def undone_when_lost(node: Node, undo: Sequence[str]) -> Iterator[None]:
-    """What is made on another machine: that runs the command itself should the connection end before this context does.
+    """Run the command at the end on another machine, even if the connection to it is lost before that.
 
     On this machine the ledger answers for it, and in a guest nobody needs to.
     """

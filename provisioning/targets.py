@@ -34,7 +34,7 @@ from suite.plan import VMS, Trial
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user chose of the layers, resolved: how every target of a run is made."""
+    """The user's choices about the layers, resolved: how every target of a run is made."""
 
     image: Image
     engine: str
@@ -249,7 +249,7 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
 
 @contextmanager
 def _open_sharing(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]]:
-    """The victim's instance, and those beside it, whether something will run in them or not.
+    """Open the victim's instance and those beside it, whether something will run in them or not.
 
     Only aggressors write: each has room of its own, for two guests cannot write to one disk.
     """

@@ -15,7 +15,7 @@ from suite.job.envelope import Envelope, format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 
 CONTROLLERS = {1: "cpuset,cpu,memory,cpuacct", 2: "cpuset,cpu,memory"}
-"""By version. Version 2 accounts for CPU time in every group, and version 1 where it is asked to."""
+"""The controllers by version. Version 2 accounts for CPU time in every group, version 1 where it is asked to."""
 DISK_CONTROLLERS = {1: "blkio", 2: "io"}
 ROOT = group_removal.ROOT
 PERIOD_US = 100_000
@@ -70,7 +70,7 @@ def create(
 
 
 def remove_argv(name: str) -> list[str]:
-    """The command that does on any machine what ``remove`` does on this one."""
+    """Return the command that does on any machine what ``remove`` does on this one."""
     return ["python3", "-I", "-c", Path(group_removal.__file__).read_text(), name]
 
 
@@ -107,12 +107,12 @@ def disks_can_be_limited(root: Path = ROOT) -> bool:
 
 
 def _online(node: Node, what: str) -> str:
-    """The CPUs or the nodes of memory that the node has, as the kernel writes them."""
+    """Return the CPUs or the memory nodes that the node has, as the kernel writes them."""
     return node.run(["cat", f"/sys/devices/system/{what}/online"], check=False).stdout.strip() or "0"
 
 
 def disks_under(places: Iterable[str | None], sys: Path = BLOCK_DEVICES) -> tuple[BlockDevice, ...]:
-    """Each once, in order; places that are None are left out.
+    """Return the disks that the places are on, each once, in order; places that are None are left out.
 
     Raises RequestError for a file system that has no disk of its own.
     """

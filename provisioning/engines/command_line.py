@@ -20,7 +20,7 @@ class CommandLineEngine(ContainerEngine):
     layers_field: str
     """The template that prints the directory of the containers' layers."""
     remedy: str
-    """What to do where the engine does not work."""
+    """The remedy if the engine does not work."""
     removal_options: tuple[str, ...] = ()
     rootfs = "overlay"
     commands_are_children = False

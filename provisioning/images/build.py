@@ -60,13 +60,13 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
 
 
 def built(variant: Variant) -> Image | None:
-    """The image that the recipe, as it is now, has given; None when it has changed or was never built."""
+    """Return the image of the recipe as it is now; None if the recipe has changed or was never built."""
     recipe = recipe_sha256(variant)
     return next((image for image in images() if image.variant == variant and image.recipe_sha256 == recipe), None)
 
 
 def recipe_sha256(variant: Variant) -> str:
-    """Of every file that decides what the image holds."""
+    """Return the digest of every file that decides what the image holds."""
     digest = hashlib.sha256(variant.encode())
     names = ["Dockerfile", *(["Dockerfile.cuda"] if variant == "cuda" else []), "requirements.txt"]
     recipe = [RECIPE / name for name in names] + sorted((RECIPE / "guest").glob("*"))
@@ -84,7 +84,7 @@ def recipe_sha256(variant: Variant) -> str:
 
 
 def _engine(node: LocalNode) -> list[str]:
-    """The words that build: podman without its isolation (none is needed to unpack packages), else docker."""
+    """Return the command that builds: podman without its isolation (none is needed to unpack packages), else docker."""
     if shutil.which("podman") and node.run(["podman", "info"], check=False).returncode == 0:
         return ["podman"]
     if shutil.which("docker") and node.run(["docker", "version"], check=False, timeout_s=20).returncode == 0:
@@ -93,7 +93,7 @@ def _engine(node: LocalNode) -> list[str]:
 
 
 def _base(node: LocalNode, engine: list[str], note: Note) -> str:
-    """The ordinary base where a registry is in reach, else one made from the Debian mirror that this host uses."""
+    """Return the base image: the ordinary one if a registry is in reach, else one made from the Debian mirror."""
     local = f"virtbench-base:{BASE_SUITE}"
     if node.run([*engine, "image", "inspect", local], check=False).returncode == 0:
         return local if engine == ["docker"] else f"localhost/{local}"
@@ -209,7 +209,7 @@ def _tree(
 
 
 def _settle(tree: Path) -> None:
-    """What an engine leaves in an export: its mount points, empty. A runtime finds the same places in every form."""
+    """Empty the mount points that an engine leaves in an export: every form of the image has the same places."""
     for place in ("dev", "proc", "sys", "run", "tmp"):
         shutil.rmtree(tree / place, ignore_errors=True)
         (tree / place).mkdir(mode=0o755)

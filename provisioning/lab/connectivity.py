@@ -1,5 +1,7 @@
-"""Whether everybody reaches everybody, and how fast: asked before a job, because a wrong interface is the commonest
-fault of a distributed one, and looks like a slow network.
+"""Whether all instances of a job reach each other, and how fast.
+
+It is checked before a job, because a wrong interface is the commonest fault of a distributed one, and looks like a slow
+network.
 """
 
 import json
@@ -17,16 +19,16 @@ from suite.interfaces import Node, Process
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PORT = 5201
-"""Where iperf3 serves."""
+"""The port of iperf3."""
 CONNECT_WITHIN_S = 5.0
 PATIENCE_S = 60.0
-"""For starting programs where the CPU is emulated."""
+"""The time to start programs where the CPU is emulated."""
 REMEDY = "see that the interface is the right one and that no firewall (FORWARD, published ports) is between"
 
 
 @dataclass(frozen=True)
 class End:
-    """One who is to be reached by all others."""
+    """An instance that all others must reach."""
 
     name: str
     node: Node
@@ -43,12 +45,12 @@ class Pair(BaseModel):
     source: str
     target: str
     address: str
-    """Of the target."""
+    """The address of the target."""
     source_address: str
-    """That the source's kernel has chosen: which interface it took."""
+    """The address that the source's kernel has chosen: it tells the interface."""
     connect_s: Positive
     rate_bits_per_s: Positive | None = None
-    """Of TCP, without headers; None where it was not asked for."""
+    """The rate of TCP, without headers; None if it was not asked for."""
 
 
 def connectivity(
@@ -82,7 +84,7 @@ def connectivity(
 def check_rate(
     pair: Pair, rate: float, link: int | None, least_share: float | None = None, most_share: float = 1.0
 ) -> None:
-    """Raises MeasurementError when the pair cannot have used the link, or has not had it to itself."""
+    """Raise MeasurementError if the pair cannot have used the link, or has not had it to itself."""
     if link is None:
         return
     said = f"{pair.source} to {pair.target} ({pair.address}): {rate / 1e6:.0f} Mbit/s on a link of {link / 1e6:.0f}"
@@ -94,7 +96,7 @@ def check_rate(
 
 
 def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
-    """A TCP connection from each to each."""
+    """Open a TCP connection from each end to each other. Raises MeasurementError for the first pair that fails."""
     source = Path(reachability.__file__).read_bytes()
     with ExitStack() as stack:
         ports = [_listener(stack, end, len(ends) - 1, source) for end in ends]
@@ -111,7 +113,7 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
 
 
 def free_port(node: Node, address: str) -> int:
-    """A TCP port of the address that nobody listens on now."""
+    """Return a TCP port of the address that nobody listens on now."""
     with ExitStack() as stack:
         return _listener(stack, End(node.name, node, address), 0, Path(reachability.__file__).read_bytes())
 
@@ -176,7 +178,7 @@ class Where:
 
 
 def server_argv(where: Where, measure_s: int) -> list[str]:
-    """It serves one client and ends, and also ends when none comes."""
+    """Return the command of a server that serves one client and ends; it also ends if none comes."""
     within = ["timeout", str(int(measure_s + 2 * PATIENCE_S))]
     listen = ["--bind", where.address, "--port", str(where.port)]
     return [*within, "iperf3", "--server", "--one-off", "--forceflush", *listen]
@@ -189,7 +191,7 @@ def client_argv(where: Where, measure_s: int, sample_bytes: int = 0) -> list[str
 
 
 def rate_bits_per_s(client: Node, server: Node, where: Where, measure_s: int, sample_bytes: int = 0) -> float:
-    """What the server received, per second. Raises MeasurementError when there was no session."""
+    """Return what the server received, per second. Raises MeasurementError if there was no session."""
     process = server.start(server_argv(where, measure_s))
     try:
         if not any("listening" in line for line in process.lines(PATIENCE_S)):
@@ -201,7 +203,7 @@ def rate_bits_per_s(client: Node, server: Node, where: Where, measure_s: int, sa
 
 
 def parse(written: str, said: str = "") -> float:
-    """The rate in the client's JSON, which also holds the error when there was one."""
+    """Return the rate in the client's JSON, which also holds the error if there was one."""
     try:
         report = json.loads(written)
         if error := report.get("error"):

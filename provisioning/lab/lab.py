@@ -39,7 +39,7 @@ class LabNode:
     name: str
     """``n1``, which is also the name of its port on the switch."""
     number: int
-    """From 1."""
+    """The number, from 1."""
     address: str
     mac: str
     namespace: str
@@ -51,11 +51,11 @@ class LabNode:
         return f"{self.address}/{PREFIX}"
 
     def argv(self, words: Sequence[str]) -> list[str]:
-        """The command, in the node."""
+        """Return the command as it runs in the node."""
         return [*netns.enter(self.namespace), *words]
 
     def node(self, parent: Node) -> WrappedNode:
-        """The node that layers are opened on: all of ``parent``, and the network of this one."""
+        """Return the node that layers are opened on: all of ``parent``, with the network of this one."""
         return WrappedNode(
             parent=parent,
             wrap=self.argv,
@@ -119,7 +119,7 @@ def _node(token: str, number: int, address: str) -> LabNode:
 
 
 def mac_of(token: str, number: int) -> str:
-    """A locally administered address; of one lab, no two alike."""
+    """Return a locally administered address, unique in its lab."""
     digits = token.rpartition("-")[2]
     return ":".join(("02", *(digits[at : at + 2] for at in (0, 2, 4)), "00", f"{number:02x}"))
 
@@ -134,7 +134,7 @@ def switch_argvs(switch: str) -> list[list[str]]:
 
 
 def node_argvs(switch: str, node: LabNode) -> list[list[str]]:
-    """A node's address, and its cable: one end is a port of the switch, the other is in the node from the first."""
+    """Return the commands for a node's address and cable, which joins a port of the switch to the node's interface."""
     inside, port = netns.enter(node.namespace), node.name
     far = ["peer", "name", node.device, "address", node.mac, "netns", node.namespace.rpartition("/")[2]]
     return [
@@ -149,7 +149,7 @@ def node_argvs(switch: str, node: LabNode) -> list[list[str]]:
 
 
 def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
-    """What tells a node where all others are, for ``ip -batch``.
+    """Return the input of ``ip -batch`` that tells a node where all others are.
 
     A kernel keeps 1024 learned neighbours, of all its namespaces together: 33 nodes would have more. These count not.
     """
@@ -166,7 +166,7 @@ def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> 
 
 
 def free_subnet(routes: Iterable[str]) -> IPv4Network:
-    """The first /24 of the pool that overlaps no route. ``routes``: destinations as ``ip route`` writes them."""
+    """Return the first /24 of the pool that overlaps none of the routes, which are as ``ip route`` writes them."""
     taken = [IPv4Network(route, strict=False) for route in routes if route[:1].isdigit()]
     for subnet in POOL.subnets(new_prefix=PREFIX):
         if not any(subnet.overlaps(other) for other in taken if other.prefixlen):
@@ -175,6 +175,6 @@ def free_subnet(routes: Iterable[str]) -> IPv4Network:
 
 
 def routes_of(node: Node) -> list[str]:
-    """The destinations of all routes of the node but the default ones."""
+    """Return the destinations of all routes of the node except the default ones."""
     said = node.run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout
     return [route["dst"] for route in json.loads(said or "[]") if route.get("dst", "default") != "default"]

@@ -25,7 +25,7 @@ MOST_LIMIT = 32768
 
 @dataclass(frozen=True)
 class Plug:
-    """Where a container with an empty network of its own is plugged in when it runs."""
+    """The bridge that a container with an empty network of its own is plugged into when it runs."""
 
     bridge: ContainerBridge
     address: str
@@ -129,7 +129,7 @@ def _host_processes(engine: ContainerEngine, node: Node, name: str) -> HostProce
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:
-    """The hard limits of open files and processes on the node, for containers to have no more.
+    """Return the node's hard limits of open files and processes: containers are to have no more.
 
     Podman lowers its own limit of processes to 32768 and, without CAP_SYS_RESOURCE, can give no more than that.
     """

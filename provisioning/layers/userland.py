@@ -20,7 +20,7 @@ from suite.job.properties import AS_IT_IS, Properties
 
 
 def chroot_argv(tree: str, edits: Edits = NO_EDITS, data: tuple[str, bool] | None = None) -> list[str]:
-    """The words that start a command with ``tree`` as its root, read-only, in a mount namespace of its own.
+    """Return the words that run a command with ``tree`` as its root, read-only, in a mount namespace of its own.
 
     bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. It adds no other
     namespace, and the tree's /dev, /proc and /sys are the machine's own. ``data``: the directory of the data volume,
@@ -111,5 +111,5 @@ class OwnEnvironmentLayer:
 
 
 def taskset(envelope: Envelope) -> list[str]:
-    """The words that start a command on the envelope's CPUs."""
+    """Return the words that run a command on the envelope's CPUs."""
     return ["taskset", "--cpu-list", format_cpu_list(envelope.cpus)]

@@ -42,7 +42,7 @@ class Probe(BaseModel):
 
 
 def choose(requested: str) -> tuple[Accelerator, str]:
-    """The accelerator, and one line on why. Raises RequestError for ``kvm`` where no guest boots under it."""
+    """Return the accelerator and one line on why. Raises RequestError for ``kvm`` if no guest boots under it."""
     if requested not in REQUESTS:
         raise RequestError(f"no accelerator {requested!r}", remedy=f"choose one of {', '.join(REQUESTS)}")
     if requested == "tcg":

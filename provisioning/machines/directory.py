@@ -12,7 +12,7 @@ from suite.errors import BenchError
 from suite.interfaces import Node
 
 ELSEWHERE = "/run/virtbench"
-"""Where it is on other machines; short, because the path of a socket has at most 108 bytes."""
+"""The parent directory on other machines; short, because the path of a socket has at most 108 bytes."""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0
 READY = "virtbench-ready"
 LOCKED_UP = "soft lockup"
-"""What a kernel says of a CPU that has done nothing else for twenty seconds."""
+"""The message of a kernel about a CPU that has done nothing else for twenty seconds."""
 LOCKED_UP_REMEDY = (
     "run it again with the same --out; emulated CPUs can lock each other up while others want the host's CPUs"
 )

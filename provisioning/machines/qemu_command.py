@@ -25,7 +25,7 @@ class Disk:
     discard_writes: bool = False
     """Writes go to a temporary file that is gone with QEMU."""
     limit_bytes_per_s: int | None = None
-    """What it is throttled to in each direction; None for no limit."""
+    """The throttle of each direction; None for no limit."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from suite.records.record import Conditions, Resources, Usage
 
 
 def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":
-    """For the opened instances of the trial. Of machines of an inventory nothing is told: this host only launches."""
+    """Return the account for the opened instances; of machines of an inventory, where this host only launches, none."""
     if trial.cluster and trial.cluster.machines:
         return NoAccount()
     nodes = [instance.node for instance in instances]
@@ -92,7 +92,7 @@ class HostAccount:
 
 
 def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:
-    """This host's CPUs that the victims are pinned to; None where one is not, or where another may run on them."""
+    """Return this host's CPUs that the victims are pinned to; None if one is not, or if another may run on them."""
     pinned = [(node in victims, node.facts.get("host_cpus")) for node in nodes]
     mine = {cpu for victim, cpus in pinned if victim and isinstance(cpus, list) for cpu in cpus}
     others = {cpu for victim, cpus in pinned if not victim and isinstance(cpus, list) for cpu in cpus}
@@ -102,7 +102,7 @@ def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None
 
 
 def rest(everything: Usage, part: Usage) -> Usage:
-    """What is left of CPU time. Of disk and faults nothing is known here while bare metal's aggressors run."""
+    """Return the CPU time that is left. Disk and faults are unknown here while bare metal's aggressors run."""
     if everything.cpu_s is None or part.cpu_s is None:
         return Usage()
     return Usage(cpu_s=max(0.0, everything.cpu_s - part.cpu_s))

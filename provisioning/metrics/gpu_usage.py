@@ -39,7 +39,7 @@ class GpuSampler:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self.cpu_s = 0.0
-        """What the thread has used."""
+        """The CPU time that the thread has used, in seconds."""
 
     def start(self) -> None:
         try:
@@ -90,13 +90,13 @@ class GpuSampler:
         return spent
 
     def _pci_address(self, handle: Any) -> str:  # noqa: ANN401
-        """As the kernel writes it: NVML's domain has eight digits."""
+        """Return the address as the kernel writes it: NVML's domain has eight digits."""
         said = self._nvml.nvmlDeviceGetPciInfo(handle).busId
         domain, _, rest = (said.decode() if isinstance(said, bytes) else said).lower().partition(":")
         return f"{domain[-4:]}:{rest}"
 
     def _asked(self, question: Callable[[Any], Any], handle: Any) -> Any:  # noqa: ANN401
-        """None where this GPU does not answer it."""
+        """Return the GPU's answer; None if it does not answer this question."""
         try:
             return question(handle)
         except self._nvml.NVMLError:

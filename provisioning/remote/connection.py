@@ -55,7 +55,7 @@ class Access:
     socket: str
 
     def argv(self, remote: Sequence[str], *, shared: bool = True) -> list[str]:
-        """ssh with the command for the far side. ``shared``: through the open connection, and never beside it."""
+        """Return the ssh command for the far side; ``shared`` goes through the open connection, and never beside it."""
         own = {"ControlMaster": "no", "ProxyCommand": "false"} if shared else {"ControlMaster": "yes"}
         options = option_words({**ALWAYS, **own, "ControlPath": self.socket, "ControlPersist": "no"})
         port = ["-p", str(self.planned.port)] if self.planned.port else []
@@ -63,7 +63,7 @@ class Access:
         return ["ssh", *self._config(), *options, "-T", *port, "--", self.planned.host, f"exec {quoted(remote)}"]
 
     def query(self) -> list[str]:
-        """What asks ssh how it would connect, without connecting."""
+        """Return the command that asks ssh how it would connect, without connecting."""
         return ["ssh", *self._config(), "-G", "--", self.planned.host]
 
     def _config(self) -> list[str]:
@@ -90,7 +90,7 @@ class RemoteAgent:
             raise
 
     def ask(self, *, within_s: float = ANSWERED_WITHIN_S, **request: object) -> dict[str, Any]:
-        """Raises MeasurementError of kind ``connection`` when no answer comes."""
+        """Return the agent's answer. Raises MeasurementError of kind ``connection`` if none comes."""
         with self._lock:
             number = next(self._numbers)
             line = json.dumps({**request, "number": number}).encode() + b"\n"
@@ -103,7 +103,7 @@ class RemoteAgent:
 
     @contextmanager
     def undone_when_lost(self, argv: Sequence[str]) -> Iterator[None]:
-        """The machine runs the command by itself should the connection end before this context does."""
+        """Make the machine run the command by itself if the connection ends before this context does."""
         key = secrets.token_hex(8)
         self.ask(do="keep", key=key, argv=list(argv))
         yield
@@ -126,13 +126,13 @@ class RemoteAgent:
         if left := said.get("left"):
             name = self._access.planned.name
             raise MeasurementError(
-                f"{name} keeps what should be gone: {'; '.join(left)[:500]}",
+                f"{name}: cleanup failed: {'; '.join(left)[:500]}",
                 kind="cleanup",
                 remedy=f"see why, and remove it there: ssh {self._access.planned.host}",
             )
 
     def abandon(self) -> None:
-        """As ``close``, for who already has an error to tell."""
+        """Close the connection without raising, for a caller that already has an error to tell."""
         with suppress(MeasurementError):
             self.close()
 
@@ -162,10 +162,10 @@ class RemoteAgent:
 
 
 def root_mark(token: str) -> str:
-    """Of all that is started on the far side. Not the token, which the near sides carry: both may be one machine."""
+    """Return the mark of all that is started on the far side, which is not the token: both sides may be one machine."""
     return f"{token}.far"
 
 
 def marked(mark: str, argv: Sequence[str]) -> list[str]:
-    """The command as the machine is to start it: found by the mark, and killed when the connection ends."""
+    """Return the command as the machine is to start it: found by the mark, and killed when the connection ends."""
     return ["env", f"{TOKEN}={mark}", "setpriv", "--pdeathsig", "KILL", *argv]

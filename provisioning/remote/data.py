@@ -1,5 +1,4 @@
-"""The data set on a machine of the inventory: where it lies, whether it is the one that this machine has, and the disk
-that a virtual machine there has of it.
+"""The data set on a machine of the inventory, and the disk that a virtual machine there has of it.
 
 The disk is made of the copy that lies there, as it is on this machine: a data set can be large, and need not travel.
 """
@@ -19,7 +18,7 @@ from suite.inventory import InventoryNode
 from suite.job.datasets import Dataset
 
 PROGRAMS = {"mke2fs": "e2fsprogs"}
-"""What packs it as a disk, and the package that has it."""
+"""The programs that pack it as a disk, and the packages that have them."""
 LISTED_WITHIN_S = 3600.0
 # The lister is written for the image's Python: a machine's may be too old to evaluate its annotations.
 BEFORE = "from __future__ import annotations\n"
@@ -34,7 +33,7 @@ print(json.dumps([found.sha256, found.files, found.size_bytes]))
 
 
 def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
-    """As the inventory gives it, else where it lies on this machine."""
+    """Return the directory that the inventory gives, else the one of this machine."""
     return planned.data or dataset.directory
 
 
@@ -85,7 +84,7 @@ def prepare_disk(machine: Node, planned: InventoryNode, dataset: Dataset, note: 
 
 
 def volume_on(machine: Node, planned: InventoryNode, dataset: Dataset) -> Volume:
-    """What a guest of the machine has. Raises MeasurementError when the disk is not there."""
+    """Return the volume for a guest of the machine. Raises MeasurementError if its disk is not there."""
     directory, disk = directory_of(planned, dataset), _disk_of(planned, dataset)
     answer = machine.run(["stat", "--dereference", "--format=%d", "--", directory, disk], check=False)
     if answer.returncode:

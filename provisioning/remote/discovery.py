@@ -1,4 +1,4 @@
-"""What the machines of an inventory are and have: asked once, before anything is planned."""
+"""Discovery of the machines of an inventory: asked once, before anything is planned."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -38,35 +38,35 @@ class DiscoveredMachine:
     name: str
     place: Place
     cpus: tuple[int, ...]
-    """That the inventory names, or that a shell there may use."""
+    """The CPUs that the inventory names, or that a shell there may use."""
     memory_bytes: int
     capability: CpuCapability
     clock_offset_s: float
     """How far its time of day is ahead of this machine's."""
     guest_capability: CpuCapability | None = None
-    """Of its virtual machines, where there are to be some."""
+    """The level of its virtual machines, if there are to be some."""
 
 
 @dataclass(frozen=True)
 class Discovery:
     machines: tuple[DiscoveredMachine, ...]
     engine: str
-    """Of containers: one that all of them have."""
+    """A container engine that all of them have."""
     accelerator: Accelerator = "tcg"
-    """Of virtual machines: one that all of them have."""
+    """An accelerator of virtual machines that all of them have."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the machines are to carry."""
+    """The layers that the machines are to carry."""
 
     targets: tuple[str, ...]
     image: Image
     engine: str | None = None
-    """None lets choose."""
+    """The engine; None for the first that works."""
     accelerator: str = "auto"
     network: str = "overlay"
-    """Of containers."""
+    """The network of containers."""
     with_data: bool = False
     """Whether there is a data set, which every machine holds."""
     provider: str = DEFAULT_PROVIDER
@@ -86,7 +86,10 @@ class Wanted:
 def discover(
     inventory: Inventory, wanted: Wanted, check: Callable[[Machine], None], note: Callable[[str], None]
 ) -> Discovery:
-    """Raises RequestError for a machine that cannot be reached or lacks something; ``check`` looks for more on each."""
+    """Return what the machines are and have; ``check`` looks for more on each.
+
+    Raises RequestError for a machine that cannot be reached or lacks something.
+    """
     with ExitStack() as stack:
         reached = []
         for planned in inventory.nodes:
@@ -119,7 +122,7 @@ def _check_programs(reached: Machine, programs: Mapping[str, str]) -> None:
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
-    """The one that is wanted, or the first that works on all of them."""
+    """Return the engine that is wanted, or the first that works on all machines."""
     reasons = []
     for name in (wanted,) if wanted else ENGINES:
         try:

@@ -16,12 +16,12 @@ VERIFIED_WITHIN_S = 900.0
 
 
 def tree_of(planned: InventoryNode, image: Image) -> str:
-    """Where the image's tree lies on the machine, or is to lie."""
+    """Return where the image's tree is, or is to be, on the machine."""
     return f"{planned.directory}/images/{image.digest[:12]}/tree"
 
 
 def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
-    """Nothing is sent where the digest is there already. Returns where the tree lies.
+    """Send the image's tree, unless the machine has it already, and return where it is there.
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is not the image.
     """
@@ -46,7 +46,7 @@ def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> s
 
 
 def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
-    """One of the image's packed files, beside the tree. Of the right size there, it is one that was verified.
+    """Send one of the image's packed files. A file of the right size there is one that was verified.
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is another file.
     """
@@ -78,12 +78,12 @@ def _digest(machine: Machine, tree: str) -> str:
 
 
 def _size_bytes(machine: Machine, image: Image) -> int:
-    """Of the image's tree, as it lies here."""
+    """Return the size of the image's tree on this machine."""
     return int(machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout.split()[0])
 
 
 def _send(machine: Machine, source: str, target: str) -> None:
-    """tar into tar, with nothing in between but ssh."""
+    """Send the tree from tar to tar, with nothing in between but ssh."""
     reading, writing = os.pipe()
     packing = machine.carrier.start(
         ["tar", "--create", "--numeric-owner", "--file=-", f"--directory={source}", "."],
@@ -98,7 +98,7 @@ def _send(machine: Machine, source: str, target: str) -> None:
 
 
 def _verify(machine: Machine, tree: str, image: Image) -> None:
-    """The content of every file. All else (types, permissions, links) every trial compares from inside."""
+    """Compare the content of every file. All else (types, permissions, links) every trial compares from inside."""
     check = ["env", "--chdir", tree, "sha256sum", "--check", "--quiet", "--strict", "-"]
     given = checksums((image.tree / MANIFEST).read_text(encoding="ascii"), image.digest).encode()
     answer = machine.run(check, stdin=given, check=False, timeout_s=VERIFIED_WITHIN_S)
@@ -113,13 +113,13 @@ def _verify(machine: Machine, tree: str, image: Image) -> None:
 
 
 def checksums(manifest: str, digest: str) -> str:
-    """The manifest's files, and the manifest itself, as sha256sum(1) reads them."""
+    """Return the manifest's files, and the manifest itself, as sha256sum(1) reads them."""
     entries = (parse_line(line) for line in manifest.splitlines())
     files = [(entry.content, entry.path) for entry in entries if entry.kind == "file"]
     return "".join(_checksum(content, path) for content, path in [*files, (digest, MANIFEST)])
 
 
 def _checksum(content: str, path: str) -> str:
-    """A backslash before the line says that some in the path are escaped."""
+    """Return one line; a backslash before it says that some characters of the path are escaped."""
     escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
     return f"{'' if escaped == path else chr(92)}{content}  {escaped}\n"

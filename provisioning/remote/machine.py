@@ -16,7 +16,7 @@ from suite.job.envelope import parse_cpu_list
 
 SSH_FAILED = 255
 QUICK_S, QUICK_BYTES = 60.0, 1 << 16
-"""What may last longer, or is given more, goes through a session of its own."""
+"""A command that may last longer, or is given more, goes through a session of its own."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Machine:
     agent: RemoteAgent
     cpus: tuple[int, ...]
     memory_bytes: int
-    """Of the whole machine."""
+    """The memory of the whole machine."""
     userland: str | None = None
     backing: None = None
     python: tuple[str, str] = ("python3", "")
@@ -49,7 +49,7 @@ class Machine:
         return completed
 
     def _quickly(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
-        """By the agent, without a client, a session and a shell for each. It hears nothing else meanwhile."""
+        """Run it by the agent, without a client and a session of its own. The agent hears nothing else meanwhile."""
         given = {"stdin": base64.b64encode(stdin).decode(), "mark": self._mark(), "timeout_s": timeout_s}
         said = self.agent.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **given)
         if said["returncode"] is None:
@@ -101,7 +101,7 @@ class RemoteProcess:
         return self.client.running()
 
     def kill(self) -> None:
-        """Here and there: a command outlives its client. Without a connection that machine ends it by itself."""
+        """Kill the client here and the command there, which outlives it. Without a connection the agent ends it."""
         if self.client.running():
             self.client.kill()
         with suppress(MeasurementError):
@@ -113,7 +113,7 @@ class RemoteProcess:
 
 @contextmanager
 def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Machine]:
-    """Connected for as long as this lasts; at the end nothing of the suite is left there, and no connection here.
+    """Connect to the machine; at the end nothing of the suite is left there, and no connection here.
 
     Raises MeasurementError of kind ``connection``.
     """
@@ -151,7 +151,7 @@ def _greeted(
 
 
 def check_disk_space(machine: Node, directory: str, needed_bytes: int, what: str) -> None:
-    """Raises RequestError when the file system of the directory has not so much room for it."""
+    """Raise RequestError if the file system of the directory has less free space than is needed."""
     free_bytes = int(machine.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
     if free_bytes < needed_bytes * 1.05:
         raise RequestError(
