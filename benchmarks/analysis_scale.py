@@ -25,6 +25,7 @@ from analysis.report.export import FORMATS, steps_tables, trials_table
 from analysis.report.export import write as export
 from analysis.report.tables import as_json
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Job
 from suite.job.profiles import MODELS, get_profile
 from suite.plan import TARGETS, Plan, Trial
 from suite.records.record import Environment, Environments, Outcome, Steps, TrialRecord
@@ -35,14 +36,15 @@ SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.1
 
 def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
     """A record as a real trial leaves it, with random step times."""
-    if trial.workload is None:
+    if trial.job.sizes is None:
         raise ValueError("the trials of this benchmark train")
-    seconds = [SLOWDOWN[trial.target] * noise.lognormvariate(0, 0.05) for _ in range(trial.workload.steps)]
+    assert trial.job.sizes  # noqa: S101 (for the type checker: the plan trains)
+    seconds = [SLOWDOWN[trial.target] * noise.lognormvariate(0, 0.05) for _ in range(trial.job.sizes.steps)]
     place = Environment(
         kernel="6.18.0",
         cpus=[0, 1],
-        memory_bytes=trial.envelope.memory_bytes,
-        threads=trial.envelope.threads,
+        memory_bytes=trial.job.envelope.memory_bytes,
+        threads=trial.job.envelope.threads,
         userland_sha256="0" * 64,
         cpu_model="a CPU",
         cpu_flags=[f"flag{number}" for number in range(120)],
@@ -55,7 +57,7 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
         suite_version="0",
         started_at="2026-01-01T00:00:00+00:00",
         outcome=Outcome(status="ok"),
-        throughput_images_per_s=trial.workload.batch * len(seconds) / sum(seconds),
+        throughput_images_per_s=trial.job.sizes.batch * len(seconds) / sum(seconds),
         elapsed_s=sum(seconds) + 5,
         open_s=0.5,
         steps=Steps(elapsed_s=seconds, data_s=seconds, compute_s=seconds),
@@ -66,16 +68,12 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
 def write(directory: Path, count: int) -> None:
     """``count`` records of whole blocks, in files of a run."""
     per_block = len(TARGETS) * len(MODELS)
-    plan = Plan(
-        scenario="synthetic",
-        targets=TARGETS,
-        models=MODELS,
-        profile="paper",
-        blocks=-(-count // per_block),
-        workloads=get_profile("paper").workloads,
-        envelope=Envelope(cpus=(0, 1), memory_bytes=8 * GIB, threads=2),
-        trial_timeout_s=60,
+    envelope = Envelope(cpus=(0, 1), memory_bytes=8 * GIB, threads=2)
+    jobs = tuple(
+        Job(scenario="synthetic", model=model, data="synthetic", profile="paper", sizes=sizes, envelope=envelope)
+        for model, sizes in get_profile("paper").workloads.items()
     )
+    plan = Plan(jobs=jobs, targets=TARGETS, blocks=-(-count // per_block), trial_timeout_s=60)
     trials = directory / "trials"
     trials.mkdir(parents=True)
     (directory / "plan.json").write_text(plan.model_dump_json())
@@ -84,8 +82,8 @@ def write(directory: Path, count: int) -> None:
     for number, trial in zip(range(count), plan.trials(), strict=False):
         # Making a record takes longer than reading one: those of the first block serve again under other names.
         if number < per_block:
-            text[trial.model, trial.target] = record(trial, directory.name, noise).model_dump_json(indent=1)
-        made = text[trial.model, trial.target]
+            text[trial.job.model, trial.target] = record(trial, directory.name, noise).model_dump_json(indent=1)
+        made = text[trial.job.model, trial.target]
         made = made.replace('-b000"', f'-b{trial.block:03d}"').replace('"block": 0,', f'"block": {trial.block},')
         (trials / f"{trial.trial_id}.json").write_text(made)
 

@@ -24,6 +24,7 @@ from scenarios.job import clean_environment
 from suite.interfaces import Instance, Process
 from suite.job.distributed import CONTAINER_NETWORKS, Cluster
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Job
 from suite.job.lab import LabSpec, bits_per_s
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
@@ -38,22 +39,21 @@ RPC = "rpc"
 def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Trial:
     """The instances that the suite itself would open for such a job."""
     lab = LabSpec(nodes=options.workers + 1, rate=options.rate)
-    plan = Plan(
+    job = Job(
         scenario="distributed",
-        targets=(target,),
-        models=("resnet50",),
+        model="resnet50",
+        data="synthetic",
         profile="smoke",
-        workloads={"resnet50": Sizes(batch=1, image_px=32, warmup_steps=1, steps=1)},
+        sizes=Sizes(batch=1, image_px=32, warmup_steps=1, steps=1),
         envelope=Envelope(
             cpus=tuple(sorted(os.sched_getaffinity(0))), memory_bytes=2 * GIB * (options.workers + 1), threads=1
         ),
-        trial_timeout_s=WITHIN_S,
         cluster=Cluster(
             strategy="parameter-server", workers=options.workers, servers=1, network=options.network, lab=lab
         ),
-        options=choices.options(),
+        layers=choices.layers(),
     )
-    return next(plan.trials())
+    return next(Plan(jobs=(job,), targets=(target,), trial_timeout_s=WITHIN_S).trials())
 
 
 def started(rank: int, instances: list[Instance], options: argparse.Namespace) -> Process:

@@ -13,7 +13,8 @@ from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import GuestSpec, MachineProvider
 from provisioning.nodes import local_node
 from provisioning.paths import state
-from suite.plan import CPU_CAPABILITIES, VMS, CpuCapability
+from suite.job.job import CPU_CAPABILITIES, CpuCapability
+from suite.plan import VMS
 from suite.process_identity import boot_id
 from suite.results.store import write_atomic
 

@@ -28,6 +28,7 @@ from suite.inventory import Inventory
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
 from suite.job.envelope import Envelope
+from suite.job.job import Layers
 from suite.job.properties import AS_IT_IS, Properties
 from suite.plan import VMS, Trial
 
@@ -46,16 +47,16 @@ class Choices:
     provider: str = DEFAULT_PROVIDER
     """The machine provider of the VM targets."""
 
-    def options(self) -> dict[str, str]:
-        """Return what changes the meaning of a number, as the plan stores it."""
-        chosen = {"engine": self.engine, "accelerator": self.accelerator, "image": self.image.digest}
-        if self.gpus:
-            chosen["gpus"] = ",".join(self.gpus)
-        if self.vfio:
-            chosen["vfio"] = ",".join(self.vfio)
-        if self.provider != DEFAULT_PROVIDER:
-            chosen["provider"] = self.provider
-        return chosen
+    def layers(self) -> Layers:
+        """Return what a job says of them."""
+        return Layers(
+            engine=self.engine,
+            accelerator=self.accelerator,
+            image=self.image.digest,
+            gpus=",".join(self.gpus) or None,
+            provider=self.provider if self.provider != DEFAULT_PROVIDER else None,
+            vfio=",".join(self.vfio) or None,
+        )
 
     def of_instance(self, number: int, count: int) -> "Choices":
         """Return the choices for one of several instances, with its share of the GPUs.
@@ -217,16 +218,16 @@ def _prepare_machine(
 def _cluster(
     trial: Trial, choices: Choices, stacks: Sequence[Sequence[Layer]], directory: str | None
 ) -> AbstractContextManager[tuple[Instance, ...]]:
-    assert trial.cluster  # noqa: S101 (asked by the caller)
+    assert trial.job.cluster  # noqa: S101 (asked by the caller)
     if choices.inventory is None:
-        return open_in_lab(trial.cluster, trial.instances, stacks, str(choices.image.tree), directory)
-    return open_on_machines(trial.cluster, choices.inventory, stacks, choices.image, trial.dataset)
+        return open_in_lab(trial.job.cluster, trial.instances, stacks, str(choices.image.tree), directory)
+    return open_on_machines(trial.job.cluster, choices.inventory, stacks, choices.image, trial.job.dataset)
 
 
 @contextmanager
 def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]]:
     """Open the instances of the trial's target on this machine; at the end nothing of them is left."""
-    if trial.sharing:
+    if trial.job.sharing:
         with _open_sharing(trial, choices) as instances:
             yield instances
         return
@@ -235,15 +236,15 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
         volume = None if choices.inventory else stack.enter_context(volume_of(trial))
         directory = str(volume.directory) if volume else None
         tree = str(choices.image.tree)
-        envelopes = [planned.envelope for planned in trial.instances] or [trial.envelope]
+        envelopes = [planned.envelope for planned in trial.instances] or [trial.job.envelope]
         stacks = [
             layers(trial.target, choices, envelope, properties=trial.properties, volume=volume)
             for envelope in envelopes
         ]
-        if trial.cluster:
+        if trial.job.cluster:
             yield stack.enter_context(_cluster(trial, choices, stacks, directory))
         else:
-            node = stack.enter_context(local_node(trial.envelope.cpus, tree, directory))
+            node = stack.enter_context(local_node(trial.job.envelope.cpus, tree, directory))
             yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)
 
 

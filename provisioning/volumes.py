@@ -43,9 +43,9 @@ class Volume:
 @contextmanager
 def volume_of(trial: Trial) -> Iterator[Volume | None]:
     """Provide the volume that the trial needs, for as long as it lasts."""
-    if trial.dataset:
+    if trial.job.dataset:
         with_disk = trial.target in VMS and not trial.properties.virtiofs
-        with _data(trial.dataset, with_disk=with_disk) as volume, _layer(trial.properties.data_in_layer) as layer:
+        with _data(trial.job.dataset, with_disk=with_disk) as volume, _layer(trial.properties.data_in_layer) as layer:
             yield replace(volume, layer=layer)
     elif trial.scratch_bytes:
         with _scratch(trial.scratch_bytes, with_disk=trial.target in VMS) as volume:

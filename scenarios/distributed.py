@@ -49,9 +49,9 @@ class Distributed:
         account: AbstractContextManager[object],
     ) -> Measurement:
         """Raises MeasurementError, with the rank that failed first, when the job does not come to its end."""
-        if trial.cluster is None:
+        if trial.job.cluster is None:
             raise MeasurementError("a distributed job was planned without a cluster", kind="plan")
-        ranks = [self._prepared(trial, trial.cluster, rank, instances, observer) for rank in range(len(instances))]
+        ranks = [self._prepared(trial, trial.job.cluster, rank, instances, observer) for rank in range(len(instances))]
         with account:
             elapsed_s = _run(ranks)
         return _measurement(trial, ranks, self._devices, elapsed_s)
@@ -61,7 +61,7 @@ class Distributed:
     ) -> "_Rank":
         """Attested, its page cache arranged, and all that its launch needs."""
         instance, planned = instances[rank], trial.instances[rank]
-        own = trial.model_copy(update={"envelope": planned.envelope})
+        own = trial.with_job(envelope=planned.envelope)
         argv = worker_argv(instance.node, own)
         data = data_of(own, instance.node, self._loading)
         observer.phase("attesting", f"rank {rank}")

@@ -50,9 +50,9 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.properties.huge_pages else {}
     # Waiting threads that spin take the CPUs from those who read and decode, or from the job beside: up to four times.
-    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.dataset or trial.cluster or trial.sharing else {}
+    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.job.dataset or trial.job.cluster or trial.job.sharing else {}
     variables = clean_environment(
-        trial.envelope.threads, trial.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting
+        trial.job.envelope.threads, trial.job.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting
     )
     return [*variables, interpreter, "-m", "worker"]
 
@@ -78,9 +78,9 @@ def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
 
 def workload_of(trial: Trial) -> Sizes:
     """Raises MeasurementError for a trial of a probe."""
-    if trial.workload is None:
+    if trial.job.sizes is None:
         raise MeasurementError(f"{trial.trial_id} was planned without a workload: it trains nothing", kind="plan")
-    return trial.workload
+    return trial.job.sizes
 
 
 def specification(
@@ -94,10 +94,10 @@ def specification(
     ``data`` is its key of that name, for a job with a data set, and ``cluster`` that of one rank of several.
     """
     spec = {
-        "model": trial.model,
+        "model": trial.job.model,
         **workload_of(trial).model_dump(),
-        "threads": trial.envelope.threads,
-        "recipe": trial.recipe,
+        "threads": trial.job.envelope.threads,
+        "recipe": trial.job.recipe,
         "seed": trial.seed,
         **asdict(devices),
         **({"data": data} if data else {}),
@@ -194,7 +194,7 @@ def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -
         status = process.wait(max(1.0, left_s))
         elapsed_s = time.monotonic() - transcript.begun_s
         if status or "done" not in transcript.events:
-            raise failure_of_exit(status, transcript.phase, trial.envelope.memory_bytes)
+            raise failure_of_exit(status, transcript.phase, trial.job.envelope.memory_bytes)
         return elapsed_s
     except CommandError as error:
         if error.returncode is not None:

@@ -41,20 +41,20 @@ class Probe:
         """Raises MeasurementError when the probe does not come to its end."""
         (instance,) = instances
         node = instance.node
-        if trial.model not in PROBES:
+        if trial.job.model not in PROBES:
             raise MeasurementError(
-                f"no probe {trial.model!r}", kind="probe", remedy=f"choose among {', '.join(PROBES)}"
+                f"no probe {trial.job.model!r}", kind="probe", remedy=f"choose among {', '.join(PROBES)}"
             )
-        if trial.model == STARTUP:
+        if trial.job.model == STARTUP:
             return run_startup(trial, node, observer, account, self._device)
-        if trial.model == DISK:
+        if trial.job.model == DISK:
             self._check_room(trial, node)
-        job = self._fio_job if trial.model == DISK else None
+        job = self._fio_job if trial.job.model == DISK else None
         return run_probe(trial, node, observer, account, device=self._device, job=job)
 
     def _check_room(self, trial: Trial, node: Node) -> None:
         """Refused alike on every target: a directory of bare metal would have room where the disk of a VM has none."""
-        needed = _files_bytes(trial.profile, self._fio_job)
+        needed = _files_bytes(trial.job.profile, self._fio_job)
         if node.data is None or (trial.scratch_bytes or 0) < needed:
             have = f"{(trial.scratch_bytes or 0) / 1e6:.0f} MB are planned" if node.data else "there is no data volume"
             raise MeasurementError(

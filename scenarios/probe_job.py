@@ -39,7 +39,12 @@ def run_probe(
 
 def request(trial: Trial, node: Node, device: str, job: str | None) -> bytes:
     """What the worker reads from its standard input."""
-    asked = {"probe": trial.model, "threads": trial.envelope.threads, "size": trial.profile, "device": device}
+    asked = {
+        "probe": trial.job.model,
+        "threads": trial.job.envelope.threads,
+        "size": trial.job.profile,
+        "device": device,
+    }
     return json.dumps({**asked, "directory": node.data, "job": job}).encode()
 
 

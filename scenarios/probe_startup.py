@@ -62,7 +62,7 @@ def run_startup(
     """Raises MeasurementError when the job does not come to its end."""
     model, workload = LEAST
     stopwatch = Stopwatch(observer)
-    job = trial.model_copy(update={"model": model, "workload": workload})
+    job = trial.with_job(model=model, sizes=workload)
     measured = run_job(job, node, stopwatch, account, Devices(device))
     details = {**measured.details, "model": model, **workload.model_dump()}
     return replace(measured, throughput_images_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)

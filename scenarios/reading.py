@@ -37,11 +37,11 @@ class Loading:
 
 def data_of(trial: Trial, node: Node, loading: Loading) -> dict[str, object] | None:
     """The key ``data`` of the specification; None for a job whose data are drawn."""
-    if trial.dataset is None:
+    if trial.job.dataset is None:
         return None
-    workers = len(trial.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
+    workers = len(trial.job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
     return {
-        "kind": trial.dataset.kind,
+        "kind": trial.job.dataset.kind,
         "directory": _directory(node),
         "loader_workers": workers,
         "decoder": loading.decoder,
@@ -56,19 +56,19 @@ def arrange_page_cache(
     Returns what the target then sees; None for a trial without a data set. Raises MeasurementError when it sees other
     data, or does not come into the state.
     """
-    if trial.dataset is None or trial.page_cache is None:
+    if trial.job.dataset is None or trial.job.page_cache is None:
         return None
-    observer.phase("page cache", trial.page_cache)
-    if trial.page_cache == "cold" and node.backing:
-        _arranged(trial, trial.dataset, node.backing, launch_of(node.backing, trial))
-    share = _arranged(trial, trial.dataset, node, launch_of(node, trial))
+    observer.phase("page cache", trial.job.page_cache)
+    if trial.job.page_cache == "cold" and node.backing:
+        _arranged(trial, trial.job.dataset, node.backing, launch_of(node.backing, trial))
+    share = _arranged(trial, trial.job.dataset, node, launch_of(node, trial))
     mounts = node.run(["cat", "/proc/self/mountinfo"], check=False).stdout
     return Seen(share, *(_mounted_at(_directory(node), mounts) or ()))
 
 
 def _arranged(trial: Trial, dataset: Dataset, node: Node, argv: Sequence[str]) -> float | None:
-    assert trial.page_cache  # noqa: S101 (asked by the caller)
-    command = [*argv, "--page-cache", trial.page_cache, _directory(node)]
+    assert trial.job.page_cache  # noqa: S101 (asked by the caller)
+    command = [*argv, "--page-cache", trial.job.page_cache, _directory(node)]
     said = _said(node, command, trial.trial_timeout_s)
     if said.get("sha256") != dataset.sha256:
         raise MeasurementError(
@@ -83,7 +83,7 @@ def _arranged(trial: Trial, dataset: Dataset, node: Node, argv: Sequence[str]) -
         return None
     if not isinstance(share, float | int) or not 0 <= share <= 1:
         raise MeasurementError(f"the share of the page cache is {share!r}", kind="protocol", command=command)
-    _check_share(trial.page_cache, share, command)
+    _check_share(trial.job.page_cache, share, command)
     return float(share)
 
 
@@ -104,13 +104,13 @@ def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
 
 def data_use(trial: Trial, said: object, seen: Seen | None) -> DataUse | None:
     """What the worker has said of its data, completed. Raises pydantic's ValidationError on what cannot be recorded."""
-    if trial.dataset is None:
+    if trial.job.dataset is None:
         return None
     known = {
-        "kind": trial.dataset.kind,
-        "sha256": trial.dataset.sha256,
-        "images": trial.dataset.images,
-        "size_bytes": trial.dataset.size_bytes,
+        "kind": trial.job.dataset.kind,
+        "sha256": trial.job.dataset.sha256,
+        "images": trial.job.dataset.images,
+        "size_bytes": trial.job.dataset.size_bytes,
         **(asdict(seen) if seen else {}),
     }
     return DataUse.model_validate({**(said if isinstance(said, Mapping) else {}), **known})

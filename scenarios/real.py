@@ -35,7 +35,7 @@ class Real:
         account: AbstractContextManager[object],
     ) -> Measurement:
         """Raises MeasurementError when the job does not come to its end, or the data set is not as planned."""
-        if trial.dataset is None:
+        if trial.job.dataset is None:
             raise MeasurementError(
                 "training on real data was planned without a data set", kind="dataset", remedy="name one with --data"
             )

@@ -32,12 +32,12 @@ class Shared:
     ) -> Measurement:
         """Raises MeasurementError when the victim does not come to its end, and of kind ``aggressor`` when it was not
         under load all the time: such a trial is neither one alone nor one beside an aggressor."""
-        if trial.sharing is None:
+        if trial.job.sharing is None:
             raise MeasurementError("a shared machine was planned without what shares it", kind="plan")
         envelope = trial.instances[0].envelope
-        own = trial.model_copy(update={"model": architecture(trial.model), "envelope": envelope})
+        own = trial.with_job(model=architecture(trial.job.model), envelope=envelope)
         job = prepare(own, instances[0].node, observer, self._devices)
-        assaults = [self._assault(trial, trial.sharing, number, instances) for number in range(1, len(instances))]
+        assaults = [self._assault(trial, trial.job.sharing, number, instances) for number in range(1, len(instances))]
         if trial.aggressor is None:
             measured = launch(job, account)
             with recordable(job.argv):
@@ -55,7 +55,7 @@ class Shared:
         """Attested, with all that a launch needs; an instance that stays idle is attested too, and never launched."""
         node, envelope = instances[number].node, trial.instances[number].envelope
         name = trial.aggressor or sharing.aggressors[0]
-        own = trial.model_copy(update={"model": name, "workload": sharing.workloads.get(name), "envelope": envelope})
+        own = trial.with_job(model=name, sizes=sharing.workloads.get(name), envelope=envelope)
         argv = worker_argv(node, own)
         attested = attest(node, argv, trial.trial_timeout_s)
         if name in PROBES:

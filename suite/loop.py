@@ -21,6 +21,10 @@ OpenAccount = Callable[[Trial, Sequence[Instance]], Account]
 """Gives the counters of this host for the opened target of the trial."""
 
 
+_OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
+"""What a record says of its trial: all that both have."""
+
+
 @dataclass(frozen=True)
 class Loop:
     """What a run is made of. ``host`` tells the environment of this machine."""
@@ -48,13 +52,13 @@ class Loop:
             if trial.trial_id in finished:
                 continue
             self.observer.trial_started(trial, number, len(trials))
-            record = self._record(plan, trial)
+            record = self._record(trial)
             self.store.save(record)
             self.observer.trial_finished(record)
             records.append(record)
         return records
 
-    def _record(self, plan: Plan, trial: Trial) -> TrialRecord:
+    def _record(self, trial: Trial) -> TrialRecord:
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         host = self.host()
         course = _Course()
@@ -70,12 +74,11 @@ class Loop:
         seen = course.measurement
         measured = seen if outcome.status == "ok" else None
         return TrialRecord(
-            **trial.model_dump(exclude={"trial_timeout_s", "cpu_capability", "dataset", "instances", "scratch_bytes"}),
+            **{name: getattr(trial, name) for name in _OF_TRIAL},
             **_numbers(measured),
             run_id=self.store.run_id,
             suite_version=__version__,
             started_at=started_at,
-            options=plan.options,
             outcome=outcome,
             open_s=course.open_s,
             close_s=course.close_s,
@@ -114,8 +117,8 @@ class _Course:
 
 def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]:
     """Of any of the instances, each once."""
-    in_lab = trial.cluster is not None and trial.cluster.lab is not None
-    shared = in_lab and cpus_are_shared(trial.envelope, len(trial.instances))
+    in_lab = trial.job.cluster is not None and trial.job.cluster.lab is not None
+    shared = in_lab and cpus_are_shared(trial.job.envelope, len(trial.instances))
     named = [name for instance in instances for name in instance.node.substitutes]
     return tuple(dict.fromkeys([*named, *(["cpus:shared-by-instances"] if shared else [])]))
 
@@ -123,7 +126,7 @@ def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]
 def _differences(trial: Trial, measured: Measurement) -> list[str]:
     """Of every instance from its own envelope."""
     if not trial.instances:
-        return envelope_differences(trial, trial.envelope, measured.environment)
+        return envelope_differences(trial, trial.job.envelope, measured.environment)
     return [
         f"{name}: {difference}"
         for planned, (name, seen) in zip(trial.instances, _seen(trial, measured), strict=True)
@@ -133,7 +136,7 @@ def _differences(trial: Trial, measured: Measurement) -> list[str]:
 
 def _seen(trial: Trial, measured: Measurement) -> list[tuple[str, Environment]]:
     """What each instance is called, and what was seen inside it."""
-    if not trial.sharing:
+    if not trial.job.sharing:
         return [(f"rank {rank.rank}", rank.environment) for rank in measured.ranks]
     found = [("victim", measured.environment)]
     for number, (planned, one) in enumerate(zip(trial.instances[1:], measured.aggressors, strict=True), start=1):

@@ -2,30 +2,23 @@
 
 import random
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from suite.errors import RequestError
 from suite.job import ablations
-from suite.job.datasets import Dataset, PageCache
-from suite.job.distributed import Cluster, InstancePlan, instances_of
-from suite.job.envelope import Envelope
-from suite.job.profiles import Recipe, Sizes
+from suite.job.distributed import InstancePlan, instances_of
+from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
 from suite.job.properties import Properties
-from suite.job.sharing import Sharing
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
 BASELINE = "bare-metal"
 VMS = frozenset(("vm", "container-vm"))
 """The targets with a kernel of their own."""
-CpuCapability = Literal["default", "avx2", "avx512"]
-CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
-"""Levels of vector instructions, lowest first, as torch's ATen names them."""
-
 
 Arm = tuple[str, int, str | None, str | None]
-"""Target, replica, ablation, aggressor: what tells the trials of one model in a block apart."""
+"""Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
 
 
 def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | None) -> str:
@@ -35,46 +28,40 @@ def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | N
 
 
 class Trial(BaseModel):
-    """One job of the plan: launched once, finished once, one record."""
+    """One launch of a job: launched once, finished once, one record."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     trial_id: str
-    scenario: str
+    job: Job
     target: str
     replica: int = 0
     """0, or 1 for the second bare-metal trial of an A/A block."""
     ablation: str | None = None
     """The one property of the target that is switched in this trial; see ``suite.job.ablations``."""
+    aggressor: str | None = None
+    """What runs beside the victim in this trial; None where the instances beside it are idle."""
     warm_up: bool = False
     """Run and recorded like every trial, and counted in no estimate: it belongs to a block before the first."""
-    model: str
-    data: str
-    profile: str
-    recipe: Recipe
     block: int
     position: int
     """Place in its block, from 0, in the order in which the block was run."""
     seed: int
-    workload: Sizes | None = None
-    """None for a probe."""
-    envelope: Envelope
     trial_timeout_s: int
-    cpu_capability: CpuCapability | None = None
-    """What the job's libraries are capped to; None leaves each target what it has."""
-    dataset: Dataset | None = None
-    """What the job reads; None where its data are drawn."""
-    page_cache: PageCache | None = None
-    """In which state the job finds the data set; None where there is none."""
-    cluster: Cluster | None = None
+    scratch_bytes: int | None = None
+    """How much room the job needs on the data disk to write to; None where it writes nothing."""
     instances: tuple[InstancePlan, ...] = ()
     """Of a cluster, by rank, or of jobs that share the machine, the victim first; a trial without has one instance with
     the whole envelope."""
-    sharing: Sharing | None = None
-    aggressor: str | None = None
-    """What runs beside the victim in this trial; None where the instances beside it are idle."""
-    scratch_bytes: int | None = None
-    """How much room the job needs on the data disk to write to; None where it writes nothing."""
+
+    @property
+    def cpu_capability(self) -> CpuCapability | None:
+        """Return what the libraries are capped to in this trial."""
+        return lower(self.job.cpu_capability) if self.properties.lower_isa else self.job.cpu_capability
+
+    def with_job(self, **changes: object) -> "Trial":
+        """Return the trial with other values of its job."""
+        return self.model_copy(update={"job": self.job.model_copy(update=changes)})
 
     @property
     def properties(self) -> Properties:
@@ -87,34 +74,29 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    scenario: str
+    jobs: Annotated[tuple[Job, ...], Field(min_length=1)]
+    """One for each model; they are alike in all but the model, its sizes and its source."""
     targets: Annotated[tuple[str, ...], Field(min_length=1)]
-    models: Annotated[tuple[str, ...], Field(min_length=1)]
-    data: str = "synthetic"
-    profile: str
-    recipe: Recipe = "reference"
     blocks: Annotated[int, Field(gt=0)] = 1
     seed: int = 0
-    workloads: dict[str, Sizes] = {}
-    """By model; of probes there is none."""
-    envelope: Envelope
     trial_timeout_s: Annotated[int, Field(gt=0)]
-    cpu_capability: CpuCapability | None = None
     aa: bool = False
     """Whether each block measures bare metal twice: two identical targets, whose difference is the noise."""
     ablations: tuple[str, ...] = ()
     """Each adds to every block one more trial of each target that has the property, with it switched."""
     warmup_blocks: Annotated[int, Field(ge=0)] = 0
     """Blocks before the first that counts: what the first jobs on a machine meet (cold caches, clocks) is not noise."""
-    dataset: Dataset | None = None
-    page_cache: PageCache | None = None
-    cluster: Cluster | None = None
-    sharing: Sharing | None = None
-    """Each aggressor of it adds to every block one more trial of each target, with it beside the victim."""
     scratch_bytes: dict[str, Annotated[int, Field(gt=0)]] = {}
     """By model, of those that write."""
-    options: dict[str, str] = {}
-    """Choices of the layers that change what is measured: engine, accelerator, GPUs."""
+
+    @property
+    def job(self) -> Job:
+        """Return the first job, for what all jobs of the plan have in common."""
+        return self.jobs[0]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(job.model for job in self.jobs)
 
     def trials(self) -> Iterator[Trial]:
         """Every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""
@@ -132,61 +114,47 @@ class Plan(BaseModel):
         # A generator of its own for each block: a longer run begins with exactly the blocks of a shorter one.
         order = random.Random(f"{self.seed}/warm-up/{block}" if warm_up else f"{self.seed}/{block}")
         position = 0
-        for model in self.models:
-            arms = self._arms()
+        for job in self.jobs:
+            arms = self._arms(job)
             for arm in order.sample(arms, len(arms)):
-                yield self._trial(block, position, model, arm, warm_up=warm_up)
+                yield self._trial(block, position, job, arm, warm_up=warm_up)
                 position += 1
 
-    def _arms(self) -> list[Arm]:
-        """What a block holds of each model."""
+    def _arms(self, job: Job) -> list[Arm]:
+        """What a block holds of each job."""
         switched = [(target, 0, name) for target in self.targets for name in ablations.arms(target, self.ablations)]
         # What a victim loses is held against the same target, so that each target shows what is only noise.
-        twice = () if not self.aa else self.targets if self.sharing else (BASELINE,)
+        twice = () if not self.aa else self.targets if job.sharing else (BASELINE,)
         alone: list[tuple[str, int, str | None]] = [
             *((target, 0, None) for target in self.targets),
             *((target, 1, None) for target in twice),
             *switched,
         ]
-        beside = [
-            (*arm, name) for arm in alone if not arm[1] for name in (self.sharing.aggressors if self.sharing else ())
-        ]
+        aggressors = job.sharing.aggressors if job.sharing else ()
+        beside = [(*arm, name) for arm in alone if not arm[1] for name in aggressors]
         return [*((*arm, None) for arm in alone), *beside]
 
-    def _trial(self, block: int, position: int, model: str, arm: Arm, *, warm_up: bool) -> Trial:
+    def _trial(self, block: int, position: int, job: Job, arm: Arm, *, warm_up: bool) -> Trial:
         target, replica, ablation, aggressor = arm
-        lowered = ablations.properties_of(ablation).lower_isa
+        if job.sharing:
+            instances = job.sharing.instances_of(target, job.envelope)
+        else:
+            instances = instances_of(job.cluster, job.envelope) if job.cluster else ()
         return Trial(
-            trial_id=f"{self.scenario}-{model}-{arm_name(*arm)}-{'w' if warm_up else 'b'}{block:03d}",
-            scenario=self.scenario,
+            trial_id=f"{job.scenario}-{job.model}-{arm_name(*arm)}-{'w' if warm_up else 'b'}{block:03d}",
+            job=job,
             target=target,
             replica=replica,
             ablation=ablation,
+            aggressor=aggressor,
             warm_up=warm_up,
-            model=model,
-            data=self.data,
-            profile=self.profile,
-            recipe=self.recipe,
             block=block,
             position=position,
             seed=self.seed * 100_003 + block,
-            workload=self.workloads.get(model),
-            envelope=self.envelope,
             trial_timeout_s=self.trial_timeout_s,
-            cpu_capability=lower(self.cpu_capability) if lowered else self.cpu_capability,
-            dataset=self.dataset,
-            page_cache=self.page_cache,
-            cluster=self.cluster,
-            instances=self._instances(target),
-            sharing=self.sharing,
-            aggressor=aggressor,
-            scratch_bytes=self.scratch_bytes.get(model),
+            scratch_bytes=self.scratch_bytes.get(job.model),
+            instances=instances,
         )
-
-    def _instances(self, target: str) -> tuple[InstancePlan, ...]:
-        if self.sharing:
-            return self.sharing.instances_of(target, self.envelope)
-        return instances_of(self.cluster, self.envelope) if self.cluster else ()
 
 
 def lower(capability: CpuCapability | None) -> CpuCapability:

@@ -22,7 +22,7 @@ class Lines:
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         self._clock.started(number, of)
         self._head = f"[{number}/{of}] {name(trial)}"
-        self._say(f"{self._head}: {block(trial)}, {trial.profile}{self._clock.left()}")
+        self._say(f"{self._head}: {block(trial)}, {trial.job.profile}{self._clock.left()}")
 
     def phase(self, name: str, detail: str = "") -> None:
         # Every step of the warm-up would be a line.
@@ -105,8 +105,8 @@ class Clock:
 def name(trial: Trial) -> str:
     """What is run where."""
     switched = f", {trial.ablation} switched" if trial.ablation else ""
-    beside = "" if not trial.sharing else f", beside {trial.aggressor}" if trial.aggressor else ", alone"
-    return f"{trial.model} on {trial.target}{switched}{beside}"
+    beside = "" if not trial.job.sharing else f", beside {trial.aggressor}" if trial.aggressor else ", alone"
+    return f"{trial.job.model} on {trial.target}{switched}{beside}"
 
 
 def block(trial: Trial) -> str:

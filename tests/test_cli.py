@@ -302,16 +302,16 @@ def test_a_run_measures_every_target_and_tells_where_the_records_are(
     assert len(said["trials"]) == 2 * len(TARGETS)
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 * len(TARGETS)
     plan = json.loads((here / "out/plan.json").read_text())
-    assert (plan["blocks"], plan["seed"], plan["envelope"]["cpus"]) == (2, 5, CPUS[:1])
-    assert plan["options"]["accelerator"] == "tcg"
-    assert plan["options"]["image"] == "a" * 64
+    assert (plan["blocks"], plan["seed"], plan["jobs"][0]["envelope"]["cpus"]) == (2, 5, CPUS[:1])
+    assert plan["jobs"][0]["layers"]["accelerator"] == "tcg"
+    assert plan["jobs"][0]["layers"]["image"] == "a" * 64
 
 
 def test_the_numbers_of_the_profile_can_be_overridden(bench: Bench, machine: Machine, here: Path) -> None:
     words = ("--batch", "3", "--image-px", "40", "--steps", "5", "--warmup-steps", "0", "--trial-timeout", "9")
     assert bench("run", *SMALL, "--target", "vm", *words).exit_code == 0
     plan = json.loads((here / "out/plan.json").read_text())
-    assert plan["workloads"] == {"resnet50": {"batch": 3, "image_px": 40, "steps": 5, "warmup_steps": 0}}
+    assert [job["sizes"] for job in plan["jobs"]] == [{"batch": 3, "image_px": 40, "steps": 5, "warmup_steps": 0}]
     assert plan["trial_timeout_s"] == 9
     assert len(machine.events) == 3
 

@@ -14,9 +14,11 @@ from suite.errors import RequestError
 from suite.job.ablations import get_ablation
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import CpuCapability
 from suite.job.profiles import Sizes
-from suite.plan import CpuCapability, Plan
+from suite.plan import Plan
 from suite.registries import ABLATIONS
+from tests.jobs import plan_of
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
 
@@ -59,12 +61,12 @@ def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: st
 
 
 def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
-    return Plan(
+    return plan_of(
         scenario="real",
         targets=("bare-metal",),
         models=("resnet50",),
         profile="smoke",
-        workloads={"resnet50": Sizes(batch=batch, image_px=32, warmup_steps=0, steps=1)},
+        sizes=Sizes(batch=batch, image_px=32, warmup_steps=0, steps=1),
         envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=1),
         trial_timeout_s=60,
         dataset=dataset,

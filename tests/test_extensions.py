@@ -184,7 +184,7 @@ def test_a_container_engine_of_another_package_is_used(package: Package) -> None
     package.add("virtbench.engines", "toy", ENGINE)
     (record,) = package.run("--target", "container", "--engine", "toy")
     assert record["outcome"]["status"] == "ok"
-    assert record["options"]["engine"] == "toy"
+    assert record["job"]["layers"]["engine"] == "toy"
     assert record["environment"]["target"]["container_engine"] == {
         "name": "toy", "version": "1.0", "network": "none", "rootfs": "directory"
     }  # fmt: skip
@@ -196,7 +196,7 @@ def test_a_machine_provider_of_another_package_is_used(package: Package) -> None
     package.add("virtbench.machines", "toy", PROVIDER)
     (record,) = package.run("--target", "vm", "--provider", "toy")
     assert record["outcome"]["status"] == "ok"
-    assert record["options"]["provider"] == "toy"
+    assert record["job"]["layers"]["provider"] == "toy"
     assert record["substitutes"] == ["machine:none"]
     assert record["environment"]["target"]["accelerator"] == "kvm"
 

@@ -13,7 +13,7 @@ from provisioning.targets import Choices, refuse_ablation
 from suite.errors import RequestError
 from suite.inventory import Inventory
 from suite.job.envelope import GIB
-from suite.plan import CpuCapability
+from suite.job.job import CpuCapability
 
 OPTIONS: dict[str, Any] = {
     "cpus": None, "memory": "2G", "threads": None, "profile": "smoke",

@@ -13,7 +13,7 @@ from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import MODELS, PROFILES
 from suite.job.sharing import VICTIMS, Sharing
-from suite.plan import Plan
+from tests.jobs import plan_of
 
 FOUR = Envelope(cpus=(0, 1, 2, 3), memory_bytes=4 * GIB, threads=4)
 TWO = Sharing(aggressors=("disk",), copies=2)
@@ -93,16 +93,15 @@ def test_a_gpu_that_is_passed_through_cannot_be_in_two_machines() -> None:
 
 def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
     sharing = sharing_of(options(aggressor_batch=64, copies=3), PROFILES["paper"])
-    plan = Plan(
+    plan = plan_of(
         scenario="shared",
         targets=("vm",),
         models=("alexnet-small",),
         profile="paper",
-        workloads=victims(PROFILES["paper"], ("alexnet-small",), {}),
+        sizes=victims(PROFILES["paper"], ("alexnet-small",), {}),
         envelope=FOUR,
         trial_timeout_s=60,
         sharing=sharing,
-        options={"aggressor_batch": "64"},
     )
     words = " ".join(run_command(plan))
     assert "--scenario shared --target vm --model alexnet-small" in words

@@ -3,36 +3,20 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare.results import Job
 from analysis.compare.validity import COLUMNS as CHECKED
-from suite.job.envelope import GIB
+from analysis.load.fields import BETWEEN
 from suite.plan import BASELINE
 
 JOB = [field.name for field in fields(Job)]
 GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
 _BLOCK = ["scenario", "model", "run_id", "block"]
-_SETTINGS = (
-    "batch",
-    "image_px",
-    "warmup_steps",
-    "steps",
-    "cpus",
-    "memory_bytes",
-    "threads",
-    "page_cache",
-    "data_sha256",
-    "options",
-    "arrangement",
-    "host_cpu_model",
-)
-_LINES = ("options", "arrangement")
-"""Columns that hold settings of their own, ``name=value``, one per line."""
+_SETTINGS = ["settings", "host_cpu_model"]
 
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
@@ -61,29 +45,23 @@ def with_common_variants(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 
 
 def settings_in(key: str) -> dict[str, str]:
-    """The settings of a comparison key, or of a column such as ``options``, by their names."""
-    pairs = (line.partition("=") for line in key.splitlines())
+    """Return the settings of a comparison key by their names."""
+    pairs = (setting.partition("=") for setting in key.split(BETWEEN))
     return {name: value for name, _, value in pairs}
 
 
 def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
-    """All settings of each trial as one text, ``name=value``, one per line.
+    """Return the comparison key of each trial's job and host as one text, ``name=value; ...``.
 
-    The settings are those of bare metal in the trial's block where it is there, so that a trial that departs from its
-    block stays in the group in which its ratio is refused and named.
+    It is that of bare metal in the trial's block where it is there, so that a trial that departs from its block stays
+    in the group in which its ratio is refused and named.
     """
-    known = trials.assign(data_sha256=_data_of_run(trials))
-    base = baseline(known)[[*_BLOCK, *_SETTINGS]].drop_duplicates(_BLOCK)
-    own = known[[*_BLOCK, *_SETTINGS]]
+    own = trials[[*_BLOCK, *_SETTINGS]]
+    base = baseline(trials)[[*_BLOCK, *_SETTINGS]].drop_duplicates(_BLOCK)
     found = own[_BLOCK].merge(base, on=_BLOCK, how="left", indicator=True).set_index(own.index)
     alone = found["_merge"] == "left_only"
-    settings = pd.DataFrame(
-        {name: found[name].astype(object).mask(alone, own[name].astype(object)) for name in _SETTINGS}
-    )
-    numbers = settings.groupby(list(_SETTINGS), dropna=False, sort=False).ngroup()
-    distinct = settings[~numbers.duplicated()].to_dict("records")
-    texts = ["\n".join(filter(None, (_setting(str(name), row[name]) for name in row))) for row in distinct]
-    return numbers.map(dict(enumerate(texts)))
+    key = pd.DataFrame({name: found[name].astype(object).mask(alone, own[name].astype(object)) for name in _SETTINGS})
+    return key["settings"] + f"{BETWEEN}host_cpu_model=" + key["host_cpu_model"].fillna("unknown").astype(str)
 
 
 def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
@@ -99,31 +77,9 @@ def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
 
 def _label(key: str, told: Iterable[str]) -> str:
     settings = settings_in(key)
-    text = ", ".join(f"{name}={settings[name]}" for name in told if name in settings)
+    text = ", ".join(f"{name}={settings.get(name, 'none')}" for name in told)
     # Of a digest, the beginning tells as much as a reader can use.
-    short = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
-    return short or ("default options" if any(True for _ in told) else "")
-
-
-def _setting(name: str, value: Any) -> str:  # noqa: ANN401 (as the table has it)
-    if name in _LINES:
-        return str(value)
-    if pd.isna(value):
-        return f"{name}=unknown"
-    if name == "memory_bytes":
-        return f"memory={value / GIB:.4g} GiB"
-    if name == "data_sha256":
-        return f"{name}={str(value)[:12]}"
-    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-
-
-def _data_of_run(trials: pd.DataFrame) -> pd.Series:
-    """The data set of each trial's run, which has one: a failed trial does not know it, and stays with the others."""
-    if trials["data_sha256"].isna().all():
-        return trials["data_sha256"]
-    run = ["scenario", "model", "run_id"]
-    bare_metal_first = trials.sort_values("target", key=lambda target: target != BASELINE, kind="stable")
-    return bare_metal_first.groupby(run)["data_sha256"].transform("first").reindex(trials.index)
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
@@ -144,7 +100,7 @@ def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same:
     the order of the blocks.
     """
     shared = [*_BLOCK, *same]
-    extra = [name for name in (*CHECKED, "options") if name not in ROW]
+    extra = [name for name in (*CHECKED, "isa") if name not in ROW]
     left, right = (_means(trials, columns, extra) for trials in (own, base))
     right = right.drop_duplicates(shared).drop(columns=[name for name in ("target", "variant") if name not in same])
     pairs = left.merge(right, on=shared, suffixes=("", "_base")).sort_values(["run_id", "block"], ignore_index=True)

@@ -106,7 +106,7 @@ def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
-    names = [*validity.COLUMNS, "options"]
+    names = [*validity.COLUMNS, "isa"]
     both = pd.DataFrame([{**new[names], **{f"{name}_base": old[name] for name in names}}])
     found = validity.assess(both)
     checked = (*found.refused.iloc[0].split("; "), found.declared.iloc[0])
@@ -114,13 +114,14 @@ def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
 
 
 def _other_settings(old: "pd.Series", new: "pd.Series") -> Iterator[str]:
-    """What the runs differ in and no check looks at: choices of the layers, and how several jobs are arranged.
+    """Yield the settings that differ and that no check looks at: layers, devices, how several jobs are arranged.
 
     An image is left out: its userland is checked, and it is built anew while the suite stays the same.
     """
-    ours, theirs = ({**settings_in(run["options"]), **settings_in(run["arrangement"])} for run in (new, old))
+    ours, theirs = (settings_in(run["settings"]) for run in (new, old))
+    checked = {"image", "memory", *validity.COLUMNS}
     for name in dict.fromkeys((*ours, *theirs)):
-        if name != "image" and ours.get(name) != theirs.get(name):
+        if name not in checked and ours.get(name) != theirs.get(name):
             yield f"{name} {ours.get(name, 'unknown')} against {theirs.get(name, 'unknown')}"
 
 

@@ -57,14 +57,14 @@ class Assessment:
 
 
 def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
-    """Of pairs with ``COLUMNS`` and ``options``, and those of the other side under these names with ``_base`` appended.
+    """Of pairs with ``COLUMNS`` and ``isa``, and those of the other side under these names with ``_base`` appended.
 
     What both do not know agrees; what one does not know differs. ``switched`` are columns that may differ because they
     are what the pair is to show.
     """
     refused = pd.Series("", index=pairs.index, dtype=object)
     declared = refused.copy()
-    native = _native(pairs["options"]) & _native(pairs["options_base"])
+    native = (pairs["isa"] == "native") & (pairs["isa_base"] == "native")
     for check in CHECKS:
         if check.column in switched:
             continue
@@ -92,11 +92,6 @@ def usable(pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str
     bad = found.refused != ""
     marked = pairs.assign(marks=found.declared.where(~bad, "forced: " + found.refused), difference=found.refused)
     return Usable(marked if force else marked[~bad], marked.iloc[:0] if force else marked[bad])
-
-
-def _native(options: "pd.Series[str]") -> "pd.Series[bool]":
-    known = {text: "isa=native" in str(text).splitlines() for text in options.unique()}
-    return options.map(known).astype(bool)
 
 
 def _differ(own: pd.Series, base: pd.Series, tolerance: float) -> "pd.Series[bool]":

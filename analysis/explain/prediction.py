@@ -15,6 +15,7 @@ from analysis.compare.pairing import ROW, to_baseline
 from analysis.compare.results import Effect
 from analysis.compare.validity import usable
 from analysis.explain.explanation import UNEXPLAINED, Difference, Explanation, Predicted, Prediction
+from analysis.load.fields import BETWEEN
 from analysis.load.metrics import PROBE, Metric
 from analysis.load.records import Records
 from analysis.statistics.ratios import locate
@@ -61,11 +62,11 @@ def predictions(
 def _places(trials: pd.DataFrame) -> "pd.Series[str]":
     """Host, envelope and layers of each trial as one text: a probe speaks only for trials of the same."""
     layers = {
-        text: "\n".join(line for line in str(text).splitlines() if line.partition("=")[0] in _LAYERS)
-        for text in trials["options"].unique()
+        text: BETWEEN.join(part for part in str(text).split(BETWEEN) if part.partition("=")[0] in _LAYERS)
+        for text in trials["settings"].unique()
     }
     host = trials[_HOST].astype(str).agg("\n".join, axis=1)
-    return host + "\n" + trials["options"].map(layers)
+    return host + "\n" + trials["settings"].astype(object).map(layers)
 
 
 def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force: bool) -> Found:

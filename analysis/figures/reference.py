@@ -53,7 +53,7 @@ def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, objec
         "replica": 0,
         "block": int(data == "real"),  # a block has one kind of data
         "position": 0,
-        "options": "",
+        "settings": "",
         "warm_up": False,
         "ok": True,
         "substitutes": "",

@@ -1,13 +1,12 @@
 """The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
 
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-# Names come to stand in file names, so they are names and not paths.
-_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+from suite.job.job import Job, Name, settings
+
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -113,50 +112,32 @@ class _Outcome(BaseModel):
     message: str | None = None
 
 
-class _Workload(BaseModel):
-    batch: _Count
-    image_px: _Count
-    warmup_steps: _Count
-    steps: _Count
-
-
-class _Envelope(BaseModel):
-    cpus: list[_Count]
-    memory_bytes: _Count
-    threads: _Count
+BETWEEN = "; "
+"""Stands between the settings of a comparison key."""
+JobColumns = tuple[Any, ...]
+"""The values of ``JOB_COLUMNS``."""
 
 
 class Apart(BaseModel):
-    """``Fields`` without the environment, for who has read that on its own."""
+    """``Fields`` without the job and the environment, for who has read these on their own."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     run_id: str
     trial_id: str
     started_at: str
-    scenario: _Name
-    target: _Name
+    target: Name
     replica: _Count = 0
-    ablation: _Name | None = None
+    ablation: Name | None = None
+    aggressor: Name | None = None
     warm_up: bool = False
-    model: _Name
-    data: _Name
-    profile: _Name
-    recipe: _Name
     block: _Count
     position: _Count
-    workload: _Workload | None = None
-    envelope: _Envelope
-    page_cache: Literal["cold", "warm"] | None = None
-    options: dict[str, str] = {}
-    cluster: dict[str, Any] | None = None
-    sharing: dict[str, Any] | None = None
     outcome: _Outcome
     throughput_images_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
     metrics: dict[str, Probed] = {}
     data_use: _DataUse | None = None
-    aggressor: _Name | None = None
     aggressors: list[_Aggressor] = []
     clock_ratio: _Positive | None = None
     substitutes: list[str] = []
@@ -171,19 +152,15 @@ class Apart(BaseModel):
             raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         return self
 
-    def row_in(self, environment: Environments) -> tuple[Any, ...]:
-        """The values of ``COLUMNS``."""
-        workload, envelope, outcome = self.workload, self.envelope, self.outcome
+    def row_in(self, job: JobColumns, environment: Environments) -> tuple[Any, ...]:
+        """Return the values of ``COLUMNS``."""
+        outcome = self.outcome
         seen, conditions = environment.target or _NOTHING_SEEN, self.conditions or _NOTHING_KNOWN
         resources, devices = self.resources or _NOTHING_COUNTED, self.details and self.details.devices
         return (
-            *(self.run_id, self.trial_id, self.started_at, self.scenario, self.data, self.profile, self.recipe),
-            *(self.model, self.target, self.replica, self.block, self.position),
-            *(self.ablation, self.warm_up, self.page_cache),
-            *((workload.batch, workload.image_px, workload.warmup_steps, workload.steps) if workload else _NO_WORK),
-            *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
-            "\n".join([f"{key}={value}" for key, value in sorted(self.options.items())]),
-            "\n".join([*_settings(self.cluster), *_settings(self.sharing)]),
+            *(self.run_id, self.trial_id, self.started_at, *job[:_NAMES]),
+            *(self.target, self.replica, self.block, self.position, self.ablation, self.warm_up),
+            *job[_NAMES:],
             *environment.host.row(),
             *(outcome.status == "ok", outcome.kind, outcome.message),
             *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
@@ -225,42 +202,23 @@ class Apart(BaseModel):
 class Fields(Apart):
     """The part of ``suite.records.record.TrialRecord`` that is read here; a test holds the two together."""
 
+    job: Job
     environment: Environments
 
     def row(self) -> tuple[Any, ...]:
-        return self.row_in(self.environment)
+        return self.row_in(job_columns(self.job), self.environment)
 
 
-NO_SETTINGS = {
-    "comm_timeout_s": "it decides when a job is given up, and not how fast it is",
-    "guests": "it follows from whether any target of the run has a guest",
-    "address": "a machine that is given another address is the same machine",
-    "aggressors": "they are varied on purpose, and each trial says which one it had",
-}
-"""What of ``cluster`` and ``sharing`` does not keep trials apart, and why. Everything else in them does."""
-
-
-def _settings(part: Mapping[str, Any] | None, prefix: str = "") -> Iterator[str]:
-    """The parts of ``cluster`` or ``sharing`` as ``name=value``, those inside others as ``lab.rate=1gbit``.
-
-    Of a list, values are joined by ``+`` in its order, which is that of the ranks.
-    """
-    for name, value in (part or {}).items():
-        if name in NO_SETTINGS:
-            continue
-        if isinstance(value, dict):
-            yield from _settings(value, f"{prefix}{name}.")
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            of_all = {key: "+".join(_word(one.get(key)) for one in value) for key in value[0]}
-            yield from _settings(of_all, f"{prefix}{name}.")
-        elif value != []:
-            yield f"{prefix}{name}={_word(value)}"
-
-
-def _word(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(_word, value))
-    return "none" if value is None else str(value)
+def job_columns(job: Job) -> JobColumns:
+    """Return what tables say of a job; ``settings`` is its comparison key, ``name=value; ...``."""
+    sizes, envelope = job.sizes, job.envelope
+    return (
+        *(job.scenario, job.data, job.profile, job.recipe, job.model, job.page_cache),
+        *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NO_WORK),
+        *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
+        *(job.layers.engine, job.isa),
+        BETWEEN.join(f"{name}={value}" for name, value in settings(job).items()),
+    )
 
 
 def _sum(rates: list[float | None]) -> float | None:
@@ -287,13 +245,18 @@ USED = (
     *("energy_j", "llc_load_misses"),
 )
 """What a trial cost on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
-COLUMNS = (
-    *("run_id", "trial_id", "started_at", "scenario", "data", "profile", "recipe"),
-    *("model", "target", "replica", "block", "position"),
-    *("ablation", "warm_up", "page_cache"),
+_NAMES = 5
+JOB_COLUMNS = (
+    *("scenario", "data", "profile", "recipe", "model"),
+    "page_cache",
     *("batch", "image_px", "warmup_steps", "steps"),
     *("cpus", "memory_bytes", "threads"),
-    *("options", "arrangement"),
+    *("engine", "isa", "settings"),
+)
+COLUMNS = (
+    *("run_id", "trial_id", "started_at", *JOB_COLUMNS[:_NAMES]),
+    *("target", "replica", "block", "position", "ablation", "warm_up"),
+    *JOB_COLUMNS[_NAMES:],
     *("hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes"),
     *("ok", "error_kind", "error_message"),
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),

@@ -6,19 +6,23 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from analysis.load.fields import Apart, Environments, Fields
+from analysis.load.fields import Apart, Environments, Fields, JobColumns, job_columns
 from analysis.warnings.types import SkippedRecord
+from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
 
-_STEPS, _ENVIRONMENT = b'\n "steps": {', b'\n "environment": {'
-"""As the store writes: a line per key, indented by one. A JSON string holds no line break, so a mark is what it looks
-like; in a file written otherwise there are none."""
+_JOB, _STEPS, _ENVIRONMENT = b'\n "job": {', b'\n "steps": {', b'\n "environment": {'
+"""In the order in which the store writes them: a line per key, indented by one. A JSON string holds no line break, so a
+mark is what it looks like; in a file written otherwise there are none."""
+_CLOSING = b"\n }"
+_MOST_JOBS = 1000
 
 
 class Reader:
-    """Reads record files. Remembers the environment of the one before: it nearly always is that of the next."""
+    """Read record files. Remember jobs, of which runs have few, and the environment of the record before."""
 
     def __init__(self) -> None:
+        self._jobs: dict[bytes, JobColumns] = {}
         self._text = b""
         self._environments: Environments | None = None
 
@@ -41,32 +45,42 @@ class Reader:
 
     def _row(self, content: bytes) -> tuple[Any, ...]:
         try:
-            rest, environments = self._cut(content)
-            if environments is not None:
-                return Apart.model_validate_json(rest).row_in(environments)
+            job = content.find(_JOB)
+            environment = content.find(_ENVIRONMENT, job)
+            if 0 < job < environment:
+                return self._cut(content, job + len(_JOB) - 1, environment + len(_ENVIRONMENT) - 1)
         except ValidationError:
             pass  # the whole record says what is wrong with it, if anything is
         return Fields.model_validate_json(content).row()
 
-    def _cut(self, content: bytes) -> tuple[bytes, Environments | None]:
-        """The record with null in place of its steps and environments, and these; None where they were not found.
+    def _cut(self, content: bytes, job: int, environment: int) -> tuple[Any, ...]:
+        """Parse a record without its job, its steps and its environment: these begin at the places given.
 
-        Both together are most of a file and most of the time to parse it.
+        Together they are most of a file and most of the time to parse it.
         """
-        head, end = b"", 0
-        if (steps := content.find(_STEPS) + 1) > 0:
-            begin = steps + len(_STEPS) - 2
-            end = content.find(b"}", begin) + 1  # steps hold numbers alone, and no object
-            head = content[:begin] + b"null"
-        if (found := content.find(_ENVIRONMENT, end)) < 0:
-            return content, None
-        place = found + len(_ENVIRONMENT) - 1
-        if not self._text or not content.startswith(self._text, place):
-            closing = content.find(b"\n }", place)
+        job_end = content.index(_CLOSING, job) + len(_CLOSING)
+        parts = [content[:job]]
+        begin = job_end
+        if (steps := content.find(_STEPS, job_end, environment) + 1) > 0:
+            steps += len(_STEPS) - 2
+            parts.append(content[begin:steps])
+            begin = content.index(b"}", steps) + 1  # steps hold numbers alone, and no object
+        if not self._text or not content.startswith(self._text, environment):
+            closing = content.index(_CLOSING, environment) + len(_CLOSING)
             self._text = b""
-            self._environments = Environments.model_validate_json(content[place : closing + 3])
-            self._text = content[place : closing + 3]
-        return head + content[end:place] + b"null" + content[place + len(self._text) :], self._environments
+            self._environments = Environments.model_validate_json(content[environment:closing])
+            self._text = content[environment:closing]
+        assert self._environments is not None  # noqa: S101 (for the type checker: the text has one)
+        parts += [content[begin:environment], content[environment + len(self._text) :]]
+        rest = Apart.model_validate_json(b"null".join(parts))
+        return rest.row_in(self._job(content[job:job_end]), self._environments)
+
+    def _job(self, text: bytes) -> JobColumns:
+        if text not in self._jobs:
+            if len(self._jobs) >= _MOST_JOBS:
+                self._jobs.clear()
+            self._jobs[text] = job_columns(Job.model_validate_json(text))
+        return self._jobs[text]
 
 
 def _diagnosis(path: Path, content: bytes, error: ValidationError) -> SkippedRecord:

@@ -29,7 +29,7 @@ FLOATS = (
     *("devices", "data_bytes", "images_read", "damaged"),
     *("aggressor_before_per_s", "aggressor_beside_per_s"),
 )
-_CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target")
+_CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target", "engine", "isa", "settings")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Records:
     """The trials of one or more runs that count: those of warm-up blocks are left out by that rule.
 
     ``trials`` has one row per trial; its columns are ``fields.COLUMNS``, ``path``, the record's file, and in place of
-    ``metrics`` a column of each of the ``metrics``. Absent values are missing, never zero. ``options`` and
+    ``metrics`` a column of each of the ``metrics``. Absent values are missing, never zero. ``settings`` and
     ``substitutes`` hold one item per line.
     """
 

@@ -11,6 +11,7 @@ from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.envelope import format_cpu_list
+from suite.job.job import Job
 from suite.job.profiles import PROFILES
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
@@ -105,14 +106,23 @@ def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
 
 def run_command(plan: Plan) -> list[str]:
     """``bench run`` with what makes this plan again on the same machine."""
-    argv = ["bench", "run", "--scenario", plan.scenario]
+    argv = ["bench", "run", "--scenario", plan.job.scenario]
     argv += [word for target in plan.targets for word in ("--target", target)]
-    named = "--probe" if plan.scenario == PROBE else "--model"
+    named = "--probe" if plan.job.scenario == PROBE else "--model"
     argv += [word for model in plan.models for word in (named, model)]
-    argv += ["--profile", plan.profile, "--recipe", plan.recipe, "--blocks", str(plan.blocks), "--seed", str(plan.seed)]
-    envelope = plan.envelope
+    argv += [
+        "--profile",
+        plan.job.profile,
+        "--recipe",
+        plan.job.recipe,
+        "--blocks",
+        str(plan.blocks),
+        "--seed",
+        str(plan.seed),
+    ]
+    envelope = plan.job.envelope
     # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
-    on_machines = plan.cluster is not None and plan.cluster.lab is None
+    on_machines = plan.job.cluster is not None and plan.job.cluster.lab is None
     cpus = str(len(envelope.cpus)) if on_machines else format_cpu_list(envelope.cpus)
     argv += ["--cpus", cpus, "--memory", str(envelope.memory_bytes)]
     argv += ["--threads", str(envelope.threads)]
@@ -128,22 +138,37 @@ def run_command(plan: Plan) -> list[str]:
         "devices": "--devices",
         "parallel": "--parallel",
     }
-    argv += [word for name, flag in flags.items() if name in plan.options for word in (flag, plan.options[name])]
-    usual = PROFILES[plan.profile].workloads if plan.profile in PROFILES else {}
-    first = plan.workloads.get(plan.models[0])
+    argv += [
+        word for name, flag in flags.items() if name in _options(plan.job) for word in (flag, _options(plan.job)[name])
+    ]
+    usual = PROFILES[plan.job.profile].workloads if plan.job.profile in PROFILES else {}
+    first = plan.job.sizes
     for name in ("batch", "image_px", "steps", "warmup_steps"):
         # One override on the command line holds for all models.
-        values = {getattr(workload, name) for workload in plan.workloads.values()}
+        values = {getattr(workload, name) for workload in (job.sizes for job in plan.jobs)}
         if first and len(values) == 1 and any(getattr(usual.get(m), name, None) not in values for m in plan.models):
             argv += [f"--{name.replace('_', '-')}", str(getattr(first, name))]
-    profile = PROFILES.get(plan.profile)
+    profile = PROFILES.get(plan.job.profile)
     if profile is None or plan.trial_timeout_s != profile.trial_timeout_s:
         argv += ["--trial-timeout", str(plan.trial_timeout_s)]
     return [*argv, *_cluster(plan), *_blocks_and_data(plan)]
 
 
+def _options(job: Job) -> dict[str, str]:
+    layers = {name: value for name, value in job.layers.model_dump().items() if value}
+    devices = {} if job.devices.device == "cpu" else {"device": "cuda", "devices": str(job.devices.devices)}
+    loading = (
+        {name: str(value) for name, value in job.loading.model_dump().items() if value is not None}
+        if job.loading
+        else {}
+    )
+    more = {"isa": job.isa, "fio_job": job.fio_job, "data_disk": job.dataset.device if job.dataset else None}
+    found = {**layers, **devices, **loading, "parallel": job.devices.parallel}
+    return found | {name: value for name, value in more.items() if value}
+
+
 def _cluster(plan: Plan) -> Iterator[str]:
-    cluster = plan.cluster
+    cluster = plan.job.cluster
     if cluster is None:
         return
     yield from ("--strategy", cluster.strategy, "--workers", str(cluster.workers))
@@ -155,22 +180,25 @@ def _cluster(plan: Plan) -> Iterator[str]:
 
 
 def _blocks_and_data(plan: Plan) -> Iterator[str]:
-    if plan.dataset:
-        yield from ("--data", f"{plan.data}:{plan.dataset.directory}")
-    if plan.options.get("loader_workers", "auto") != "auto":
-        yield from ("--loader-workers", plan.options["loader_workers"])
-    if job := plan.options.get("fio_job"):
+    if plan.job.dataset:
+        yield from ("--data", f"{plan.job.data}:{plan.job.dataset.directory}")
+    if _options(plan.job).get("loader_workers", "auto") != "auto":
+        yield from ("--loader-workers", _options(plan.job)["loader_workers"])
+    if job := _options(plan.job).get("fio_job"):
         # A plan knows the text of the job file by its digest alone.
         yield from ("--fio-job", f"sha256-{job[:12]}.fio")
-    if plan.page_cache:
-        yield from ("--cache", plan.page_cache)
+    if plan.job.page_cache:
+        yield from ("--cache", plan.job.page_cache)
     for name in plan.ablations:
         yield from ("--ablate", name)
-    if plan.sharing:
-        yield from (word for name in plan.sharing.aggressors for word in ("--aggressor", name))
-        yield from ("--aggressors", str(plan.sharing.copies), "--bare-metal-cpus", plan.sharing.bare_metal_cpus)
-        if "aggressor_batch" in plan.options:
-            yield from ("--aggressor-batch", plan.options["aggressor_batch"])
+    if plan.job.sharing:
+        yield from (word for name in plan.job.sharing.aggressors for word in ("--aggressor", name))
+        yield from ("--aggressors", str(plan.job.sharing.copies), "--bare-metal-cpus", plan.job.sharing.bare_metal_cpus)
+        profile = PROFILES.get(plan.job.profile)
+        for name, sizes in plan.job.sharing.workloads.items():
+            if profile is None or sizes != profile.workloads.get(name):
+                yield from ("--aggressor-batch", str(sizes.batch))
+                break
     if plan.warmup_blocks or plan.blocks > 1:
         yield from ("--warmup-blocks", str(plan.warmup_blocks))
     if plan.aa:

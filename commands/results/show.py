@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from suite.errors import RequestError
 from suite.host_compatibility import Host
+from suite.job.job import settings
 from suite.plan import arm_name
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import Outcome, TrialRecord
@@ -53,7 +54,7 @@ def record_lines(path: Path) -> Iterator[str]:
     arm = record.target + (f", {record.ablation} switched" if record.ablation else "")
     arm += f", beside {record.aggressor}" if record.aggressor else ""
     yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
-    yield f"  {record.scenario}, {record.model} on {arm}, block {record.block}" + (
+    yield f"  {record.job.scenario}, {record.job.model} on {arm}, block {record.block}" + (
         ", warm-up" if record.warm_up else ""
     )
     yield f"  outcome: {outcome.status}" + (f", {outcome.kind}: {outcome.message}" if outcome.kind else "")
@@ -79,11 +80,15 @@ class _Host(BaseModel):
     host: dict[str, Any]
 
 
+class _Job(BaseModel):
+    model: str
+
+
 class _Shown(BaseModel):
     """What is told of each record of a run; the rest, which is most of it, is not validated."""
 
     trial_id: str
-    model: str
+    job: _Job
     target: str
     replica: int = 0
     ablation: str | None = None
@@ -94,7 +99,7 @@ class _Shown(BaseModel):
 
     @property
     def arm(self) -> tuple[str, str]:
-        return self.model, arm_name(self.target, self.replica, self.ablation, self.aggressor)
+        return self.job.model, arm_name(self.target, self.replica, self.ablation, self.aggressor)
 
 
 def run_json(run: Path) -> dict[str, Any]:
@@ -132,12 +137,13 @@ def _records(run: Path) -> Iterator[_Shown]:
 def run_lines(run: Path) -> Iterator[str]:
     """The same for people."""
     told = run_json(run)
-    summary, plan = told["summary"], told["plan"]
+    summary, plan = told["summary"], stored_plan(run)
     yield f"{summary['run_id']}  {run}"
     yield f"  {summary['started_at'] or 'no trial yet'} to {summary['last_at'] or 'now'}"
-    yield f"  scenario {plan['scenario']}, data {plan['data']}, profile {plan['profile']}, recipe {plan['recipe']}"
-    yield f"  {plan['blocks']} blocks, seed {plan['seed']}, envelope {plan['envelope']}"
-    for name, value in plan["options"].items():
+    job = plan.job
+    yield f"  scenario {job.scenario}, data {job.data}, profile {job.profile}, recipe {job.recipe}"
+    yield f"  {plan.blocks} blocks, seed {plan.seed}"
+    for name, value in settings(job).items():
         yield f"  {name}: {value}"
     yield f"  trials: {summary['ok']} ok, {summary['failed']} failed, {summary['unreadable']} unreadable"
     for arm in told["arms"]:

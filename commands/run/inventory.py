@@ -11,8 +11,9 @@ from suite.inventory import Inventory, read_inventory
 from suite.job.datasets import Dataset
 from suite.job.distributed import Cluster, MachineSpec
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
+from suite.job.job import CpuCapability
 from suite.job.profiles import get_profile
-from suite.plan import VMS, CpuCapability
+from suite.plan import VMS
 
 if TYPE_CHECKING:
     from provisioning.remote.discovery import Discovery

@@ -14,9 +14,10 @@ from suite.errors import RequestError
 from suite.job.ablations import properties_of
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
-from suite.job.profiles import MODELS, Profile, get_profile, make_workload
+from suite.job.job import CpuCapability, Devices, Job, Loading
+from suite.job.profiles import MODELS, Profile, Sizes, get_profile, make_workload
 from suite.job.sharing import VICTIMS
-from suite.plan import TARGETS, VMS, CpuCapability, Plan
+from suite.plan import TARGETS, VMS, Plan
 
 if TYPE_CHECKING:
     from provisioning.doctor import Check
@@ -154,31 +155,38 @@ def plan_of(
         check_instances(cluster, envelope, note)
     name, dataset = data
     capability = _capability(options, choices, targets, envelope, note)
-    plan = Plan(
+    sizes = _sizes(options, profile)
+    models = options["probes"] if options["scenario"] == "probe" else options["models"]
+    job = Job(
         scenario=options["scenario"],
-        targets=targets,
-        models=options["probes"] if options["scenario"] == "probe" else options["models"],
+        model=models[0],
         data=name,
         profile=profile.name,
         recipe=options["recipe"],
+        envelope=envelope,
+        devices=Devices(device=options["device"], devices=options["devices"] or 1, parallel=options["parallel"]),
+        isa=options["isa"],
+        cpu_capability=capability,
+        dataset=dataset,
+        page_cache=(options["cache"] or "cold") if dataset else None,
+        loading=_loading(options) if dataset else None,
+        cluster=cluster,
+        sharing=sharing,
+        fio_job=hashlib.sha256(options["fio_job"].encode()).hexdigest() if options["fio_job"] else None,
+        layers=choices.layers(),
+    )
+    plan = Plan(
+        jobs=tuple(job.model_copy(update={"model": model, "sizes": sizes.get(model)}) for model in models),
+        targets=targets,
         blocks=_blocks(options),
         seed=options["seed"] or 0,
-        workloads=_workloads(options, profile),
-        envelope=envelope,
         trial_timeout_s=options["trial_timeout"] or profile.trial_timeout_s,
-        cpu_capability=capability,
         aa=options["aa"],
         ablations=ablations_of(options, targets, choices, capability, note),
         warmup_blocks=_warmup_blocks(options),
-        dataset=dataset,
-        page_cache=(options["cache"] or "cold") if dataset else None,
-        cluster=cluster,
-        sharing=sharing,
         scratch_bytes=_scratch_bytes(options, profile),
-        options={**choices.options(), **_scenario_options(options), "isa": options["isa"]},
     )
     check_data(plan, options["devices"] or 1)
-    list(plan.trials())  # a switch that a trial cannot have is refused now
     return plan
 
 
@@ -220,7 +228,7 @@ def _envelope(options: Options, profile: Profile, instances: int) -> Envelope:
     )
 
 
-def _workloads(options: Options, profile: Profile) -> dict[str, Any]:
+def _sizes(options: Options, profile: Profile) -> dict[str, Sizes]:
     if options["scenario"] == "probe":
         return {}
     changed = {key: options[key] for key in ("batch", "image_px", "steps", "warmup_steps") if options[key] is not None}
@@ -254,21 +262,5 @@ def _scratch_bytes(options: Options, profile: Profile) -> dict[str, int]:
     return {DISK: needed} if needed else {}
 
 
-def _scenario_options(options: Options) -> dict[str, str]:
-    """What changes the meaning of a number and is no choice of a layer, as the plan stores it."""
-    chosen = {"parallel": options["parallel"]}
-    if options["device"] != "cpu":
-        chosen |= {"device": options["device"], "devices": str(options["devices"] or 1)}
-    if options["scenario"] == "real":
-        workers = options["loader_workers"]
-        chosen |= {"decoder": options["decoder"], "loader_workers": "auto" if workers is None else str(workers)}
-    if options["scenario"] == "shared":
-        # What differs among aggressors is their own; this is common to all trials, and tells runs apart.
-        chosen |= {"copies": str(options["copies"] or 1), "bare_metal_cpus": options["bare_metal_cpus"]}
-        if options["aggressor_batch"]:
-            chosen["aggressor_batch"] = str(options["aggressor_batch"])
-    if options["data_disk"]:
-        chosen["data_disk"] = str(Path(options["data_disk"]).absolute())
-    if job := options["fio_job"]:
-        chosen["fio_job"] = hashlib.sha256(job.encode()).hexdigest()
-    return chosen
+def _loading(options: Options) -> Loading:
+    return Loading(decoder=options["decoder"], loader_workers=options["loader_workers"])

@@ -30,7 +30,7 @@ class Ready:
         """Make what is made once and kept; see ``provisioning.targets.prepare``."""
         from provisioning.targets import prepare
 
-        prepare(self.choices, self.plan.targets, note, self.plan.dataset, self.plan.ablations)
+        prepare(self.choices, self.plan.targets, note, self.plan.job.dataset, self.plan.ablations)
 
     @property
     def open_target(self) -> "OpenTarget":

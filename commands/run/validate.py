@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from suite.errors import RequestError
 from suite.job.envelope import GIB
-from suite.plan import BASELINE, CpuCapability, Plan, lower
+from suite.job.job import CpuCapability
+from suite.plan import BASELINE, Plan, lower
 
 if TYPE_CHECKING:
     from provisioning.targets import Choices
@@ -48,23 +49,23 @@ def refuse_foreign(options: Options) -> None:
 
 def check_data(plan: Plan, devices: int) -> None:
     """Raises RequestError for a data set that is smaller than one step, or too large for a warm page cache."""
-    if plan.dataset is None:
+    if plan.job.dataset is None:
         return
-    for model, workload in plan.workloads.items():
-        if plan.dataset.images < (wanted := workload.batch * devices):
+    for job in plan.jobs:
+        if job.sizes and plan.job.dataset.images < (wanted := job.sizes.batch * devices):
             raise RequestError(
-                f"the data set has {plan.dataset.images} images, and one step of {model} takes {wanted}",
-                remedy=f"give --batch {max(1, plan.dataset.images // devices)} or less, or a larger data set",
+                f"the data set has {plan.job.dataset.images} images, and one step of {job.model} takes {wanted}",
+                remedy=f"give --batch {max(1, plan.job.dataset.images // devices)} or less, or a larger data set",
             )
-    if plan.page_cache != "warm":
+    if plan.job.page_cache != "warm":
         return
     # Every block has the same instances.
-    places = [place for trial in plan.trials_of(0) for place in trial.instances or [trial]]
+    places = [place for trial in plan.trials_of(0) for place in trial.instances or [trial.job]]
     memory_bytes = min(place.envelope.memory_bytes for place in places)
     most_bytes = MOST_OF_MEMORY * memory_bytes
-    if plan.dataset.size_bytes > most_bytes:
+    if plan.job.dataset.size_bytes > most_bytes:
         raise RequestError(
-            f"the data set of {plan.dataset.size_bytes / GIB:.2f} GiB cannot be kept in the page cache: of the "
+            f"the data set of {plan.job.dataset.size_bytes / GIB:.2f} GiB cannot be kept in the page cache: of the "
             f"{memory_bytes / GIB:.2f} GiB of memory of an instance {most_bytes / GIB:.2f} GiB are left to it",
             remedy="use --cache cold, a smaller data set, or more --memory",
         )

@@ -12,8 +12,8 @@ from provisioning.machines.accelerator import Accelerator
 from provisioning.volumes import Volume
 from suite.interfaces import Node
 from suite.job.envelope import Envelope
+from suite.job.job import CpuCapability
 from suite.job.properties import AS_IT_IS, Properties
-from suite.plan import CpuCapability
 from suite.registries import MACHINES
 
 DEFAULT_PROVIDER = "qemu"

@@ -18,7 +18,7 @@ from provisioning.machines.base import Guest, GuestSpec
 from provisioning.machines.directory import log_text, private_directory, written_here
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Node, Process
-from suite.plan import CpuCapability
+from suite.job.job import CpuCapability
 
 READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0

@@ -23,10 +23,10 @@ from suite.records.record import Conditions, Resources, Usage
 
 def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":
     """Return the account for the opened instances; of machines of an inventory, where this host only launches, none."""
-    if trial.cluster and trial.cluster.machines:
+    if trial.job.cluster and trial.job.cluster.machines:
         return NoAccount()
     nodes = [instance.node for instance in instances]
-    return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.sharing else len(nodes))
+    return HostAccount(trial.job.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes))
 
 
 class NoAccount(AbstractContextManager[None]):

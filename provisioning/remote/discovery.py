@@ -15,7 +15,8 @@ from provisioning.remote.machine import Machine, machine
 from provisioning.remote.places import Place, places
 from suite.errors import BenchError, RequestError
 from suite.inventory import Inventory
-from suite.plan import VMS, CpuCapability
+from suite.job.job import CpuCapability
+from suite.plan import VMS
 from suite.registries import ENGINES
 
 PROGRAMS = {

@@ -15,12 +15,13 @@ KINDS: tuple[Kind, ...] = ("imagenet", "imagefolder", "cifar10", "mnist")
 
 
 class Dataset(BaseModel):
-    """One data set on this machine. Its directory is in the plan alone: records hold what identifies it."""
+    """One data set on this machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
-    directory: str
+    directory: Annotated[str, Field(exclude=True)] = ""
+    """Where it lies. It is no part of what the data set is, and as a path of the user's it is written nowhere."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """Of its listing: a line ``SIZE PATH`` of every file, sorted by path. Cheap: a target takes it again."""
     images: Annotated[int, Field(gt=0)]

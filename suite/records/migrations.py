@@ -1,20 +1,19 @@
-"""Records of older schema versions, brought to the present one: a chain of functions, each from a version to the next.
-
-Every reader of records passes what it read through ``current``. A plan has no version: what an older suite did not know
-of a plan has the default that leaves the trials as they were.
-"""
+"""Records and plans of older suites, brought to the present form. Every reader passes what it read through here."""
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from suite.errors import RequestError
 from suite.records.record import SCHEMA_VERSION
 
-Record = dict[str, Any]
+Json = dict[str, Any]
+_OLDEST = 1
 _CURRENT = re.compile(rb'\s*\{\s*"schema_version":\s*%d\s*[,}]' % SCHEMA_VERSION)
 """How the store begins a record. Of one that another program has formatted the version is found by parsing it."""
+_IN_JOB = ("scenario", "model", "data", "profile", "recipe", "envelope", "page_cache", "cluster", "sharing")
+_JOB_FIELDS = {*_IN_JOB, "workload", "options", "cpu_capability", "dataset"}
 
 
 class NewerRecordError(RequestError):
@@ -23,29 +22,14 @@ class NewerRecordError(RequestError):
     kind = "newer-record"
 
 
-def _from_1(record: Record) -> Record:
-    """The page cache was one of the conditions; and without ``exit_s``, ``launch_s`` held the end of the job too.
+def migrate(record: Json) -> Json:
+    """Return a record of any past version at the present one; the argument stays as it is.
 
-    Of such a sum it is not known how much of it was the launch: it is absent, and analysis shows it as unexplained.
-    """
-    conditions, timeline = record.get("conditions"), record.get("timeline")
-    if isinstance(conditions, dict) and "page_cache" in conditions:
-        conditions = dict(conditions)
-        found = conditions.pop("page_cache")
-        record = {**record, "conditions": conditions, "page_cache": record.get("page_cache") or found}
-    if isinstance(timeline, dict) and "exit_s" not in timeline:
-        record = {**record, "timeline": {**timeline, "launch_s": None}}
-    return {**record, "schema_version": 2}
+    Version 1 had the page cache among the conditions, and without ``exit_s`` its ``launch_s`` held the end of the job,
+    too: how much of it was the launch is unknown, and analysis shows it as unexplained. Version 2 had the parts of the
+    job beside each other, and choices of the layers as texts in ``options``.
 
-
-MIGRATIONS: Mapping[int, Callable[[Record], Record]] = {1: _from_1}
-"""By the version that each one takes; it gives the next."""
-
-
-def migrate(record: Record) -> Record:
-    """A record of any past version at the present one; its argument stays as it is.
-
-    Raises NewerRecordError for a version that is yet to come, and KeyError for one that never was.
+    Raises NewerRecordError for a version that is yet to come, and KeyError for what is no record.
     """
     version = record["schema_version"]
     if version > SCHEMA_VERSION:
@@ -53,13 +37,25 @@ def migrate(record: Record) -> Record:
             f"its schema version is {version}, this suite reads up to {SCHEMA_VERSION}",
             remedy="read it with the suite that wrote it, or a newer one",
         )
-    for step in range(version, SCHEMA_VERSION):
-        record = MIGRATIONS[step](record)
-    return record
+    if version == SCHEMA_VERSION:
+        return record
+    record = dict(record)
+    conditions, timeline = record.get("conditions"), record.get("timeline")
+    if isinstance(conditions, dict) and "page_cache" in conditions:
+        found = conditions["page_cache"]
+        record["conditions"] = {name: value for name, value in conditions.items() if name != "page_cache"}
+        record["page_cache"] = record.get("page_cache") or found
+    if version == 1 and isinstance(timeline, dict) and "exit_s" not in timeline:
+        record["timeline"] = {**timeline, "launch_s": None}
+    job = _job(record, record.get("workload"), record.get("data_use"))
+    kept = {name: value for name, value in record.items() if name not in _JOB_FIELDS}
+    return {**kept, "schema_version": SCHEMA_VERSION, "job": job}
 
 
 def current(content: bytes) -> bytes:
-    """The text of a record at the present version; what is no record comes back as it is, for the model to refuse.
+    """Return the text of a record at the present version.
+
+    What is no record comes back as it is, for the model to refuse.
 
     Raises NewerRecordError.
     """
@@ -70,6 +66,47 @@ def current(content: bytes) -> bytes:
     except (ValueError, RecursionError):
         return content
     version = found.get("schema_version") if isinstance(found, dict) else None
-    if type(version) is not int or version == SCHEMA_VERSION or version < min(MIGRATIONS):
+    if type(version) is not int or version == SCHEMA_VERSION or version < _OLDEST:
         return content
-    return json.dumps(migrate(found), indent=1).encode()
+    try:
+        return json.dumps(migrate(found), indent=1).encode()
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return content
+
+
+def migrate_plan(plan: object) -> object:
+    """Return a stored plan in the present form; what is no plan comes back as it is, for the model to refuse."""
+    if not isinstance(plan, dict) or "jobs" in plan or not isinstance(plan.get("models"), list):
+        return plan
+    workloads = plan.get("workloads") or {}
+    parts = {name: plan.get(name) for name in ("cpu_capability", "dataset")}
+    jobs = [{**_job({**plan, "model": model}, workloads.get(model), None), **parts} for model in plan["models"]]
+    kept = {name: value for name, value in plan.items() if name not in {*_JOB_FIELDS, "models", "workloads"}}
+    return {**kept, "jobs": jobs}
+
+
+def _job(found: Json, sizes: object, data_use: object) -> Json:
+    """Return the job of a record, or of one model of a plan, from the fields of version 2."""
+    options: Mapping[str, str] = found.get("options") or {}
+    workers = options.get("loader_workers", "auto")
+    job: Json = {name: found.get(name) for name in _IN_JOB}
+    job["recipe"] = found.get("recipe", "reference")
+    job["data"] = found.get("data", "synthetic")
+    job["sizes"] = sizes
+    job["devices"] = {
+        "device": options.get("device", "cpu"),
+        "devices": int(options.get("devices", 1)),
+        "parallel": options.get("parallel", "none"),
+    }
+    job["isa"] = options.get("isa")
+    if "decoder" in options:
+        job["loading"] = {
+            "decoder": options["decoder"],
+            "loader_workers": None if workers == "auto" else int(workers),
+        }
+    if isinstance(data_use, dict):
+        job["dataset"] = {name: data_use.get(name) for name in ("kind", "sha256", "images", "size_bytes")}
+        job["dataset"]["device"] = options.get("data_disk")
+    job["fio_job"] = options.get("fio_job")
+    job["layers"] = {name: options.get(name) for name in ("engine", "accelerator", "image", "gpus", "vfio")}
+    return job

@@ -8,11 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from suite.job.datasets import Kind, PageCache
-from suite.job.distributed import Cluster
-from suite.job.envelope import Envelope
-from suite.job.profiles import Recipe, Sizes
-from suite.job.sharing import Sharing
+from suite.job.datasets import Kind
+from suite.job.job import Job
 from suite.records.aggression import Aggression, Aggressor
 from suite.records.base import Count, Part, Seconds
 from suite.records.environment import Engine, Environment, Environments, Gpu
@@ -42,7 +39,7 @@ __all__ = [
     "Usage",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """See ``suite.records.migrations`` for what the versions before were like."""
 
 
@@ -140,32 +137,26 @@ class Outcome(Part):
 class TrialRecord(Part):
     """One trial: one job, launched and finished, or failed."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     run_id: str
     trial_id: str
     suite_version: str
     started_at: str
     """UTC, ISO 8601."""
-    scenario: str
     target: str
     replica: int = 0
     ablation: str | None = None
     """The one property of the target that was switched; see ``suite.job.ablations``."""
+    aggressor: str | None = None
+    """What ran beside the victim; null where the instances beside it were idle."""
     warm_up: bool = False
     """Whether the trial belongs to a warm-up block: discarded by that rule, whatever it shows."""
-    model: str
-    """What was trained; of a probe, its name."""
-    data: str
-    profile: str
-    recipe: Recipe
     block: Annotated[int, Field(ge=0)]
     position: Annotated[int, Field(ge=0)]
     seed: int
-    workload: Sizes | None = None
-    envelope: Envelope
-    page_cache: PageCache | None = None
-    options: dict[str, str] = {}
     outcome: Outcome
+    job: Job
+    """What decides the meaning of the numbers, as the plan and the trial had it."""
     throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     elapsed_s: Seconds | None = None
     """From launching the job in the ready target until it has ended, on the host's monotonic clock."""
@@ -177,11 +168,7 @@ class TrialRecord(Part):
     metrics: dict[str, Metric] = {}
     """What a probe has measured, in place of a throughput."""
     data_use: DataUse | None = None
-    cluster: Cluster | None = None
     ranks: list[Rank] = []
-    sharing: Sharing | None = None
-    aggressor: str | None = None
-    """What ran beside the victim; null where the instances beside it were idle."""
     aggressors: list[Aggressor] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     substitutes: list[str] = []

@@ -99,7 +99,7 @@ def summarise(run: Path) -> RunSummary:
         directory=str(run),
         started_at=min(times, default=""),
         last_at=max(times, default=""),
-        scenario=plan.scenario if plan else "",
+        scenario=plan.job.scenario if plan else "",
         models=plan.models if plan else (),
         targets=plan.targets if plan else (),
         blocks=plan.blocks if plan else 0,

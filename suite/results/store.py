@@ -6,6 +6,7 @@ DIR/trials/ID.json      a record
 
 import datetime
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 
 from suite.errors import BenchError, RequestError
 from suite.plan import Plan
-from suite.records.migrations import NewerRecordError, current
+from suite.records.migrations import NewerRecordError, current, migrate_plan
 from suite.records.record import TrialRecord
 
 RESULTS = Path("results")
@@ -182,22 +183,29 @@ def stored_plan(run: Path) -> Plan:
     Raises RequestError where it cannot be read.
     """
     try:
-        return Plan.model_validate_json((run / PLAN).read_bytes())
-    except (OSError, ValidationError) as error:
+        return Plan.model_validate(migrate_plan(json.loads((run / PLAN).read_bytes())))
+    except (OSError, ValueError, RecursionError) as error:
         raise RequestError(
             f"{run / PLAN} is not a plan of this suite, or of a newer one ({_problem(error)})",
             remedy="give another directory",
         ) from error
 
 
-def _problem(error: OSError | ValidationError) -> str:
+def _problem(error: Exception) -> str:
     if isinstance(error, OSError):
         return str(error.strerror)
+    if not isinstance(error, ValidationError):
+        return str(error)
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
 
 
 def plan_differences(old: Plan, new: Plan) -> list[str]:
-    """The keys in which two plans differ."""
+    """Return the keys in which two plans differ, those of their jobs by the names that these have there."""
     one, other = old.model_dump(mode="json"), new.model_dump(mode="json")
-    return [key for key in sorted(one) if one[key] != other[key]]
+    own, its = one.pop("jobs"), other.pop("jobs")
+    found = [key for key in one if one[key] != other[key]]
+    if old.models != new.models:
+        return sorted([*found, "models"])
+    pairs = [(mine, theirs) for mine, theirs in zip(own, its, strict=True)]
+    return sorted([*found, *dict.fromkeys(key for mine, theirs in pairs for key in mine if mine[key] != theirs[key])])

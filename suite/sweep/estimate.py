@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from suite.errors import RequestError
+from suite.job.job import leaves
 from suite.plan import VMS, Plan, Trial
+from suite.records.migrations import current
 from suite.results.store import TRIALS
 
 MOST_RECORDS = 5000
 """Of the newest directories: what was measured long ago says no more, and an estimate is to be there at once."""
-_SAME = ("scenario", "model", "target", "profile", "recipe", "data", "page_cache", "workload", "cluster")
 
 
 class Durations:
@@ -24,16 +26,16 @@ class Durations:
     def add(self, record: Mapping[str, Any]) -> None:
         """A record as its JSON has it; one that failed says nothing of how long it takes."""
         if (record.get("outcome") or {}).get("status") == "ok":
-            self._seconds[_key(record, record.get("options") or {})].append(duration_s(record))
+            self._seconds[_key(record)].append(duration_s(record))
 
-    def of(self, trial: Trial, options: Mapping[str, str]) -> float | None:
-        """Seconds; ``options`` are the plan's."""
-        found = self._seconds.get(_key(trial.model_dump(mode="json"), options))
+    def of(self, trial: Trial) -> float | None:
+        """Return the median in seconds; None where no record is like the trial."""
+        found = self._seconds.get(_key(trial.model_dump(mode="json", include={"job", "target", "aggressor"})))
         return statistics.median(found) if found else None
 
     def of_block(self, plan: Plan, block: int) -> float | None:
         """Seconds of one block of a plan; None as soon as one of its trials is unknown."""
-        each = [self.of(trial, plan.options) for trial in plan.trials_of(block)]
+        each = [self.of(trial) for trial in plan.trials_of(block)]
         return None if None in each else sum(filter(None, each))
 
 
@@ -55,8 +57,8 @@ def raw_records(run: Path) -> Iterator[dict[str, Any]]:
     """The records of a run as their JSON has them; what is none is left out."""
     for path in sorted((run / TRIALS).glob("*.json")):
         try:
-            record = json.loads(path.read_bytes())
-        except (OSError, ValueError):
+            record = json.loads(current(path.read_bytes()))
+        except (OSError, ValueError, RequestError):
             continue
         if isinstance(record, dict) and isinstance(record.get("trial_id"), str):
             yield record
@@ -69,11 +71,15 @@ def _records(directory: Path) -> Iterator[dict[str, Any]]:
         yield from raw_records(run)
 
 
-def _key(what: Mapping[str, Any], options: Mapping[str, str]) -> str:
-    same = {name: what.get(name) for name in _SAME}
-    if what.get("target") in VMS:
-        same["accelerator"] = options.get("accelerator")
-    return json.dumps(same, sort_keys=True)
+def _key(what: Mapping[str, Any]) -> str:
+    """Return what trials that take equally long have in common: the job, the target, and what runs beside it."""
+    job = dict(leaves(what.get("job") or {}))
+    # Neither says much of how long a trial takes, and a new image or another engine is to find earlier records.
+    other = [name for name in job if name.startswith("layers.") and name != "layers.accelerator"]
+    if what.get("target") not in VMS:
+        other.append("layers.accelerator")
+    same = {name: value for name, value in job.items() if name not in other}
+    return json.dumps([same, what.get("target"), what.get("aggressor")], sort_keys=True)
 
 
 def total(seconds: Iterable[float | None]) -> float | None:

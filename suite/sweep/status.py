@@ -132,8 +132,7 @@ class _Cell:
         """From the trials of this cell that are done."""
         if self._plan is None:
             return None
-        options = self._plan.options
-        return total(self._durations.of(trial, options) for _, trial in self._unfinished())
+        return total(self._durations.of(trial) for _, trial in self._unfinished())
 
     def _unfinished(self) -> Iterator[tuple[int, Trial]]:
         failed_often = {name for name, count in self.run.attempts().items() if count > self.run.retries}

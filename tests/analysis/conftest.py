@@ -10,6 +10,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.record import Environment, Environments, Metric, Outcome, Steps, TrialRecord
 from suite.results.store import Run
+from tests.jobs import in_job
 
 Save = Callable[..., TrialRecord]
 
@@ -35,7 +36,7 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         "block": 0,
         "position": 0,
         "seed": 0,
-        "workload": Sizes(batch=2, image_px=32, warmup_steps=1, steps=3),
+        "sizes": Sizes(batch=2, image_px=32, warmup_steps=1, steps=3),
         "envelope": Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2),
         "outcome": Outcome(status="ok"),
         "throughput_images_per_s": 10.0,
@@ -53,12 +54,12 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         values |= {"throughput_images_per_s": None, "elapsed_s": None, "steps": None}
     values |= changes
     if values["metrics"]:
-        values |= {"throughput_images_per_s": None, "steps": None, "workload": None}
+        values |= {"throughput_images_per_s": None, "steps": None, "sizes": None}
     arm = values["target"] + ("-again" if values["replica"] else "") + (values["ablation"] or "")
     letter = "w" if values["warm_up"] else "b"
     name = f"{values['scenario']}-{values['model']}-{arm}-{letter}{values['block']:03d}"
     named = {"trial_id": name, "run_id": run_id, "suite_version": "0", "started_at": "2026-01-01T00:00:00+00:00"}
-    return TrialRecord(**(named | values))
+    return TrialRecord(**in_job(named | values))
 
 
 def probe(name: str, **metrics: tuple[float, str, Literal["more", "less"]]) -> dict[str, Any]:

@@ -146,8 +146,8 @@ def test_another_userland_is_not_normalised_and_is_named(tmp_path: Path, save: A
 def test_substitutes_and_a_declared_difference_of_cpu_capability_stand_beside_the_numbers(
     tmp_path: Path, save: Any
 ) -> None:
-    save(capability="AVX512", options={"isa": "native"})
-    save(target="vm", capability="AVX2", substitutes=["accelerator:tcg"], options={"isa": "native"})
+    save(capability="AVX512", isa="native")
+    save(target="vm", capability="AVX2", substitutes=["accelerator:tcg"], isa="native")
     comparison = compared(tmp_path / "run")
     found = summaries(comparison)
     assert found["vm"].notes == ("accelerator:tcg", "AVX2 against AVX512")
@@ -164,7 +164,7 @@ def test_substitutes_and_a_declared_difference_of_cpu_capability_stand_beside_th
         ({"envelope": Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=1)}, "threads 1 against 2"),
         ({"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=2)}, "CPUs 1 against 2"),
         ({"envelope": Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)}, "memory 1 GiB against 2 GiB"),
-        ({"workload": Sizes(batch=4, image_px=32, warmup_steps=1, steps=3)}, "batch 4 against 2"),
+        ({"sizes": Sizes(batch=4, image_px=32, warmup_steps=1, steps=3)}, "batch 4 against 2"),
         ({"recipe": "tuned"}, "recipe tuned against reference"),
         ({"profile": "quick"}, "profile quick against smoke"),
     ],
@@ -299,7 +299,7 @@ def test_trials_with_and_without_a_substitute_in_one_mean_are_a_warning(tmp_path
 def test_runs_of_other_settings_are_kept_apart_and_say_in_what_they_differ(tmp_path: Path, save: Any) -> None:
     for engine in ("docker", "runc"):
         for target in ("bare-metal", "container"):
-            save(engine, target=target, options={"engine": engine, "accelerator": "auto", "image": engine[0] * 64})
+            save(engine, target=target, engine=engine, accelerator="auto", image=engine[0] * 64)
     groups = compared(tmp_path / "docker", tmp_path / "runc").groups
     assert [group.job.variant for group in groups] == [
         f"engine=docker, image={'d' * 12}",

@@ -12,6 +12,7 @@ from analysis.load.records import load
 from analysis.report import tables
 from analysis.warnings.conditions import DamagedImages, NotRead
 from analysis.warnings.types import Incomparable
+from suite.job.datasets import Dataset
 from suite.job.profiles import Sizes
 from suite.records.record import DataUse, Resources, Usage
 
@@ -38,8 +39,8 @@ def test_cpu_seconds_are_those_of_1000_images_on_all_devices_with_the_warm_up_st
 ) -> None:
     details = {"devices": devices}
     for block in range(3):
-        save(block=block, workload=WORK, details=details, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5}))
-        save(block=block, workload=WORK, details=details, target="vm", resources=used(1.2, 2.2))
+        save(block=block, sizes=WORK, details=details, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5}))
+        save(block=block, sizes=WORK, details=details, target="vm", resources=used(1.2, 2.2))
     comparison = compare(load([tmp_path / "run"]))
     base, vm = comparison.costs
     assert base.cpu_inside_s == pytest.approx(1.0 / (50 * devices / 1000))
@@ -57,10 +58,10 @@ def test_cpu_seconds_are_those_of_1000_images_on_all_devices_with_the_warm_up_st
 def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
     tmp_path: Path, save: Any, width: int
 ) -> None:
-    save(workload=WORK, resources=used(1.0, 1.1))
+    save(sizes=WORK, resources=used(1.0, 1.1))
     # An emulated CPU can count more seconds inside than the emulator took: shown as it is, with the substitute.
-    save(workload=WORK, target="vm", resources=used(4.0, 2.2), substitutes=["accelerator:tcg"])
-    save(workload=WORK, target="container", resources=used(1.0, None))
+    save(sizes=WORK, target="vm", resources=used(4.0, 2.2), substitutes=["accelerator:tcg"])
+    save(sizes=WORK, target="container", resources=used(1.0, None))
     comparison = compare(load([tmp_path / "run"]))
     text = printed(comparison, width)
     assert max(map(len, text.splitlines())) <= width
@@ -95,6 +96,7 @@ def real(read: int | None, state: str = "cold", **changes: Any) -> dict[str, Any
         "data": "generated",
         "page_cache": state,
         "data_use": data(**changes),
+        "dataset": Dataset(kind="imagenet", sha256=changes.get("sha256", "d" * 64), images=10, size_bytes=10 * MIB),
         "resources": Resources(worker=Usage(disk_read_bytes=read), serving=Usage(disk_read_bytes=0)),
     }
 
@@ -130,9 +132,9 @@ def test_cold_and_warm_runs_and_other_data_sets_are_groups_of_their_own(tmp_path
         save(run, block=1, **(real(60 * MIB, state) | {"failed": "no", "data_use": None}))
     comparison = compare(load([tmp_path / run for run in "abc"]))
     assert [group.job.variant for group in comparison.groups] == [
-        f"page_cache=cold, data_sha256={'d' * 12}",
-        f"page_cache=warm, data_sha256={'d' * 12}",
-        f"page_cache=warm, data_sha256={'e' * 12}",
+        f"data_sha256={'d' * 12}, page_cache=cold",
+        f"data_sha256={'d' * 12}, page_cache=warm",
+        f"data_sha256={'e' * 12}, page_cache=warm",
     ]
 
 

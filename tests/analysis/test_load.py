@@ -14,12 +14,13 @@ from tests.analysis.conftest import record
 
 
 def test_a_record_of_the_store_comes_back_with_the_values_it_was_saved_with(tmp_path: Path, save: Any) -> None:
-    made = save(target="vm", substitutes=["accelerator:tcg", "b"], options={"isa": "native", "engine": "runc"}, block=3)
+    made = save(target="vm", substitutes=["accelerator:tcg", "b"], isa="native", engine="runc", block=3)
     trial = load([tmp_path / "run"]).trials.iloc[0]
-    for name in ("run_id", "trial_id", "scenario", "target", "model", "block", "elapsed_s", "open_s"):
+    for name in ("run_id", "trial_id", "target", "block", "elapsed_s", "open_s"):
         assert trial[name] == getattr(made, name)
     assert trial["substitutes"] == "accelerator:tcg\nb"
-    assert trial["options"] == "engine=runc\nisa=native"
+    assert (trial["engine"], trial["isa"]) == ("runc", "native")
+    assert {"engine=runc", "isa=native", "batch=2"} <= set(trial["settings"].split("; "))
     assert (trial["cpus"], trial["memory_bytes"], trial["batch"]) == (2, 2 << 30, 2)
     assert trial["userland_sha256"] == "a" * 64
     assert trial["ok"]
@@ -52,7 +53,7 @@ def test_a_record_that_another_program_formatted_reads_the_same(tmp_path: Path, 
         (b"[" * 100_000, "not JSON"),
         (b"[1, 2]", "not a record of this suite"),
         (b'{"name": "pytest-benchmark"}', "not a record of this suite"),
-        (b'{"schema_version": 99}', "its schema version is 99, this suite reads up to 2"),
+        (b'{"schema_version": 99}', "its schema version is 99, this suite reads up to 3"),
         (b'{"schema_version": 1}', "run_id: Field required"),
     ],
 )
@@ -72,7 +73,7 @@ def test_a_file_that_is_no_usable_record_is_named_with_the_reason(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("throughput_images_per_s", -1), ("throughput_images_per_s", None), ("elapsed_s", "soon"), ("scenario", "../x")],
+    [("throughput_images_per_s", -1), ("throughput_images_per_s", None), ("elapsed_s", "soon"), ("target", "../x")],
 )
 def test_a_record_edited_to_nonsense_is_left_out(tmp_path: Path, save: Any, key: str, value: object) -> None:
     save()
@@ -150,9 +151,9 @@ def test_a_copy_of_a_run_counts_once_and_is_named(tmp_path: Path, save: Any) -> 
 def test_two_runs_of_one_name_are_two_runs(tmp_path: Path) -> None:
     for sweep, network, speed in (("a", "overlay", 5.0), ("b", "host", 10.0)):
         for target, now in (("bare-metal", 10.0), ("container", speed)):
-            made = record("cell", target=target, throughput_images_per_s=now, options={"network": network})
+            made = record("cell", target=target, throughput_images_per_s=now, engine=network)
             Run(tmp_path / sweep / "cell").save(made.model_copy(update={"started_at": f"2026, {sweep}"}))
     found = load([tmp_path / "a/cell", tmp_path / "b/cell"])
     assert set(found.trials["run_id"]) == {str(tmp_path / "a/cell"), str(tmp_path / "b/cell")}
     ratios = {group.job.variant: group.targets[1].estimates["throughput"].ratio for group in compare(found).groups}
-    assert ratios == pytest.approx({"network=overlay": 0.5, "network=host": 1.0})
+    assert ratios == pytest.approx({"engine=overlay": 0.5, "engine=host": 1.0})

@@ -27,13 +27,13 @@ def training(rng: np.random.Generator, **seconds: float) -> dict[str, Any]:
     timeline = Timeline(launch_s=0.1, imports_s=parts.get("imports", 1.0), build_s=0.2, warmup_s=0.0, teardown_s=0.01)
     steps = Steps(elapsed_s=[data + compute], data_s=[data], compute_s=[compute])
     elapsed = data + compute + parts.get("imports", 1.0) + 0.31
-    return {"timeline": timeline, "steps": steps, "elapsed_s": elapsed, "options": OPTIONS | {"parallel": "none"}}
+    return {"timeline": timeline, "steps": steps, "elapsed_s": elapsed, **OPTIONS, "parallel": "none"}
 
 
 def probes(save: Any, block: int, target: str, rng: np.random.Generator, factor: float, **changes: Any) -> None:
     """The VM's CPU gives ``factor`` of bare metal's, its disk a half, and importing torch takes it 3 times as long."""
     here = 1.0 if target == "bare-metal" else factor
-    there = {"block": block, "target": target, "options": OPTIONS, **changes}
+    there = {"block": block, "target": target, **OPTIONS, **changes}
     rate = 100 * here * math.exp(rng.normal(0, 0.003))
     save("probes", **probe("cpu", matrix_product_all_threads=(rate, "GFLOP/s", "more")), **there)
     disk = 500 * (1 if here == 1 else 0.5) * math.exp(rng.normal(0, 0.003))
@@ -111,8 +111,8 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
     "changes",
     [
         {"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1)},
-        {"options": OPTIONS | {"engine": "docker"}},
-        {"options": OPTIONS | {"accelerator": "kvm"}},
+        {"engine": "docker"},
+        {"accelerator": "kvm"},
     ],
 )
 def test_probes_of_another_envelope_or_of_other_layers_predict_nothing(

@@ -10,7 +10,6 @@ import pytest
 from analysis.load.records import load
 from analysis.report.provenance import provenance, run_command
 from commands.run.command import run
-from commands.run.plan import _scenario_options
 from suite.job.distributed import Cluster, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec, parse_lab
@@ -18,6 +17,7 @@ from suite.job.profiles import PROFILES
 from suite.plan import Plan
 from suite.results.store import Run
 from tests.analysis.conftest import Save
+from tests.jobs import plan_of
 
 LAB = LabSpec(nodes=4, rate="100mbit", delay="5ms")
 CLUSTER = Cluster(strategy="parameter-server-async", workers=2, servers=2, network="bridge", lab=LAB, comm_timeout_s=90)
@@ -33,11 +33,11 @@ def plan(**changes: Any) -> Plan:
         "targets": ("container",),
         "models": ("resnet50",),
         "profile": "smoke",
-        "workloads": {"resnet50": PROFILES["smoke"].workloads["resnet50"]},
+        "sizes": PROFILES["smoke"].workloads["resnet50"],
         "envelope": Envelope(cpus=(4, 5), memory_bytes=2 * GIB, threads=2),
         "trial_timeout_s": PROFILES["smoke"].trial_timeout_s,
     }
-    return Plan(**(usual | changes))
+    return plan_of(**(usual | changes))
 
 
 def parsed(made: Plan) -> dict[str, Any]:
@@ -68,31 +68,11 @@ def test_a_run_on_machines_is_repeated_on_an_inventory_and_with_so_many_cpus_of_
 
 
 def test_devices_a_job_file_and_a_timeout_are_repeated() -> None:
-    options = {"device": "cuda", "devices": "2", "parallel": "ddp", "fio_job": "f" * 64}
-    told = parsed(plan(scenario="synthetic", options=options, trial_timeout_s=77))
+    options: dict[str, Any] = {"device": "cuda", "devices": 2, "parallel": "ddp", "fio_job": "f" * 64}
+    told = parsed(plan(scenario="synthetic", **options, trial_timeout_s=77))
     assert (told["device"], told["devices"], told["parallel"], told["trial_timeout"]) == ("cuda", 2, "ddp", 77)
     assert told["fio_job"] == Path("sha256-ffffffffffff.fio")
     assert "--trial-timeout" not in run_command(plan())
-
-
-def test_no_choice_that_a_plan_stores_is_left_out() -> None:
-    layers = {"engine": "runc", "accelerator": "kvm", "gpus": "0,1", "vfio": "0000:01:00.0", "isa": "native"}
-    given: dict[str, Any] = {
-        "parallel": "ddp",
-        "device": "cuda",
-        "devices": 2,
-        "decoder": "pillow",
-        "loader_workers": 3,
-        "copies": 2,
-        "bare_metal_cpus": "equal",
-        "aggressor_batch": 7,
-        "data_disk": "/dev/sdb",
-        "fio_job": "job",
-    }
-    stored = layers | _scenario_options(given | {"scenario": "real"})
-    words = run_command(plan(scenario="real", options=stored))
-    kept = {name: value for name, value in stored.items() if name != "fio_job"}
-    assert {name for name, value in kept.items() if value not in words} == set()
 
 
 def test_a_report_has_the_command(tmp_path: Path, save: Save) -> None:

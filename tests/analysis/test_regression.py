@@ -134,7 +134,7 @@ def sweep(save: Any, run: str, **speeds: float) -> None:
     """A cell per engine, in which containers are so fast."""
     for engine, speed in speeds.items():
         for target, now in (("bare-metal", 10.0), ("container", speed)):
-            make(save, f"{run}-{engine}", now, 4, target=target, options={"engine": engine, "image": f"{run} image"})
+            make(save, f"{run}-{engine}", now, 4, target=target, engine=engine, image=f"{run} image")
 
 
 def sweeps(path: Path) -> Regression:

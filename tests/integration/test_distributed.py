@@ -22,12 +22,13 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.loop import Loop
-from suite.plan import Plan, Trial
+from suite.plan import Trial
 from suite.records.record import Environment, TrialRecord
 from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
+from tests.jobs import plan_of
 from worker.environment import collect
 
 pytestmark = pytest.mark.integration
@@ -62,16 +63,16 @@ def run_cluster(
         lab=LabSpec(nodes=3, rate="1gbit"),
         comm_timeout_s=comm_timeout_s,
     )
-    plan = Plan(
+    plan = plan_of(
         scenario="distributed",
         targets=(target,),
         models=("resnet50",),
         profile="smoke",
-        workloads={"resnet50": Sizes(batch=2, image_px=32, warmup_steps=1, steps=steps)},
+        sizes=Sizes(batch=2, image_px=32, warmup_steps=1, steps=steps),
         envelope=Envelope(cpus=CPUS, memory_bytes=3 * GIB, threads=len(CPUS)),
         trial_timeout_s=400,
         cluster=cluster,
-        options=choices.options(),
+        **choices.layers().model_dump(),
     )
 
     @contextmanager

@@ -21,10 +21,11 @@ from suite.interfaces import Instance
 from suite.job.envelope import Envelope
 from suite.job.profiles import Sizes
 from suite.loop import Loop
-from suite.plan import Plan, Trial
+from suite.plan import Trial
 from suite.records.record import Environment, TrialRecord
 from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.jobs import plan_of
 from worker.environment import collect
 
 pytestmark = pytest.mark.integration
@@ -52,15 +53,15 @@ def measured(
     require("engine", "runc")
     image = require_image()
     choices = Choices(image, "runc", "tcg")
-    plan = Plan(
+    plan = plan_of(
         scenario="synthetic",
         targets=("bare-metal", "container"),
         models=("alexnet",),
         profile="smoke",
-        workloads={"alexnet": Sizes(batch=4, image_px=px, warmup_steps=0, steps=steps)},
+        sizes=Sizes(batch=4, image_px=px, warmup_steps=0, steps=steps),
         envelope=envelope,
         trial_timeout_s=300,
-        options=choices.options(),
+        **choices.layers().model_dump(),
     )
 
     @contextmanager

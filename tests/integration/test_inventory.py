@@ -92,8 +92,8 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
         assert all(rank.clock_offset_s is not None for rank in record.ranks)
         assert record.data_use
         assert record.data_use.images == 12
-        assert record.cluster
-        assert [each.name for each in record.cluster.machines] == ["n1", "n2", "n3"]
+        assert record.job.cluster
+        assert [each.name for each in record.job.cluster.machines] == ["n1", "n2", "n3"]
         assert str(machines.place) not in record.model_dump_json(), "no path of the user's"
     engines = [rank.environment.container_engine for rank in found["container"].ranks]
     assert {engine.name for engine in engines if engine} == {"podman"}

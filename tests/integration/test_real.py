@@ -26,6 +26,7 @@ from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
+from tests.jobs import plan_of
 from worker.environment import collect
 
 pytestmark = pytest.mark.integration
@@ -82,18 +83,18 @@ def large_files(place: Path, file_bytes: int) -> Dataset:
 
 
 def plan_for(dataset: Dataset, target: str, choices: Choices) -> Plan:
-    return Plan(
+    return plan_of(
         scenario="real",
         targets=(target,),
         models=("resnet50",),
         data="imagefolder",
         profile="smoke",
-        workloads={"resnet50": Sizes(batch=4, image_px=32, warmup_steps=0, steps=STEPS[target])},
+        sizes=Sizes(batch=4, image_px=32, warmup_steps=0, steps=STEPS[target]),
         envelope=ENVELOPE,
         trial_timeout_s=500,
         dataset=dataset,
         page_cache="cold",
-        options=choices.options(),
+        **choices.layers().model_dump(),
     )
 
 
@@ -167,7 +168,7 @@ def test_cold_trials_read_from_the_device_and_warm_ones_do_not(tmp_path: Path) -
         assert ended.returncode == 0, ended.stderr
         found = records(out)
         assert {record.data_use.sha256 for record in found.values() if record.data_use} == {dataset.sha256}
-        assert {record.page_cache for record in found.values()} == {cache}
+        assert {record.job.page_cache for record in found.values()} == {cache}
         return found
 
     cold = trained("cold", tmp_path / "cold", "--ablate", "data-layer")
@@ -217,7 +218,7 @@ def test_a_data_set_on_a_device_of_its_own_is_read_from_there(tmp_path: Path, de
     use = found["container"].data_use
     assert use is not None
     assert (use.filesystem, use.device) == ("ext4", device)
-    assert found["container"].options["data_disk"] == device
+    assert found["container"].job.dataset == found["bare-metal"].job.dataset
     check_reads(found["container"])
     assert filesystem(found["container+data-layer"]) == "overlay"
     assert found["container+data-layer"].substitutes == ["disk:other-device"]
@@ -233,7 +234,7 @@ def check_reads(record: TrialRecord) -> None:
     assert use is not None
     assert use.images_read >= 2 * 2
     assert use.damaged == 0
-    if record.page_cache == "cold":
+    if record.job.page_cache == "cold":
         assert use.page_cache_share == pytest.approx(0, abs=0.01)
         assert read_bytes(record) >= use.bytes_read
     else:

@@ -24,12 +24,13 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.loop import Loop
-from suite.plan import Plan, Trial
+from suite.plan import Trial
 from suite.records.record import Environment, TrialRecord
 from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import ours
+from tests.jobs import plan_of
 from worker.environment import collect
 
 pytestmark = pytest.mark.integration
@@ -49,17 +50,17 @@ def run_shared(
         pytest.skip("a victim and an aggressor need a CPU each")
     choices = Choices(require_image(), "runc", "tcg")
     room = scratch_bytes(aggressors, "smoke")
-    plan = Plan(
+    plan = plan_of(
         scenario="shared",
         targets=(target,),
         models=("alexnet",),
         profile="smoke",
-        workloads={"alexnet": ENDLESS if disturb else TINY},
+        sizes=ENDLESS if disturb else TINY,
         envelope=Envelope(cpus=ENVELOPE.cpus, memory_bytes=2 * GIB, threads=2),
         trial_timeout_s=300,
         sharing=Sharing(aggressors=aggressors, workloads={"alexnet": TINY}),
         scratch_bytes={"alexnet": room} if room else {},
-        options=choices.options(),
+        **choices.layers().model_dump(),
     )
 
     @contextmanager

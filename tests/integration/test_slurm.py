@@ -65,7 +65,7 @@ def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: P
 
 def _trials(records: dict[str, TrialRecord]) -> dict[str, dict[str, Any]]:
     """What each record is of: all but what was measured, and where."""
-    plan = {"target", "model", "block", "position", "seed", "workload", "envelope", "recipe", "options"}
+    plan = {"target", "job", "block", "position", "seed"}
     return {name: record.model_dump(include=plan) for name, record in records.items()}
 
 

@@ -17,6 +17,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import TrialRecord
+from tests.jobs import in_job
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -171,19 +172,15 @@ def scripted() -> Callable[..., ScriptedNode]:
 
 @pytest.fixture
 def trial() -> Trial:
+    sizes = Sizes(batch=2, image_px=64, warmup_steps=2, steps=3)
+    envelope = Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1)
     return Trial(
         trial_id="synthetic-alexnet-bare-metal-b000",
-        scenario="synthetic",
+        **in_job({"model": "alexnet", "sizes": sizes, "envelope": envelope}),
         target="bare-metal",
-        model="alexnet",
-        data="synthetic",
-        profile="smoke",
-        recipe="reference",
         block=0,
         position=0,
         seed=7,
-        workload=Sizes(batch=2, image_px=64, warmup_steps=2, steps=3),
-        envelope=Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1),
         trial_timeout_s=120,
     )
 

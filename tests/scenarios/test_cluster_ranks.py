@@ -44,8 +44,8 @@ def worker(span_s: float) -> list[str]:
 
 @pytest.fixture
 def planned(trial: Trial) -> Trial:
-    changes = {"cluster": CLUSTER, "envelope": ENVELOPE, "instances": instances_of(CLUSTER, ENVELOPE)}
-    return trial.model_copy(update={"scenario": "distributed", **changes})
+    made = trial.with_job(scenario="distributed", cluster=CLUSTER, envelope=ENVELOPE)
+    return made.model_copy(update={"instances": instances_of(CLUSTER, ENVELOPE)})
 
 
 def instances(nodes: Sequence[Any]) -> list[Instance]:

@@ -179,10 +179,10 @@ def test_the_observer_hears_nothing_between_measuring_and_measured(
 def test_without_warm_up_measuring_is_told_when_the_model_is_built(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
-    assert trial.workload is not None
-    workload = trial.workload.model_copy(update={"warmup_steps": 0})
+    assert trial.job.sizes is not None
+    workload = trial.job.sizes.model_copy(update={"warmup_steps": 0})
     story = [line for line in STORY if "warmup" not in line]
-    run_job(trial.model_copy(update={"workload": workload}), scripted(*story), observer, nullcontext(), Devices())
+    run_job(trial.with_job(sizes=workload), scripted(*story), observer, nullcontext(), Devices())
     assert observer.phases[-2:] == [("measuring", "3 steps"), ("finishing", "")]
 
 
@@ -281,7 +281,7 @@ def test_facts_complete_what_the_inside_sees_and_never_replace_it() -> None:
 
 def test_nothing_of_the_launching_environment_reaches_the_worker(trial: Trial, scripted: Scripted) -> None:
     node = scripted(node={"python": ("/usr/bin/python3", "/opt/virtbench")})
-    argv = worker_argv(node, trial.model_copy(update={"envelope": Envelope(cpus=(0,), memory_bytes=GIB, threads=3)}))
+    argv = worker_argv(node, trial.with_job(envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=3)))
     assert argv[:2] == ["/usr/bin/env", "-i"]
     assert argv[-3:] == ["/usr/bin/python3", "-m", "worker"]
     assert {"OMP_NUM_THREADS=3", "MKL_NUM_THREADS=3", "PYTHONPATH=/opt/virtbench"} <= set(argv)
@@ -289,12 +289,12 @@ def test_nothing_of_the_launching_environment_reaches_the_worker(trial: Trial, s
 
 
 def test_the_tuned_recipe_has_an_allocator_that_keeps_its_memory(trial: Trial, scripted: Scripted) -> None:
-    argv = worker_argv(scripted(), trial.model_copy(update={"recipe": "tuned"}))
+    argv = worker_argv(scripted(), trial.with_job(recipe="tuned"))
     assert [word for word in argv if word.startswith("GLIBC_TUNABLES=") and "mmap_max=0" in word]
 
 
 def test_a_capped_job_tells_every_library_that_chooses_its_code(trial: Trial, scripted: Scripted) -> None:
-    argv = worker_argv(scripted(), trial.model_copy(update={"cpu_capability": "avx2"}))
+    argv = worker_argv(scripted(), trial.with_job(cpu_capability="avx2"))
     assert {"ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "MKL_ENABLE_INSTRUCTIONS=AVX2"} <= set(argv)
     assert not [word for word in worker_argv(scripted(), trial) if "CAPABILITY" in word]
 

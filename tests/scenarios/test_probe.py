@@ -36,7 +36,7 @@ STORY = [
 
 @pytest.fixture
 def probe(trial: Trial) -> Trial:
-    return trial.model_copy(update={"scenario": "probe", "model": "memory", "workload": None})
+    return trial.with_job(scenario="probe", model="memory", sizes=None)
 
 
 def failure(trial: Trial, node: Any, observer: Any) -> MeasurementError:
@@ -164,7 +164,7 @@ def test_a_worker_that_ends_early_has_failed(probe: Trial, observer: Any, script
 
 
 def test_a_probe_that_nobody_knows_is_refused(probe: Trial, observer: Any, scripted: Scripted) -> None:
-    error = failure(probe.model_copy(update={"model": "gpu"}), scripted(), observer)
+    error = failure(probe.with_job(model="gpu"), scripted(), observer)
     assert error.kind == "probe"
     assert "startup" in str(error.remedy)
 
@@ -175,7 +175,7 @@ def test_a_probe_that_nobody_knows_is_refused(probe: Trial, observer: Any, scrip
 def test_the_disk_probe_needs_the_room_that_was_planned(
     data: str | None, scratch: int, says: str, probe: Trial, observer: Any, scripted: Scripted
 ) -> None:
-    disk = probe.model_copy(update={"model": "disk", "scratch_bytes": scratch})
+    disk = probe.with_job(model="disk").model_copy(update={"scratch_bytes": scratch})
     node = scripted(*STORY, node={"data": data})
     error = failure(disk, node, observer)
     assert error.kind == "probe"
@@ -208,7 +208,7 @@ def test_every_probe_but_the_start_up_is_the_workers() -> None:
 
 
 def test_the_start_up_is_the_training_workers_own(trial: Trial, here: Any, observer: Any) -> None:
-    startup = trial.model_copy(update={"scenario": "probe", "model": "startup", "workload": None})
+    startup = trial.with_job(scenario="probe", model="startup", sizes=None)
     measured = Probe().measure(startup, [Instance(here)], observer, nullcontext())
     assert list(measured.metrics) == ["first-instruction", "import-torch", "first-step"]
     seconds = [metric.value for metric in measured.metrics.values()]
@@ -230,7 +230,7 @@ def test_a_start_up_that_ended_before_its_first_step_is_a_failure(observer: Any)
 def test_a_probe_measures_through_a_node(probe: Trial, here: Any, observer: Any, tmp_path: Path) -> None:
     here.data = str(tmp_path)
     job = "[seq]\nrw=write\nsize=4m\nbs=256k"
-    disk = probe.model_copy(update={"model": "disk", "scratch_bytes": 8 * MIB})
+    disk = probe.with_job(model="disk").model_copy(update={"scratch_bytes": 8 * MIB})
     measured = Probe(fio_job=job).measure(disk, [Instance(here)], observer, nullcontext())
     assert measured.metrics["seq-throughput"].unit == "MiB/s"
     assert measured.details["job"] == "[seq]\nrw=write\nsize=4m\nbs=256k"

@@ -64,7 +64,7 @@ class ReadingNode(ScriptedNode):
 @pytest.fixture
 def planned(trial: Trial) -> Trial:
     dataset = Dataset(kind="imagefolder", directory="/data/pets", sha256=SHA256, images=20, size_bytes=4000)
-    return trial.model_copy(update={"scenario": "real", "dataset": dataset, "page_cache": "cold"})
+    return trial.with_job(scenario="real", dataset=dataset, page_cache="cold")
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_page_cache_behind_that_of_the_target_is_emptied_too(
     share = 0.0 if state == "cold" else 1.0
     behind, node = reading(data="/data/pets"), reading(page_cache_share=share)
     node.backing = behind
-    trial = planned.model_copy(update={"page_cache": state})
+    trial = planned.with_job(page_cache=state)
     Real().measure(trial, [Instance(node)], observer, nullcontext())
     assert [argv[-3:] for argv, _ in behind.asked] == [["--page-cache", "cold", "/data/pets"]] * (state == "cold")
     assert [argv[-3:] for argv, _ in node.asked] == [["--page-cache", state, "/mnt/data"]]
@@ -152,7 +152,7 @@ def test_the_job_is_told_where_the_data_are_in_the_target(planned: Trial, observ
 def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
     asked: int | None, wanted: int, planned: Trial, reading: Any
 ) -> None:
-    trial = planned.model_copy(update={"envelope": Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1)})
+    trial = planned.with_job(envelope=Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1))
     data = data_of(trial, reading(), Loading(asked))
     assert data is not None
     assert data["loader_workers"] == wanted
@@ -176,7 +176,7 @@ def test_another_data_set_in_the_target_is_refused(planned: Trial, observer: Any
 def test_a_page_cache_in_another_state_is_refused(
     state: str, share: float, planned: Trial, observer: Any, reading: Any
 ) -> None:
-    trial = planned.model_copy(update={"page_cache": state})
+    trial = planned.with_job(page_cache=state)
     error = failure(trial, reading(page_cache_share=share), observer)
     assert error.kind == "page-cache"
     assert f"{share:.1%}" in error.message
@@ -185,7 +185,7 @@ def test_a_page_cache_in_another_state_is_refused(
 
 @pytest.mark.parametrize(("state", "share"), [("cold", 0.01), ("warm", 0.95), ("warm", 1)])
 def test_the_state_need_not_be_perfect(state: str, share: float, planned: Trial, observer: Any, reading: Any) -> None:
-    trial = planned.model_copy(update={"page_cache": state})
+    trial = planned.with_job(page_cache=state)
     use = Real().measure(trial, [Instance(reading(page_cache_share=share))], observer, nullcontext()).data_use
     assert use is not None
     assert use.page_cache_share == share
@@ -252,7 +252,7 @@ def small(trial: Trial, tmp_path: Path) -> tuple[Trial, HereNode]:
     dataset = Dataset(
         kind="imagefolder", directory=str(tmp_path), sha256=seen.sha256, images=24, size_bytes=seen.size_bytes
     )
-    return trial.model_copy(update={"dataset": dataset, "page_cache": "warm"}), HereNode(data=str(tmp_path))
+    return trial.with_job(dataset=dataset, page_cache="warm"), HereNode(data=str(tmp_path))
 
 
 def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], observer: Any) -> None:
@@ -272,7 +272,7 @@ def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], ob
 
 def test_devices_in_processes_of_their_own_read_together(small: tuple[Trial, HereNode], observer: Any) -> None:
     trial, node = small
-    trial = trial.model_copy(update={"envelope": Envelope(cpus=(0,), memory_bytes=GIB, threads=2)})
+    trial = trial.with_job(envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=2))
     use = (
         Real(devices=2, parallel="ddp", loader_workers=0)
         .measure(trial, [Instance(node)], observer, nullcontext())
@@ -287,8 +287,8 @@ def test_too_much_damage_fails_the_trial_with_names(small: tuple[Trial, HereNode
     trial, node = small
     names = [damage(Path(str(node.data)), number) for number in range(20)]
     seen = listing(str(node.data))
-    assert trial.dataset is not None
-    trial = trial.model_copy(update={"dataset": trial.dataset.model_copy(update={"sha256": seen.sha256})})
+    assert trial.job.dataset is not None
+    trial = trial.with_job(dataset=trial.job.dataset.model_copy(update={"sha256": seen.sha256}))
     with pytest.raises(MeasurementError, match="could not be decoded") as raised:
         Real(loader_workers=0).measure(trial, [Instance(node)], observer, nullcontext())
     node.processes[0].close()

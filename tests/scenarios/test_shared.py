@@ -27,9 +27,10 @@ PROBE = {"threads": 1, "directory": None, "size": "smoke", "job": None, "device"
 
 def planned(trial: Trial, aggressor: str | None, victim: Sizes = TINY) -> Trial:
     sharing = Sharing(aggressors=(aggressor or "cpu",), workloads={"alexnet": TINY}, bare_metal_cpus="equal")
-    share = sharing.model_copy(update={"bare_metal_cpus": "unrestricted"}).instances_of("bare-metal", trial.envelope)
-    changes = {"scenario": "shared", "sharing": sharing, "aggressor": aggressor, "workload": victim, "instances": share}
-    return trial.model_copy(update=changes)
+    unrestricted = sharing.model_copy(update={"bare_metal_cpus": "unrestricted"})
+    share = unrestricted.instances_of("bare-metal", trial.job.envelope)
+    shared = trial.with_job(scenario="shared", sharing=sharing, sizes=victim)
+    return shared.model_copy(update={"aggressor": aggressor, "instances": share})
 
 
 def measure(trial: Trial, node: HereNode, aggressors: HereNode, observer: RecordingObserver) -> Any:

@@ -23,6 +23,7 @@ from suite.records.record import (
     TrialRecord,
     Usage,
 )
+from tests.jobs import in_job, plan_of
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
 WORKLOAD = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
@@ -91,7 +92,7 @@ class FakeScenario:
         with account:
             if trial.target in self.failing:
                 raise self.failing[trial.target]
-        plan = trial.envelope
+        plan = trial.job.envelope
         given = {"cpus": list(plan.cpus), "threads": plan.threads, "memory_bytes": plan.memory_bytes}
         return Measurement(
             elapsed_s=5.0,
@@ -146,12 +147,12 @@ def make_plan(**changes: Any) -> Plan:
         "profile": "smoke",
         "blocks": 2,
         "seed": 7,
-        "workloads": {"resnet50": WORKLOAD, "alexnet": WORKLOAD},
+        "sizes": WORKLOAD,
         "envelope": ENVELOPE,
         "trial_timeout_s": 60,
-        "options": {"engine": "podman"},
+        "engine": "podman",
     }
-    return Plan(**(values | changes))
+    return plan_of(**(values | changes))
 
 
 def record_fields(**changes: Any) -> dict[str, Any]:
@@ -170,14 +171,14 @@ def record_fields(**changes: Any) -> dict[str, Any]:
         "block": 0,
         "position": 0,
         "seed": 0,
-        "workload": WORKLOAD,
+        "sizes": WORKLOAD,
         "envelope": ENVELOPE,
         "outcome": Outcome(status="ok"),
         "throughput_images_per_s": 10.0,
         "elapsed_s": 5.0,
         "environment": Environments(host=Environment()),
     }
-    return values | changes
+    return in_job(values | changes)
 
 
 def make_record(**changes: Any) -> TrialRecord:

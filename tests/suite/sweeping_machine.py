@@ -37,7 +37,7 @@ class Scenario(FakeScenario):
         account: AbstractContextManager[object],
     ) -> Measurement:
         with Path(os.environ["MEASURED"]).open("a") as file:
-            file.write(f"{trial.profile} {trial.trial_id}\n")
+            file.write(f"{trial.job.profile} {trial.trial_id}\n")
         time.sleep(float(os.environ.get("SLOW_S", "0.005")))
         return super().measure(trial, instances, observer, account)
 

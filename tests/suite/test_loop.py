@@ -53,7 +53,7 @@ def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run,
     assert first.open_s is not None
     assert first.close_s is not None
     assert first.substitutes == ["accelerator:tcg"]
-    assert first.options == {"engine": "podman"}
+    assert first.job == trial.job
     assert first.environment.host == HOST
     assert first.environment.target is not None
     assert first.details == {"devices": 1}
@@ -242,7 +242,7 @@ GIVEN = {"cpus": [0, 1], "threads": 2, "memory_bytes": ENVELOPE.memory_bytes}
 )
 def test_each_departure_from_the_envelope_is_named(seen: dict[str, object], differences: list[str]) -> None:
     trial = next(make_plan().trials())
-    assert envelope_differences(trial, trial.envelope, Environment.model_validate({**GIVEN, **seen})) == differences
+    assert envelope_differences(trial, trial.job.envelope, Environment.model_validate({**GIVEN, **seen})) == differences
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,4 @@ def test_a_limit_that_was_switched_must_be_seen_switched(
     ablation: str | None, seen: dict[str, object], differences: list[str]
 ) -> None:
     trial = next(make_plan().trials()).model_copy(update={"ablation": ablation})
-    assert envelope_differences(trial, trial.envelope, Environment.model_validate({**GIVEN, **seen})) == differences
+    assert envelope_differences(trial, trial.job.envelope, Environment.model_validate({**GIVEN, **seen})) == differences

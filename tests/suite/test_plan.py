@@ -41,7 +41,7 @@ def test_every_block_has_each_target_once_for_each_model(seed: int) -> None:
     wanted = sorted((model, target) for model in models for target in TARGETS)
     for block in range(3):
         here = [trial for trial in trials if trial.block == block]
-        assert sorted((trial.model, trial.target) for trial in here) == wanted
+        assert sorted((trial.job.model, trial.target) for trial in here) == wanted
         assert [trial.position for trial in here] == list(range(8))
         assert len({trial.seed for trial in here}) == 1
 
@@ -49,7 +49,7 @@ def test_every_block_has_each_target_once_for_each_model(seed: int) -> None:
 def test_blocks_come_one_after_the_other_and_models_stay_together(plan: Callable[..., Plan]) -> None:
     trials = list(plan(blocks=3, models=("alexnet", "resnet50")).trials())
     assert [trial.block for trial in trials] == [0] * 6 + [1] * 6 + [2] * 6
-    assert [trial.model for trial in trials[:6]] == ["alexnet"] * 3 + ["resnet50"] * 3
+    assert [trial.job.model for trial in trials[:6]] == ["alexnet"] * 3 + ["resnet50"] * 3
 
 
 def test_blocks_differ_in_their_seed(plan: Callable[..., Plan]) -> None:
@@ -87,7 +87,7 @@ def test_instructions_that_cannot_be_lowered_are_refused(
     plan: Callable[..., Plan], capability: str | None, why: str
 ) -> None:
     with pytest.raises(RequestError, match=why):
-        list(plan(cpu_capability=capability, ablations=("isa",)).trials())
+        [trial.cpu_capability for trial in plan(cpu_capability=capability, ablations=("isa",)).trials()]
 
 
 def test_warm_up_blocks_come_first_and_change_nothing_of_the_others(plan: Callable[..., Plan]) -> None:
@@ -105,7 +105,9 @@ def test_an_ablation_that_no_target_of_the_run_has_is_refused() -> None:
     assert "--target container" in caught.value.remedy
 
 
-@pytest.mark.parametrize("change", [{"blocks": 0}, {"targets": ()}, {"models": ()}, {"trial_timeout_s": 0}, {"x": 1}])
+@pytest.mark.parametrize(
+    "change", [{"blocks": 0}, {"targets": ()}, {"models": ("../x",)}, {"trial_timeout_s": 0}, {"x": 1}]
+)
 def test_a_plan_holds_no_nonsense(plan: Callable[..., Plan], change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         plan(**change)

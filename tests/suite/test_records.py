@@ -39,7 +39,7 @@ def test_what_was_not_measured_is_null_and_not_zero(fields: Fields) -> None:
     assert written["steps"] is None
     assert written["clock_ratio"] is None
     assert written["environment"]["host"]["memory_bytes"] is None
-    assert written["schema_version"] == 2
+    assert written["schema_version"] == 3
 
 
 @pytest.mark.parametrize("absent", ["throughput_images_per_s", "elapsed_s"])

@@ -108,7 +108,7 @@ def test_every_instance_is_held_to_its_own_share() -> None:
     (found,) = _differences(trial, measured(trial, memory_bytes=GIB // 2))
     assert found.startswith("aggressor 1: ")
     assert "bytes of memory" in found
-    victim = replace(measured(trial), environment=place(trial.envelope))
+    victim = replace(measured(trial), environment=place(trial.job.envelope))
     assert any(found.startswith("victim: CPUs") for found in _differences(trial, victim))
 
 

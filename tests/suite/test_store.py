@@ -142,8 +142,8 @@ def test_more_blocks_of_the_same_plan_are_an_extension(tmp_path: Path, plan: Mak
 def test_another_plan_is_refused_with_what_differs_and_the_old_one_stays(tmp_path: Path, plan: MakePlan) -> None:
     run = Run(tmp_path)
     run.begin(plan())
-    with pytest.raises(RequestError, match="another plan: blocks, options, seed differ") as caught:
-        run.begin(plan(seed=8, options={"engine": "docker"}, blocks=3))
+    with pytest.raises(RequestError, match="another plan: blocks, layers, seed differ") as caught:
+        run.begin(plan(seed=8, engine="docker", blocks=3))
     assert "--out" in str(caught.value.remedy)
     assert Plan.model_validate_json((tmp_path / "plan.json").read_bytes()) == plan()
 

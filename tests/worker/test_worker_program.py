@@ -80,9 +80,7 @@ def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, he
 
 
 def test_the_tuned_recipe_runs_with_its_allocator(trial: Trial, here: Any, observer: Any) -> None:
-    measured = Synthetic().measure(
-        trial.model_copy(update={"recipe": "tuned"}), [Instance(here)], observer, nullcontext()
-    )
+    measured = Synthetic().measure(trial.with_job(recipe="tuned"), [Instance(here)], observer, nullcontext())
     assert "glibc.malloc.mmap_max=0" in str(measured.environment.allocator)
 
 
@@ -97,10 +95,10 @@ def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, obse
 
 
 def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, here: Any, observer: Any) -> None:
-    assert trial.workload is not None
-    tiny = trial.workload.model_copy(update={"image_px": 4})  # smaller than AlexNet's first kernel
+    assert trial.job.sizes is not None
+    tiny = trial.job.sizes.model_copy(update={"image_px": 4})  # smaller than AlexNet's first kernel
     with pytest.raises(MeasurementError) as raised:
-        Synthetic().measure(trial.model_copy(update={"workload": tiny}), [Instance(here)], observer, nullcontext())
+        Synthetic().measure(trial.with_job(sizes=tiny), [Instance(here)], observer, nullcontext())
     assert raised.value.kind == "exception"
     assert "Traceback" in raised.value.output_tail
 

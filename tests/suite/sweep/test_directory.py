@@ -222,18 +222,18 @@ def test_an_estimate_is_the_median_of_earlier_records_of_the_same(tmp_path: Path
     run.save(make_record(trial_id="failed", elapsed_s=900.0, **same | BROKEN))
     (tmp_path / "results/run/trials/torn.json").write_text('{"trial')
     durations = durations_below(tmp_path / "results")
-    assert durations.of(trial, plan.options) == 4.5
+    assert durations.of(trial) == 4.5
     assert durations.of_block(plan, 0) == 4.5
-    assert durations.of(trial.model_copy(update={"recipe": "tuned"}), plan.options) is None
+    assert durations.of(trial.with_job(recipe="tuned")) is None
     assert durations.of_block(make_plan(blocks=1), 0) is None, "of two of its targets nothing is known"
-    assert Durations().of(trial, plan.options) is None
+    assert Durations().of(trial) is None
 
 
 def test_an_emulated_guest_says_nothing_of_one_under_kvm() -> None:
-    plan = make_plan(targets=("vm",), options={"accelerator": "kvm"})
+    plan = make_plan(targets=("vm",), accelerator="kvm")
     (trial, *_) = plan.trials()
     durations = Durations()
-    durations.add(make_record(options={"accelerator": "tcg"}).model_dump(mode="json"))
-    assert durations.of(trial, plan.options) is None
-    durations.add(make_record(options={"accelerator": "kvm"}).model_dump(mode="json"))
-    assert durations.of(trial, plan.options) == 5.0
+    durations.add(make_record(accelerator="tcg").model_dump(mode="json"))
+    assert durations.of(trial) is None
+    durations.add(make_record(accelerator="kvm").model_dump(mode="json"))
+    assert durations.of(trial) == 5.0

@@ -52,7 +52,7 @@ def test_a_sweep_killed_at_twenty_moments_comes_to_the_same_records_as_one_that_
     undisturbed.place.mkdir()
     undisturbed.plan.write_text(long.plan.read_text())
     assert undisturbed.sweep_to_its_end().returncode == 0
-    same = ("trial_id", "block", "position", "seed", "target", "model", "envelope", "workload")
+    same = ("trial_id", "block", "position", "seed", "target", "job")
     assert {name: [record[key] for key in same] for name, record in undisturbed.records().items()} == {
         name: [record[key] for key in same] for name, record in found.items()
     }

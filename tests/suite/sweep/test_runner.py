@@ -42,7 +42,7 @@ def runner(
 
 
 def order(records: list[TrialRecord]) -> list[tuple[int, str]]:
-    return list(dict.fromkeys((record.block, record.model) for record in records))
+    return list(dict.fromkeys((record.block, record.job.model) for record in records))
 
 
 def test_every_cell_is_measured_before_the_next_block_begins(runner: Callable[..., Runner]) -> None:

@@ -1,0 +1,145 @@
+"""The job: everything that decides what a number means, as one frozen object.
+
+A plan, every trial and every record hold it whole. Trials are compared exactly when their jobs agree, apart from what a
+comparison varies on purpose (the target, its replica, ablation and aggressor, which stand beside the job).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from suite.job.datasets import Dataset, PageCache
+from suite.job.distributed import Cluster
+from suite.job.envelope import GIB, Envelope
+from suite.job.profiles import Recipe, Sizes
+from suite.job.sharing import Sharing
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+"""Names come to stand in file names, so they are names and not paths."""
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+CpuCapability = Literal["default", "avx2", "avx512"]
+CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
+"""Levels of vector instructions, lowest first, as torch's ATen names them."""
+
+
+class Part(BaseModel):
+    """A part of a job: frozen, and without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Devices(Part):
+    """What a job computes on, and how it uses several devices of one instance together."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    devices: Annotated[int, Field(gt=0)] = 1
+    parallel: Literal["none", "parameter-cpu", "ddp"] = "none"
+
+
+class Loading(Part):
+    """How a job reads its data set. ``loader_workers`` is None where each instance has one process per CPU."""
+
+    decoder: Literal["auto", "simplejpeg", "pillow"] = "auto"
+    loader_workers: Annotated[int, Field(ge=0)] | None = None
+
+
+class Layers(Part):
+    """What the targets are made of. None where a record of an older suite does not say."""
+
+    engine: str | None = None
+    provider: str | None = None
+    """The machine provider that boots the virtual machines."""
+    accelerator: str | None = None
+    image: str | None = None
+    """The image's digest."""
+    gpus: str | None = None
+    """GPUs of containers and bare metal, by index: ``0,1``."""
+    vfio: str | None = None
+    """GPUs of virtual machines, by PCI address."""
+
+
+class Job(Part):
+    """One job: what is trained or probed, on what, with which data, and how several instances are arranged."""
+
+    scenario: Name
+    model: Name
+    """The workload that is trained, or the probe."""
+    data: Name
+    profile: Name
+    recipe: Recipe = "reference"
+    sizes: Sizes | None = None
+    """None for a probe."""
+    envelope: Envelope
+    devices: Devices = Devices()
+    isa: Literal["shared", "native"] | None = None
+    cpu_capability: CpuCapability | None = None
+    """What the libraries of every target are capped to; None leaves each target what it has."""
+    dataset: Dataset | None = None
+    page_cache: PageCache | None = None
+    loading: Loading | None = None
+    cluster: Cluster | None = None
+    sharing: Sharing | None = None
+    fio_job: Digest | None = None
+    """Digest of the user's own job file for the disk probe."""
+    workload_sha256: Digest | None = None
+    """Digest of the source of a workload or probe that another package provides."""
+    layers: Layers = Layers()
+
+
+IN_COLUMNS = ("scenario", "model", "data", "profile", "recipe")
+"""Parts of the key that tables show in columns of their own."""
+NOT_IN_KEY: Mapping[str, str] = {
+    "envelope.cpus": "which CPUs they are is the machine's affair; how many there are is in the key",
+    "dataset.images": "follows from the digest",
+    "dataset.size_bytes": "follows from the digest",
+    "cluster.comm_timeout_s": "decides when a job is given up, and not how fast it is",
+    "cluster.guests": "follows from whether any target of the run is a virtual machine",
+    "cluster.machines.address": "a machine that is given another address is the same machine",
+    "sharing.aggressors": "varied on purpose: each trial says which one it had",
+}
+"""The fields of a job that do not keep trials apart, each with the reason. All others do."""
+_LABELS = {
+    "dataset": "data_",
+    "cluster.lab": "lab.",
+    "cluster.machines": "machines.",
+    "sharing.workloads": "workloads.",
+}
+"""How names of settings begin, by the part that they are in; else they stand alone."""
+
+
+def settings(job: Job) -> dict[str, str]:
+    """Return the comparison key of a job but for ``IN_COLUMNS``: every setting as text, by a name for people."""
+    parts = leaves(job.model_dump(mode="json", exclude=set(IN_COLUMNS)))
+    found = {_label(path): _text(path, value) for path, value in parts}
+    return {"cpus": str(len(job.envelope.cpus)), **found}
+
+
+def leaves(part: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every field of the key with its dotted path; of a list of parts, a list of each field's values."""
+    for name, value in part.items():
+        here = f"{path}.{name}" if path else name
+        if here in NOT_IN_KEY or value is None or value in ([], {}):
+            continue
+        if isinstance(value, dict):
+            yield from leaves(value, here)
+        elif isinstance(value, list) and isinstance(value[0], dict):
+            yield from leaves({key: [one.get(key) for one in value] for key in value[0]}, here)
+        else:
+            yield here, value
+
+
+def _label(path: str) -> str:
+    name = path.rpartition(".")[2]
+    for begin, label in _LABELS.items():
+        if path.startswith(f"{begin}."):
+            return label + path[len(begin) + 1 :]
+    return "memory" if name == "memory_bytes" else name
+
+
+def _text(path: str, value: object) -> str:
+    if path == "envelope.memory_bytes" and isinstance(value, int):
+        return f"{value / GIB:.6g} GiB"
+    if isinstance(value, list):
+        return "+".join(",".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
+    return str(value)
