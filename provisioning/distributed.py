@@ -201,7 +201,7 @@ def _tunnelled(cluster: Cluster, stacks: Sequence[Sequence[Layer]]) -> bool:
 
 
 def _linked(instances: Sequence[Instance], cluster: Cluster, *, tunnelled: bool) -> tuple[Instance, ...]:
-    """Every instance with what it has of a way to the others. Raises MeasurementError where there is none."""
+    """Return every instance with its links to the others. Raises MeasurementError if one does not reach another."""
     ends = [_end(f"rank {rank}", each) for rank, each in enumerate(instances)]
     link = cluster.lab.rate_bits_per_s if cluster.lab else None
     emulated = any("accelerator:tcg" in each.node.substitutes for each in instances)

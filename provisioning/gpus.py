@@ -101,7 +101,7 @@ def _nvml() -> Found:
 
 
 def passthrough(device: Path) -> Found:
-    """Whether a VM could have the device by VFIO: an IOMMU group without strangers, and the driver vfio-pci."""
+    """Return whether a VM could have the device by VFIO: an IOMMU group without strangers, and the driver vfio-pci."""
     name = f"passthrough {device.name}"
     link = device / "driver"
     driver = link.resolve().name if link.exists() else "none"

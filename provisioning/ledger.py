@@ -52,7 +52,7 @@ class Entry(BaseModel):
         return self.host in (None, socket.gethostname())
 
     def owned_by_the_living(self) -> bool:
-        """Whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
+        """Return whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
         if self.boot_id != boot_id():
             return False
         return started_ticks(self.owner_pid) == self.owner_started

@@ -138,13 +138,13 @@ class UndoesWhenLost(Protocol):
 
 
 def is_guest(node: Node) -> bool:
-    """Whether it is a guest of the suite's own, in which nobody else starts daemons."""
+    """Return whether it is a guest of the suite's own, in which nobody else starts daemons."""
     return not node.local and not isinstance(node, UndoesWhenLost)
 
 
 @contextmanager
 def undone_when_lost(node: Node, undo: Sequence[str]) -> Iterator[None]:
-    """Run the command at the end on another machine, even if the connection to it is lost before that.
+    """Make another machine run the command by itself if the connection to it ends before this context does.
 
     On this machine the ledger answers for it, and in a guest nobody needs to.
     """

@@ -91,7 +91,7 @@ def _mounted(device: str) -> Iterator[Path]:
 
 
 def same_device(one: Path, other: Path) -> bool:
-    """Whether two places lie on one device of this machine."""
+    """Return whether two places are on one device of this machine."""
     return one.stat().st_dev == other.stat().st_dev
 
 
@@ -149,7 +149,7 @@ def inodes_of(dataset: Dataset) -> int:
 
 
 def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool, inodes: int | None = None) -> None:
-    """``allocated``: its blocks are there before the first write, as those of a file that a directory holds are not."""
+    """Pack a directory as a disk, whose blocks are allocated before the first write if ``allocated`` is set."""
     temporary = disk.with_suffix(".tmp")
     try:
         with local_node((), None) as node:

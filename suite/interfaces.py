@@ -45,7 +45,7 @@ class Process(Protocol):
         """Return the exit status. Raises CommandError, after killing the command, if it outlives ``timeout_s``."""
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return whether it has not ended yet."""
 
     def kill(self) -> None:
         """Kill the command at once; harmless if it has ended."""

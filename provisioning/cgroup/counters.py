@@ -82,7 +82,7 @@ class ControlGroup:
         return [dict(line.split() for line in read(file).splitlines()).get(device, "") for file in files]
 
     def throttled_s(self) -> list[float]:
-        """How long quotas have held back this group and each group above it that can be seen."""
+        """Return for how long quotas have held back this group and each visible group above it, in seconds."""
         file = self._file("cpu", "cpu.stat")
         if file is None:
             return []

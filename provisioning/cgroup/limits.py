@@ -99,7 +99,7 @@ def _disk_limit(governing: int, disk: BlockDevice, limit: int) -> list[tuple[str
 
 
 def disks_can_be_limited(root: Path = ROOT) -> bool:
-    """Whether the block I/O controller of the version that governs this machine is there."""
+    """Return whether the block I/O controller of the version that governs this machine is there."""
     version_2 = root / "cgroup.controllers"
     if version_2.exists():
         return DISK_CONTROLLERS[2] in version_2.read_text().split()

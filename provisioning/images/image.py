@@ -115,7 +115,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def images() -> list[Image]:
-    """Every image of this user, newest first. A directory without a readable description is none."""
+    """Return every image of this user, newest first. A directory without a readable description is none."""
     found = []
     for path in state("images").glob("*/image.json"):
         try:

@@ -174,7 +174,7 @@ def cpio(node: Node, root: Path) -> bytes:
 
 
 def joined(first: bytes, second: bytes) -> bytes:
-    """Two archives in one initramfs. The kernel takes an uncompressed one only at a multiple of four bytes."""
+    """Join two archives in one initramfs. The kernel takes an uncompressed one only at a multiple of four bytes."""
     return first + bytes(-len(first) % 4) + second
 
 

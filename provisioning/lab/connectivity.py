@@ -62,7 +62,7 @@ def connectivity(
     least_share: float | None = 0.8,
     most_share: float = 1.0,
 ) -> tuple[Pair, ...]:
-    """Every pair in both directions, to be recorded. Raises MeasurementError of kind ``network`` that names the pair.
+    """Return every pair in both directions, for the record. Raises MeasurementError of kind ``network`` for a pair.
 
     With ``measure_s`` each is measured for as long, or with ``sample_bytes`` for as long as so many take, one after
     another, and held against the link's rate where that is given: never above ``most_share`` of it, and not below
@@ -185,7 +185,7 @@ def server_argv(where: Where, measure_s: int) -> list[str]:
 
 
 def client_argv(where: Where, measure_s: int, sample_bytes: int = 0) -> list[str]:
-    """``sample_bytes``: so much is sent, however long it takes."""
+    """Return the command of the client; it sends ``sample_bytes`` however long that takes, or for ``measure_s``."""
     much = ["--bytes", str(sample_bytes)] if sample_bytes else ["--time", str(measure_s)]
     return ["iperf3", "--client", where.address, "--port", str(where.port), *much, "--json"]
 

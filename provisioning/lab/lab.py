@@ -159,7 +159,7 @@ def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
 
 
 def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> list[list[str]]:
-    """Both directions of the cable: what the node sends, and what the switch sends it. The delay is on the first."""
+    """Return the commands that limit both directions of the cable; the delay is on what the node sends."""
     sends = shape_argvs(node.device, Shape(spec.rate_bits_per_s, spec.delay_s), limiter)
     gets = shape_argvs(node.name, Shape(spec.rate_bits_per_s), limiter)
     return [*(node.argv(argv) for argv in sends), *([*netns.enter(switch), *argv] for argv in gets)]

@@ -24,7 +24,7 @@ def listen(address: str, port: int, visitors: int, within_s: float) -> None:
 
 
 def knock(peers: list[str], within_s: float) -> None:
-    """One line of JSON for each ``ADDRESS:PORT``, in order, up to the first that does not answer."""
+    """Print one line of JSON for each ``ADDRESS:PORT``, in order, up to the first that does not answer."""
     for peer in peers:
         address, _, port = peer.rpartition(":")
         begun = time.monotonic()

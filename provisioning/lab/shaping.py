@@ -106,7 +106,7 @@ def _refused_shape(node: Node, shape: Shape, limiter: Limiter) -> str | None:
 
 
 def _refused(node: Node, argv: list[str]) -> str | None:
-    """Why the command fails in a namespace of its own, which ends with it; None when it does not."""
+    """Return why the command fails in a namespace of its own, which ends with it; None if it does not."""
     try:
         answer = node.run(["unshare", "--net", "--", *argv], check=False)
     except BenchError as error:

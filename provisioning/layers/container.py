@@ -123,7 +123,7 @@ def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plu
 
 
 def _host_processes(engine: ContainerEngine, node: Node, name: str) -> HostProcesses:
-    """How a container on this machine is accounted for: its group is where the engine has put its first process."""
+    """Return the host processes of a container: its group is where the engine has put its first process."""
     pid = engine.main_pid(node, name)
     return HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
 

@@ -104,7 +104,7 @@ def _kernel() -> tuple[str, str] | None:
 
 
 def _boot(kernel: tuple[str, str] | None) -> str | None:
-    """Why the guest did not boot, or None when it did."""
+    """Return why the guest did not boot, or None if it did."""
     try:
         with local_node((), None) as node:
             return boot(node, kernel, str(_sector_file()))
@@ -119,7 +119,7 @@ def _sector_file() -> Path:
 
 
 def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | None:
-    """Why a guest does not boot under KVM on the node, or None when it does. Of kernel and initrd, else a sector."""
+    """Return why a guest (a kernel and its initrd, else a boot sector) does not boot under KVM; None if it does."""
     argv = [PROGRAM, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none"]
     argv += ["-no-reboot", "-nic", "none", "-sandbox", "on"]
     if kernel:

@@ -133,6 +133,6 @@ def forget(node: Node, path: str) -> None:
 
 
 def takes_direct_io(node: Node, path: str) -> bool:
-    """Whether the node's file system under the file allows O_DIRECT."""
+    """Return whether the node's file system under the file allows O_DIRECT."""
     words = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct", "status=none"]
     return node.run(["dd", f"if={path}", *words], check=False).returncode == 0

@@ -86,7 +86,7 @@ def free_port() -> int:
 
 @contextmanager
 def connection(node: Node, access: SshAccess, timeout_s: float) -> Iterator[None]:
-    """One connection that all commands share: a handshake takes a second where the guest's CPU is emulated."""
+    """Open one connection for all commands: a handshake takes a second where the guest's CPU is emulated."""
     node.run(access.wrap(["true"]), timeout_s=timeout_s)  # leaves the connection open behind it (ControlPersist)
     try:
         yield

@@ -25,7 +25,7 @@ def daemon() -> str | None:
 
 
 def hindrance(tree: Path) -> tuple[str, str] | None:
-    """Why no guest of the tree can be given a directory, and the remedy; None where it can."""
+    """Return why no guest of the tree can be given a directory, and the remedy; None if one can."""
     if os.geteuid():
         return "virtiofsd needs root to confine itself", "run bench as root"
     if daemon() is None:

@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 def perf_argv(events: Sequence[str], command: Sequence[str]) -> list[str]:
-    """``perf stat`` of every CPU, a line for each, while the command runs."""
+    """Return the ``perf stat`` command that counts on every CPU while a command runs."""
     return [PERF, "stat", "-x,", "-a", "-A", "-e", ",".join(events), "--", *command]
 
 
@@ -52,7 +52,7 @@ def counts(text: str, event: str, cpus: Collection[int] | None = None) -> float 
 
 @cache
 def absent() -> str | None:
-    """Why this host counts no cache misses; None where it does. Tried once."""
+    """Return why this host counts no cache misses; None if it does. It is tried once."""
     try:
         tried = subprocess.run(
             perf_argv(events_of(), ["true"]),

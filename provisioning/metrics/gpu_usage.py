@@ -1,7 +1,7 @@
-"""What this host's GPUs do while a job runs, by NVML. Where no NVIDIA driver answers there is nothing to say.
+"""The use of this host's GPUs while a job runs, by NVML; nothing where no NVIDIA driver answers.
 
-Energy is a counter. How busy a GPU is, and its memory, can only be looked at: by a thread that wakes twice a second,
-and that is there only where there is a GPU.
+Energy is a counter. How busy a GPU is, and its memory, must be sampled: by a thread that wakes twice a second, and that
+runs only where there is a GPU.
 """
 
 import threading
@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
+
+import pynvml
 
 from suite.records.record import GpuUsage
 
@@ -27,13 +29,9 @@ class _Gpu:
 
 
 class GpuSampler:
-    """Started before the job and stopped after it, once. ``nvml`` is the module pynvml or what stands for it."""
+    """Samples from before the job until after it, once. ``nvml`` is the module pynvml or a substitute for it."""
 
-    def __init__(self, nvml: Any = None) -> None:  # noqa: ANN401 (a module without types)
-        if nvml is None:
-            import pynvml
-
-            nvml = pynvml
+    def __init__(self, nvml: Any = pynvml) -> None:  # noqa: ANN401 (a module without types)
         self._nvml = nvml
         self._gpus: list[_Gpu] = []
         self._ended = threading.Event()

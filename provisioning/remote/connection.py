@@ -110,7 +110,7 @@ class RemoteAgent:
         self.ask(do="drop", key=key)
 
     def clock_offset_s(self) -> float:
-        """How far its time of day is ahead of this machine's: from the round that was quickest."""
+        """Return how many seconds its time of day is ahead of this machine's, from the quickest round."""
         rounds = []
         for _ in range(CLOCK_ROUNDS):
             begun_s, began = time.time(), time.monotonic()
@@ -137,7 +137,7 @@ class RemoteAgent:
             self.close()
 
     def _answer(self, number: int, within_s: float) -> dict[str, Any]:
-        """Those before it are left over from who was interrupted while waiting."""
+        """Return the answer with this number; earlier ones are left over from a caller that was interrupted."""
         try:
             for line in self._process.lines(within_s):
                 said = dict(json.loads(line))
@@ -148,7 +148,7 @@ class RemoteAgent:
         raise self.lost()
 
     def lost(self) -> MeasurementError:
-        """Why there is no connection, in ssh's own words."""
+        """Return the error that says why there is no connection, in ssh's own words."""
         planned = self._access.planned
         told = self._process.output_tail()
         last = (told.strip().splitlines() or ["it does not answer"])[-1]

@@ -33,7 +33,7 @@ def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
 
 
 def _check_apart(names: Sequence[str], found: Sequence[Place]) -> None:
-    """Two machines can have one and the same address on a bridge of their own (docker0 is one)."""
+    """Raise RequestError if two machines have one address: each may have it on a bridge of its own, such as docker0."""
     owners: dict[str, str] = {}
     for name, place in zip(names, found, strict=True):
         other = owners.setdefault(place.address, name)
@@ -64,7 +64,7 @@ def _place(machine: Machine, towards: str | None) -> Place:
 
 
 def addresses(links: Sequence[Mapping[str, object]]) -> tuple[Place, ...]:
-    """Every IPv4 address in what ``ip -json address show`` says, without those of loopback."""
+    """Return every IPv4 address in what ``ip -json address show`` says, without those of loopback."""
     found = []
     for link in links:
         infos = link.get("addr_info")
