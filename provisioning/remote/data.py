@@ -38,7 +38,7 @@ def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
 
 
 def check_data(machine: Node, directory: str, dataset: Dataset, lister: str) -> None:
-    """Raise RequestError if the directory holds other files. ``lister`` is the program text that defines ``listing``."""
+    """Raise RequestError if other files are there. ``lister`` is the program text that defines ``listing``."""
     program = f"{BEFORE}{lister}{AFTER}".encode()
     answer = machine.run(["python3", "-I", "-", directory], stdin=program, check=False, timeout_s=LISTED_WITHIN_S)
     if answer.returncode:
