@@ -210,7 +210,6 @@ def _linked(instances: Sequence[Instance], cluster: Cluster, *, tunnelled: bool)
         measure_s=0 if emulated else RATE_WITHIN_S,
         sample_bytes=int((link or UNKNOWN_RATE_BITS_PER_S) * RATE_SAMPLE_S / 8),
         rate_bits_per_s=link,
-        least_share=None,
         most_share=vxlan.MOST_SHARE if tunnelled else 1.0,
     )
     ranks = {end.name: rank for rank, end in enumerate(ends)}

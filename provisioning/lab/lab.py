@@ -79,13 +79,6 @@ class Lab:
     limiter: Limiter
     machine: Node
 
-    def cut(self, node: LabNode) -> None:
-        """Take the node off the switch, as a pulled cable would."""
-        self.machine.run(link_argv(self.switch, node.name, "down"))
-
-    def mend(self, node: LabNode) -> None:
-        self.machine.run(link_argv(self.switch, node.name, "up"))
-
 
 def link_argv(namespace: str, device: str, state: str) -> list[str]:
     return [*netns.enter(namespace), "ip", "link", "set", "dev", device, state]

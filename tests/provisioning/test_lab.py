@@ -589,7 +589,7 @@ def answering(*errors: str | None) -> Callable[[Sequence[str]], Script]:
     """Listens, and reaches its peers one by one: None, or what hinders it."""
 
     def plays(argv: Sequence[str]) -> Script:
-        if "knock" not in argv:
+        if "connect" not in argv:
             return Script(["40001"])
         said = [{"error": error} if error else {"connect_s": 0.001, "from": "10.0.0.9"} for error in errors]
         return Script([json.dumps(line) for line in said])
@@ -612,10 +612,10 @@ class TestConnectivity:
         ]
         assert {each.source_address for each in pairs} == {"10.0.0.9"}
         for node in nodes:
-            (listen, source, _), (knocks, again, _) = node.started
+            (listen, source, _), (connects, again, _) = node.started
             assert listen[:3] == ["/usr/bin/python3", "-I", "-"]
             assert source == again == Path(reachability.__file__).read_bytes()
-            assert len([word for word in knocks if word.endswith(":40001")]) == 2
+            assert len([word for word in connects if word.endswith(":40001")]) == 2
             assert all(script.killed for *_, script in node.started)
 
     def test_where_only_published_ports_are_reached_one_of_them_is_listened_on(self) -> None:
@@ -679,23 +679,19 @@ class TestConnectivity:
             connectivity.connectivity(ends, measure_s=1)
         assert caught.value.kind == "network"
 
-    @pytest.mark.parametrize(
-        ("rate", "why"), [(1.01e9, "more than it can carry"), (7.9e8, "less than 80% of it"), (1e3, "less than 80%")]
-    )
-    def test_a_wrong_rate_names_the_pair(self, rate: float, why: str) -> None:
-        with pytest.raises(MeasurementError, match=f"n1 to n2 .*on a link of 1000, {why}") as caught:
-            connectivity.check_rate(pair(), rate, GBIT, 0.8)
+    def test_a_wrong_rate_names_the_pair(self) -> None:
+        with pytest.raises(MeasurementError, match=r"n1 to n2 .*on a link of 1000, more than it can carry") as caught:
+            connectivity.check_rate(pair(), 1.01e9, GBIT)
         assert caught.value.kind == "network"
 
     def test_a_right_rate_passes_and_so_does_one_that_nobody_limits(self) -> None:
-        connectivity.check_rate(pair(), 9.5e8, GBIT, 0.8)
-        connectivity.check_rate(pair(), 1e3, GBIT)
-        connectivity.check_rate(pair(), 9e10, None, 0.8)
+        connectivity.check_rate(pair(), 9.5e8, GBIT)
+        connectivity.check_rate(pair(), 9e10, None)
 
     def test_an_overlay_that_is_faster_than_its_frames_allow_is_refused(self) -> None:
-        connectivity.check_rate(pair(), 1398 / 1514 * GBIT, GBIT, None, overlay.MOST_SHARE)
+        connectivity.check_rate(pair(), 1398 / 1514 * GBIT, GBIT, overlay.MOST_SHARE)
         with pytest.raises(MeasurementError, match="more than it can carry"):
-            connectivity.check_rate(pair(), 0.955 * GBIT, GBIT, None, overlay.MOST_SHARE)
+            connectivity.check_rate(pair(), 0.955 * GBIT, GBIT, overlay.MOST_SHARE)
 
     @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
     def test_a_rate_that_is_none_is_not_recorded(self, rate: float) -> None:
@@ -735,14 +731,14 @@ class TestKnock:
         )
         return process, int(next(process.lines(60)))
 
-    def knocked(self, node: LocalNode, *ports: int) -> list[dict[str, Any]]:
+    def connected(self, node: LocalNode, *ports: int) -> list[dict[str, Any]]:
         peers = [f"127.0.0.1:{port}" for port in ports]
-        said = node.run([sys.executable, "-I", "-", "knock", "60", *peers], stdin=self.source).stdout
+        said = node.run([sys.executable, "-I", "-", "connect", "60", *peers], stdin=self.source).stdout
         return [json.loads(line) for line in said.splitlines()]
 
     def test_a_listener_lets_its_visitors_in_and_ends(self, node: LocalNode) -> None:
         listener, port = self.listening(node, 2, 60)
-        said = self.knocked(node, port, port)
+        said = self.connected(node, port, port)
         assert listener.wait(60) == 0
         assert [line["from"] for line in said] == ["127.0.0.1", "127.0.0.1"]
         assert all(0 < line["connect_s"] < 60 for line in said)
@@ -751,10 +747,10 @@ class TestKnock:
         listener, _ = self.listening(node, 1, 0.2)
         assert listener.wait(60) == 0
 
-    def test_knocking_stops_at_the_first_who_does_not_answer(self, node: LocalNode) -> None:
+    def test_connecting_stops_at_the_first_who_does_not_answer(self, node: LocalNode) -> None:
         listener, port = self.listening(node, 0, 1)
         assert listener.wait(60) == 0
-        assert self.knocked(node, port, port) == [{"error": "Connection refused"}]
+        assert self.connected(node, port, port) == [{"error": "Connection refused"}]
 
     def test_a_port_that_is_taken_is_said(self, node: LocalNode) -> None:
         _, port = self.listening(node, 1, 30)
