@@ -48,20 +48,21 @@ class Check(BaseModel):
 
 def examine() -> list[Check]:
     """Return every check of this machine. Takes seconds: the longest is a guest that does not boot under KVM."""
+    failures = {registry.what: registry.failures() for registry in every_registry()}
     extensions = [
         Check(
             kind="extension",
-            name=f"{registry.what} {name}",
+            name=f"{what} {name}",
             usable=False,
             evidence="loaded",
             reason=reason,
             remedy="repair or uninstall the package that adds it",
         )
-        for registry in every_registry()
-        for name, reason in registry.failures().items()
+        for what, failed in failures.items()
+        for name, reason in failed.items()
     ]
-    providers = [get_provider(name) for name in MACHINES if name not in MACHINES.failures()]
-    engines = [get_engine(name) for name in ENGINES if name not in ENGINES.failures()]
+    providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
+    engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         checks = [*_host(node), *_tools(providers), _image(), *_accelerators()]
         checks += [_tried("provider", each.name, partial(_version, each, node)) for each in providers]

@@ -36,7 +36,7 @@ class BlockDevice:
 
 
 def version(node: Node) -> int:
-    """1 or 2: which version governs memory on the node (a hybrid host governs it by version 1)."""
+    """Return which version governs memory on the node, 1 or 2 (a hybrid host governs it by version 1)."""
     kind = node.run(["stat", "--file-system", "--format=%T", "/sys/fs/cgroup"]).stdout.strip()
     return 2 if kind == "cgroup2fs" else 1
 
