@@ -4,12 +4,15 @@ import json
 
 import click
 
+from provisioning import ledger
+from provisioning.images.build import build
+from provisioning.images.image import broken, find, images, prune
 from suite.errors import RequestError
 
 
 @click.group()
 def image() -> None:
-    """The userland that every target runs: built once, packed for all.
+    """Build and keep the userland that every target runs: built once, packed for all.
 
     \b
     Examples:
@@ -19,8 +22,8 @@ def image() -> None:
 
 
 @image.command("build")
-@click.option("--cuda", is_flag=True, help="For NVIDIA GPUs: docker/Dockerfile.cuda.")
-@click.option("--rebuild", is_flag=True, help="Even when nothing has changed.")
+@click.option("--cuda", is_flag=True, help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda.")
+@click.option("--rebuild", is_flag=True, help="Rebuild even if nothing has changed.")
 def image_build(cuda: bool, rebuild: bool) -> None:
     """Build the image from docker/Dockerfile, with podman or docker, from a registry or a Debian mirror.
 
@@ -29,8 +32,6 @@ def image_build(cuda: bool, rebuild: bool) -> None:
       bench image build
       bench image build --cuda --rebuild
     """
-    from provisioning.images.build import build
-
     built = build("cuda" if cuda else "cpu", lambda text: click.echo(text, err=True), rebuild=rebuild)
     click.echo(built.digest)
 
@@ -45,8 +46,6 @@ def image_verify(digest: str | None) -> None:
       bench image verify
       bench image verify 1f0c5a2b77d1
     """
-    from provisioning.images.image import broken, find
-
     found = find(digest)
     differences = found.verify()
     for line in differences[:50]:
@@ -57,17 +56,15 @@ def image_verify(digest: str | None) -> None:
 
 
 @image.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def image_list(as_json: bool) -> None:
-    """The images that were built, newest first.
+    """List the images that were built, newest first.
 
     \b
     Examples:
       bench image list
       bench image list --json
     """
-    from provisioning.images.image import images
-
     if as_json:
         click.echo(json.dumps([{**each.model_dump(), "tree": str(each.tree)} for each in images()], indent=1))
         return
@@ -83,9 +80,6 @@ def image_prune() -> None:
     Examples:
       bench image prune
     """
-    from provisioning import ledger
-    from provisioning.images.image import prune
-
     if ledger.living():
         raise RequestError("a bench is running and may be using an image", remedy="wait until it has ended")
     removed = prune()

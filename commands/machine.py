@@ -3,28 +3,28 @@
 import json
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from provisioning import ledger
+from provisioning.doctor import examine
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
-    """What this machine can carry: every target, engine, accelerator and tool, with reasons and remedies.
+    """Show what this machine can carry: every target, engine, accelerator and tool, with reasons and remedies.
 
     \b
     Examples:
       bench doctor
       bench doctor --json
     """
-    from provisioning.doctor import examine
-
     checks = examine()
     if as_json:
         click.echo(json.dumps({"schema_version": 1, "checks": [check.model_dump() for check in checks]}, indent=1))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False)
     for title in ("", "what", "evidence, or reason and remedy"):
         table.add_column(title, overflow="fold")
@@ -45,8 +45,6 @@ def clean() -> None:
     Examples:
       bench clean
     """
-    from provisioning import ledger
-
     removed = ledger.clean()
     for line in removed:
         click.echo(f"removed: {line}")

@@ -1,1 +1,1 @@
-"""Where it runs: nodes, layers, targets, images, ledger. The only room that starts processes."""
+"""Nodes, layers, targets, images and the ledger. The only room that starts processes."""

@@ -19,13 +19,13 @@ from suite.errors import BenchError, CommandError, RequestError
 from suite.job.datasets import Dataset
 
 LABEL, UNFINISHED = "virtbench-data", "virtbench-part"
-"""Of the file system. The first is set last: what carries it is whole."""
+"""The labels of the file system. The first is set last: what carries it is whole."""
 Signature = tuple[str, str | None, str | None]
 """Type, UUID and label, as wipefs(8) tells them."""
 
 
 def check(device: str, dataset: Dataset, data: str) -> None:
-    """Raises RequestError unless the device holds this data set, whole, and is free to be read by a run.
+    """Raise RequestError unless the device holds this data set, whole, and is free to be read by a run.
 
     ``data`` is the data set as the user names it, for the command that would write it.
     """
@@ -77,7 +77,7 @@ def write(device: str, dataset: Dataset, note: Callable[[str], None]) -> None:
 
 
 def _identity(dataset: Dataset) -> str:
-    """The UUID of the file system says which data set it holds: the beginning of its digest."""
+    """Return the UUID of the file system that holds the data set: the beginning of the data set's digest."""
     return str(uuid.UUID(dataset.sha256[:32]))
 
 

@@ -1,5 +1,6 @@
-"""Opening a cluster: an instance of the target in each node of a lab network or on each machine of an inventory, joined
-as the target joins them.
+"""Opens the instances of a distributed job, joined as the target joins them.
+
+Each is in a node of a lab network, or on a machine of an inventory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,9 +11,8 @@ from provisioning.images.image import Image
 from provisioning.lab import nat as translated
 from provisioning.lab import overlay as vxlan
 from provisioning.lab.connectivity import End, Pair, connectivity, free_port, reach
-from provisioning.lab.containers import ContainerBridge, host_network
+from provisioning.lab.containers import ContainerBridge, Member
 from provisioning.lab.lab import LabNode, open_lab
-from provisioning.lab.member import Member
 from provisioning.lab.nat import nat
 from provisioning.lab.overlay import overlay
 from provisioning.lab.tap import join, tap
@@ -20,7 +20,7 @@ from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
 from provisioning.remote.data import directory_of, volume_on
-from provisioning.remote.firewall import passing
+from provisioning.remote.firewall import forwarded
 from provisioning.remote.image_sync import tree_of
 from provisioning.remote.machine import machine
 from provisioning.remote.routed import joined, routed
@@ -32,27 +32,27 @@ from suite.job.distributed import Cluster, InstancePlan, MachineSpec
 from suite.records.record import Link
 
 INTERFACE = "eth0"
-"""In a container that is plugged into a bridge."""
+"""The interface of a container that is plugged into a bridge."""
 BETWEEN_NODES = {"overlay": overlay, "bridge": nat}
-"""What makes the bridges that containers are plugged into."""
+"""The functions that make the bridges that containers are plugged into."""
 BRIDGES = {"overlay": vxlan.BRIDGE, "bridge": translated.BRIDGE}
 RATE_SAMPLE_S = 0.3
 UNKNOWN_RATE_BITS_PER_S = 2 * 10**9
-"""Of links that nobody has limited: what is sent for a sample takes long enough on 10 Gbit/s, and not on 1 Gbit/s."""
+"""The assumed rate of links that nobody has limited: a sample takes long enough on 10 Gbit/s, and not on 1 Gbit/s."""
 RATE_WITHIN_S = 30
 
 
 @contextmanager
-def open_cluster(
+def open_in_lab(
     cluster: Cluster, planned: Sequence[InstancePlan], stacks: Sequence[Sequence[Layer]], tree: str, data: str | None
 ) -> Iterator[tuple[Instance, ...]]:
-    """One instance for each of ``planned``, by rank, in a lab; ``stacks`` holds the layers of each, from the machine
-    upwards.
+    """Open one instance for each of ``planned``, by rank, in a lab.
 
-    Raises MeasurementError of kind ``network`` when one of them does not reach another.
+    ``stacks`` holds the layers of each, from the machine upwards. Raises MeasurementError of kind ``network`` if one
+    instance does not reach another.
     """
     if cluster.lab is None:
-        raise MeasurementError("this cluster was planned for machines", kind="plan", remedy="give its --inventory")
+        raise MeasurementError("this job was planned for machines", kind="plan", remedy="give its --inventory")
     with ExitStack() as stack:
         lab = stack.enter_context(open_lab(cluster.lab))
         places = []
@@ -64,15 +64,17 @@ def open_cluster(
 
 
 @contextmanager
-def open_machines(
+def open_on_machines(
     cluster: Cluster,
     inventory: Inventory,
     stacks: Sequence[Sequence[Layer]],
     image: Image,
     dataset: Dataset | None,
 ) -> Iterator[tuple[Instance, ...]]:
-    """The same on the machines of an inventory, which hold the image and the data set. That they reach each other is
-    seen before anything is made on them: their names, and not those of containers, are then in the message.
+    """Open one instance on each machine of an inventory; the machines hold the image and the data set.
+
+    Whether they reach each other is checked before anything is made on them, so that a message names the machines and
+    not containers.
     """
     with ExitStack() as stack:
         machines = [
@@ -87,7 +89,7 @@ def open_machines(
         places = _on_machines(stack, machines, first)
         if cluster.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for each in machines:
-                stack.enter_context(passing(each.node, [BRIDGES[cluster.network]]))
+                stack.enter_context(forwarded(each.node, [BRIDGES[cluster.network]]))
         instances = _upper(stack, cluster, places, stacks, [None] * len(places))
         port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
         master = replace(instances[0], port=port)
@@ -100,18 +102,18 @@ def _reached(planned: InventoryNode, spec: MachineSpec, image: Image, dataset: D
         node.cpus = spec.cpus
         node.data = directory_of(planned, dataset) if dataset else None
         node.facts = {**node.facts, "host_cpus": list(spec.cpus)}
-        yield Instance(node, spec.address, spec.interface, clock_offset_s=node.keeper.clock_offset_s())
+        yield Instance(node, spec.address, spec.interface, clock_offset_s=node.agent.clock_offset_s())
 
 
 def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:
-    """A virtual machine is given a disk; all else reads the directory of the machine."""
+    """Return the layer with what it needs of the data: a VM gets a disk, all else reads the machine's directory."""
     if dataset and isinstance(layer, VmLayer):
-        return replace(layer, volume=volume_on(machine, planned, dataset))
+        return replace(layer, spec=replace(layer.spec, volume=volume_on(machine, planned, dataset)))
     return layer
 
 
 def _check_ways(machines: Sequence[Instance]) -> None:
-    """Raises MeasurementError when a machine does not reach another, or does through another interface."""
+    """Raise MeasurementError if a machine does not reach another, or does through another interface."""
     ends = [_end(place.node.name, place) for place in machines]
     for pair in reach(ends):
         source = next(end for end in ends if end.name == pair.source)
@@ -124,12 +126,12 @@ def _check_ways(machines: Sequence[Instance]) -> None:
 
 
 def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence[Layer]) -> Sequence[Instance]:
-    """What containers are started on: the machines, or guests of them. Bare metal and VMs are whole with that."""
+    """Return what containers are started on: the machines, or guests of them. Bare metal and VMs are then complete."""
     guests = [layer for layer in first if isinstance(layer, VmLayer)]
     if guests:
         taps = stack.enter_context(routed(machines))
         return [
-            joined(machine, stack.enter_context(replace(layer, plugged=tap).opened(machine.node)), tap)
+            joined(machine, stack.enter_context(layer.plugged(tap).opened(machine.node)), tap)
             for machine, layer, tap in zip(machines, guests, taps, strict=True)
         ]
     if isinstance(first[0], ContainerLayer):
@@ -141,11 +143,11 @@ def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:
-    """What containers are started on: the node of the lab, or a guest in it. Bare metal and VMs are whole with that."""
+    """Return what a container is started on: the lab node, or a guest in it. Bare metal and VMs are then complete."""
     first = layers[0]
     if isinstance(first, VmLayer):
         plugged = stack.enter_context(tap(lab_node, machine))
-        guest = stack.enter_context(replace(first, plugged=plugged).opened(lab_node.node(machine)))
+        guest = stack.enter_context(first.plugged(plugged).opened(lab_node.node(machine)))
         return Instance(guest, plugged.address, join(guest, plugged))
     node: Node = lab_node.node(machine)
     if not isinstance(first, ContainerLayer):
@@ -160,14 +162,14 @@ def _upper(
     stacks: Sequence[Sequence[Layer]],
     namespaces: Sequence[str | None],
 ) -> tuple[Instance, ...]:
-    """The containers of those targets that have them, on the network that the plan gives them."""
+    """Open the containers of the targets that have them, on the network that the plan gives them."""
     containers = [layers[-1] for layers in stacks if isinstance(layers[-1], ContainerLayer)]
     if not containers:
         return tuple(places)
     if cluster.network == "host":
         opened = []
         for layer, place, namespace in zip(containers, places, namespaces, strict=False):
-            given = host_network(layer.engine.name, namespace if place.node.local else None)
+            given = layer.engine.host_network(namespace if place.node.local else None)
             node = stack.enter_context(replace(layer, network=given).opened(place.node))
             opened.append(replace(place, node=node))
         return tuple(opened)
@@ -199,7 +201,7 @@ def _tunnelled(cluster: Cluster, stacks: Sequence[Sequence[Layer]]) -> bool:
 
 
 def _linked(instances: Sequence[Instance], cluster: Cluster, *, tunnelled: bool) -> tuple[Instance, ...]:
-    """Every instance with what it has of a way to the others. Raises MeasurementError where there is none."""
+    """Return every instance with its links to the others. Raises MeasurementError if one does not reach another."""
     ends = [_end(f"rank {rank}", each) for rank, each in enumerate(instances)]
     link = cluster.lab.rate_bits_per_s if cluster.lab else None
     emulated = any("accelerator:tcg" in each.node.substitutes for each in instances)
@@ -208,7 +210,6 @@ def _linked(instances: Sequence[Instance], cluster: Cluster, *, tunnelled: bool)
         measure_s=0 if emulated else RATE_WITHIN_S,
         sample_bytes=int((link or UNKNOWN_RATE_BITS_PER_S) * RATE_SAMPLE_S / 8),
         rate_bits_per_s=link,
-        least_share=None,
         most_share=vxlan.MOST_SHARE if tunnelled else 1.0,
     )
     ranks = {end.name: rank for rank, end in enumerate(ends)}

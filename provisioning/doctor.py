@@ -1,31 +1,30 @@
-"""What this machine can carry: each check with its evidence, and for each refusal the reason and the remedy."""
+"""Checks of what this machine can carry: each with its evidence, and each refusal with its reason and remedy."""
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from provisioning.cgroup import limits as cgroups
-from provisioning.engines import ENGINES
-from provisioning.gpu.pci import gpu_checks
+from provisioning.engines.base import ContainerEngine, get_engine
+from provisioning.gpus import gpu_checks
 from provisioning.images import build
 from provisioning.images.image import current
 from provisioning.layers.userland import chroot_argv
 from provisioning.machines import accelerator
+from provisioning.machines.base import MachineProvider, get_provider
 from provisioning.metrics import cache_counters
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home
 from suite.errors import BenchError
 from suite.plan import TARGETS, VMS
+from suite.registries import ENGINES, MACHINES, every_registry
 
-Kind = Literal["host", "tool", "image", "accelerator", "engine", "gpu", "target"]
+Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "extension", "target"]
 TOOLS = {
-    accelerator.QEMU: "VMs: package qemu-system-x86",
-    "ssh": "VMs: package openssh-client",
-    "ssh-keygen": "VMs: package openssh-client",
-    "cpio": "VMs: package cpio",
     "taskset": "pinning: package util-linux",
     "bwrap": "bare metal in the image's tree: package bubblewrap",
     "cgexec": "bare metal under the envelope: package cgroup-tools",
@@ -35,7 +34,7 @@ TOOLS = {
 
 
 class Check(BaseModel):
-    """One thing that was looked at. ``reason`` and ``remedy`` are there when it is not usable."""
+    """One check. ``reason`` and ``remedy`` are given if what was checked is not usable."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,10 +47,32 @@ class Check(BaseModel):
 
 
 def examine() -> list[Check]:
-    """Every check of this machine. Takes seconds at most: the longest is a guest that does not boot under KVM."""
+    """Return every check of this machine. Takes seconds: the longest is a guest that does not boot under KVM."""
+    failures = {registry.what: registry.failures() for registry in every_registry()}
+    extensions = [
+        Check(
+            kind="extension",
+            name=f"{what} {name}",
+            usable=False,
+            evidence="loaded",
+            reason=reason,
+            remedy="repair or uninstall the package that adds it",
+        )
+        for what, failed in failures.items()
+        for name, reason in failed.items()
+    ]
+    providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
+    engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
-        checks = [*_host(node), *_tools(), _image(), *_accelerators(), *_engines(node), *map(_gpu, gpu_checks())]
-        return [*checks, *(_target(name, checks, node) for name in TARGETS)]
+        checks = [*_host(node), *_tools(providers), _image(), *_accelerators()]
+        checks += [_tried("provider", each.name, partial(_version, each, node)) for each in providers]
+        checks += [_tried("engine", each.name, partial(_version, each, node)) for each in engines]
+        checks += [*map(_gpu, gpu_checks()), *extensions]
+        return [*checks, *(_target(name, checks, node, providers) for name in TARGETS)]
+
+
+def _version(of: MachineProvider | ContainerEngine, node: LocalNode) -> str:
+    return f"version {of.version(node)}"
 
 
 def _gpu(found: tuple[str, bool, str, str | None, str | None]) -> Check:
@@ -95,8 +116,13 @@ def _host(node: LocalNode) -> Iterator[Check]:
     )
 
 
-def _tools() -> Iterator[Check]:
-    for tool, what in TOOLS.items():
+def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
+    of_providers = {
+        tool: f"VMs: package {package}"
+        for provider in providers
+        for tool, package in {**provider.tools, **provider.local_tools}.items()
+    }
+    for tool, what in {**of_providers, **TOOLS}.items():
         path = shutil.which(tool)
         yield Check(
             kind="tool",
@@ -131,20 +157,15 @@ def _accelerators() -> Iterator[Check]:
         if probe.usable
         else "VMs run under tcg (emulation), named beside every number; else use another host",
     )
-    qemu = shutil.which(accelerator.QEMU)
+    qemu = shutil.which(accelerator.PROGRAM)
     yield Check(
         kind="accelerator",
         name="tcg",
         usable=qemu is not None,
         evidence=qemu or "no QEMU",
         reason=None if qemu else "QEMU is not installed",
-        remedy=None if qemu else f"install it ({TOOLS[accelerator.QEMU]}); in a checkout: make setup",
+        remedy=None if qemu else "install it (VMs: package qemu-system-x86); in a checkout: make setup",
     )
-
-
-def _engines(node: LocalNode) -> Iterator[Check]:
-    for engine in ENGINES.values():
-        yield _tried("engine", engine.name, lambda engine=engine: f"version {engine.version(node)}")  # type: ignore[misc]
 
 
 def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:
@@ -154,9 +175,9 @@ def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:
         return Check(kind=kind, name=name, usable=False, evidence="tried", reason=error.message, remedy=error.remedy)
 
 
-def _target(name: str, checks: list[Check], node: LocalNode) -> Check:
-    """A target is carried when everything that its layers need is there."""
-    reasons = [check for check in _needs(name, checks) if not check.usable]
+def _target(name: str, checks: list[Check], node: LocalNode, providers: Sequence[MachineProvider]) -> Check:
+    """Return whether everything that the layers of the target need is there."""
+    reasons = [check for check in _needs(name, checks, providers) if not check.usable]
     if not reasons and name == "bare-metal" and os.geteuid() == 0:
         tree = str(current().tree)
         return _tried("target", name, lambda: _entered(node, tree))
@@ -176,7 +197,7 @@ def _entered(node: LocalNode, tree: str) -> str:
     return "the image's tree was entered"
 
 
-def _needs(target: str, checks: list[Check]) -> Iterator[Check]:
+def _needs(target: str, checks: list[Check], providers: Sequence[MachineProvider]) -> Iterator[Check]:
     by_name = {(check.kind, check.name): check for check in checks}
     yield by_name["image", "cpu"]
     yield by_name["tool", "taskset"]
@@ -186,10 +207,8 @@ def _needs(target: str, checks: list[Check]) -> Iterator[Check]:
         engines = [check for check in checks if check.kind == "engine"]
         yield next((check for check in engines if check.usable), engines[0])
     if target in VMS:
-        yield from (by_name["tool", tool] for tool in (accelerator.QEMU, "ssh", "ssh-keygen", "cpio"))
-
-
-def default_engine(checks: list[Check]) -> str:
-    """Docker where a daemon answers, else podman, else runc."""
-    usable = [check.name for check in checks if check.kind == "engine" and check.usable]
-    return next((name for name in ("docker", "podman", "runc") if name in usable), "runc")
+        needs = [
+            [by_name["tool", tool] for tool in (*each.tools, *each.local_tools)] + [by_name["provider", each.name]]
+            for each in providers
+        ]
+        yield from next((each for each in needs if all(check.usable for check in each)), needs[0])

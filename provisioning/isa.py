@@ -9,12 +9,10 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from provisioning.images.image import Image
 from provisioning.layers.vm import VmLayer
-from provisioning.machines.accelerator import Accelerator
+from provisioning.machines.base import GuestSpec, MachineProvider
 from provisioning.nodes import local_node
 from provisioning.paths import state
-from suite.job.envelope import Envelope
 from suite.job.job import CPU_CAPABILITIES, CpuCapability
 from suite.plan import VMS
 from suite.process_identity import boot_id
@@ -25,7 +23,7 @@ _NEEDS = {"avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512bw", "avx512dq",
 
 
 def capability(cpuinfo: str) -> CpuCapability:
-    """The highest level of a machine, from its /proc/cpuinfo; ``default`` where there is none of them."""
+    """Return the highest level of a machine, from its /proc/cpuinfo; ``default`` if it has none of them."""
     found = re.search(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
     flags = set(found[1].split()) if found else set()
     return next((level for level in reversed(CPU_CAPABILITIES) if flags >= _NEEDS.get(level, set())), "default")
@@ -33,16 +31,15 @@ def capability(cpuinfo: str) -> CpuCapability:
 
 def shared(
     targets: Sequence[str],
-    image: Image,
-    accelerator: Accelerator,
-    envelope: Envelope,
+    provider: MachineProvider,
+    guest: GuestSpec,
     note: Callable[[str], None],
     *,
     always: bool,
 ) -> CpuCapability | None:
-    """What the jobs must be capped to, so that no target uses more than another has.
+    """Return what the jobs must be capped to, so that no target uses more than another has.
 
-    None where all have the same; with ``always`` that level, of which a switch goes down. Raises MeasurementError when
+    Returns None if all have the same; with ``always`` that level, which an ablation lowers. Raises MeasurementError if
     a guest must be asked and does not start.
     """
     guests = VMS.intersection(targets)
@@ -50,12 +47,12 @@ def shared(
         return None
     levels = {capability(CPUINFO.read_text())} if guests != set(targets) else set()
     if guests:
-        levels.add(_of_guests(image, accelerator, envelope, note))
+        levels.add(_of_guests(provider, guest, note))
     return lowest_of(levels, note, always=always)
 
 
 def lowest_of(levels: Collection[CpuCapability], note: Callable[[str], None], *, always: bool) -> CpuCapability | None:
-    """Of what several places have; None where it is the same, unless it is wanted ``always``."""
+    """Return the lowest of several levels; None if they are all the same, unless it is wanted ``always``."""
     lowest = min(levels, key=CPU_CAPABILITIES.index)
     if len(levels) == 1:
         return lowest if always else None
@@ -63,11 +60,9 @@ def lowest_of(levels: Collection[CpuCapability], note: Callable[[str], None], *,
     return lowest
 
 
-def _of_guests(
-    image: Image, accelerator: Accelerator, envelope: Envelope, note: Callable[[str], None]
-) -> CpuCapability:
-    """Ask a guest; the answer holds for this boot of the host, the image's kernel and the accelerator."""
-    key = f"{boot_id()}/{image.digest}/{accelerator}"
+def _of_guests(provider: MachineProvider, spec: GuestSpec, note: Callable[[str], None]) -> CpuCapability:
+    """Ask a guest; the answer holds for this boot of the host, the provider, the image's kernel and the accelerator."""
+    key = f"{boot_id()}/{provider.name}/{spec.image.digest}/{spec.accelerator}"
     cache = state("cache") / "guest-cpu.json"
     try:
         kept = json.loads(cache.read_text())
@@ -77,8 +72,8 @@ def _of_guests(
     if found is None or kept.get("key") != key:
         note("asking a guest which vector instructions it has (once)")
         with (
-            local_node(envelope.cpus, str(image.tree)) as host,
-            VmLayer(image, accelerator, envelope).opened(host) as guest,
+            local_node(spec.envelope.cpus, str(spec.image.tree)) as host,
+            VmLayer(provider, spec).opened(host) as guest,
         ):
             found = capability(guest.run(["cat", "/proc/cpuinfo"]).stdout)
         write_atomic(cache, json.dumps({"key": key, "capability": found}))

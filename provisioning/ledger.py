@@ -21,6 +21,7 @@ from provisioning.lab import netns
 from provisioning.paths import home, runtime, state
 from suite.errors import BenchError, CommandError
 from suite.process_identity import boot_id, started_ticks
+from suite.registries import ENGINES
 from suite.results.store import sweep_temporaries, write_atomic
 
 
@@ -44,14 +45,14 @@ class Entry(BaseModel):
     owner_pid: int
     owner_started: float
     host: str | None = None
-    """Of the owner: homes lie on file systems that many machines share, and only this one can tell who lives on it."""
+    """The owner's host: many machines may share the file system, and only this one can tell who lives on it."""
 
     @property
     def here(self) -> bool:
         return self.host in (None, socket.gethostname())
 
     def owned_by_the_living(self) -> bool:
-        """Whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
+        """Return whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
         if self.boot_id != boot_id():
             return False
         return started_ticks(self.owner_pid) == self.owner_started
@@ -80,10 +81,8 @@ def _remove_directory(what: str) -> None:
 
 
 def _remove_container(what: str) -> None:
-    from provisioning.engines import ENGINES  # the engines write to the ledger themselves
-
     engine, _, name = what.partition(":")
-    ENGINES[engine].remove_local(name)
+    ENGINES.get(engine).remove_local(name)
 
 
 def _sweep_run(what: str) -> None:
@@ -144,7 +143,7 @@ def clean() -> list[str]:
 
 
 def living() -> list[Entry]:
-    """The entries whose owners still run: what another ``bench`` is using now."""
+    """Return the entries whose owners still run: what another ``bench`` is using now."""
     entries = []
     for path in state("ledger").glob("*.json"):
         try:

@@ -2,18 +2,19 @@
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import IO, Protocol, runtime_checkable
 
 from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.disks import BlockDevice
+from provisioning.cgroup.limits import BlockDevice
 from provisioning.paths import runtime
 from provisioning.processes import LocalProcess
-from suite.errors import CommandError
+from suite.errors import BenchError, CommandError
 from suite.interfaces import Completed, Node, Process
 
+UNDO_WITHIN_S = 10.0
 IMAGE_PYTHON = ("/usr/bin/python3", "/opt/virtbench")
 
 
@@ -32,7 +33,7 @@ class LocalNode:
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     directory: str = "/"
-    """Where its processes work. Some drop files there (conmon, when a container runs out of memory)."""
+    """The working directory of its processes. Some drop files there (conmon, when a container runs out of memory)."""
     _started: list[LocalProcess] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
@@ -61,7 +62,7 @@ class LocalNode:
 
 @contextmanager
 def local_node(cpus: tuple[int, ...], userland: str | None, data: str | None = None) -> Iterator[LocalNode]:
-    """This machine for the length of one trial; at the end no process of it is left."""
+    """Open this machine for the length of one trial; at the end no process of it is left."""
     token = uuid.uuid4().hex
     directory = runtime() / f"node-{token[:12]}"
     with ledger.holding("directory", str(directory)), ledger.holding("processes", token):
@@ -75,8 +76,8 @@ def local_node(cpus: tuple[int, ...], userland: str | None, data: str | None = N
 
 
 @dataclass(frozen=True)
-class Served:
-    """What the accounting must know of a place on this machine, beside the processes that carry the token."""
+class HostProcesses:
+    """The processes of a place on this machine, for the accounting, beside those that carry the token."""
 
     group: ControlGroup | None = None
     """The control group that its commands are in."""
@@ -86,11 +87,11 @@ class Served:
     """Whether a command in it is a descendant of what this process starts for it; else of a shim or a daemon."""
 
 
-def limit_facts(served: Served | None, limited: Sequence[BlockDevice]) -> dict[str, object]:
-    """What the control group itself says of the limit that was put on these disks; nothing where there is none."""
-    if not (limited and served and served.group):
+def limit_facts(host_processes: HostProcesses | None, limited: Sequence[BlockDevice]) -> dict[str, object]:
+    """Return the limit that the control group itself reports for these disks; nothing if there is none."""
+    if not (limited and host_processes and host_processes.group):
         return {}
-    return {"disk_limit_bytes_per_s": served.group.disk_limit_bytes_per_s([disk.number for disk in limited])}
+    return {"disk_limit_bytes_per_s": host_processes.group.disk_limit_bytes_per_s([disk.number for disk in limited])}
 
 
 @dataclass
@@ -108,8 +109,8 @@ class WrappedNode:
     python: tuple[str, str] = IMAGE_PYTHON
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
-    served: Served | None = None
-    """None where the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
+    host_processes: HostProcesses | None = None
+    """None if the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
 
     def __post_init__(self) -> None:
         self.facts = {**self.parent.facts, **self.facts}
@@ -130,28 +131,41 @@ class Host(Node, Protocol):
 
 
 @runtime_checkable
-class Keeps(Protocol):
+class UndoesWhenLost(Protocol):
     """A machine that can be told what to do when this process is gone."""
 
-    def kept(self, argv: Sequence[str]) -> AbstractContextManager[None]: ...
+    def undone_when_lost(self, argv: Sequence[str]) -> AbstractContextManager[None]: ...
 
 
 def is_guest(node: Node) -> bool:
-    """Whether it is a guest of the suite's own, in which nobody else starts daemons."""
-    return not node.local and not isinstance(node, Keeps)
+    """Return whether it is a guest of the suite's own, in which nobody else starts daemons."""
+    return not node.local and not isinstance(node, UndoesWhenLost)
 
 
 @contextmanager
-def kept(node: Node, undo: Sequence[str]) -> Iterator[None]:
-    """What is made on another machine: that runs the command itself should the connection end before this context does.
+def undone_when_lost(node: Node, undo: Sequence[str]) -> Iterator[None]:
+    """Make another machine run the command by itself if the connection to it ends before this context does.
 
     On this machine the ledger answers for it, and in a guest nobody needs to.
     """
     below = node
     while isinstance(below, WrappedNode):
         undo, below = below.wrap(undo), below.parent
-    with below.kept(undo) if isinstance(below, Keeps) else nullcontext():
+    with below.undone_when_lost(undo) if isinstance(below, UndoesWhenLost) else nullcontext():
         yield
+
+
+@contextmanager
+def undone(node: Node, argv: Sequence[str]) -> Iterator[None]:
+    """Run the command at the end. After a failure its own is not raised: the first one says why."""
+    with undone_when_lost(node, argv):
+        try:
+            yield
+        except BaseException:
+            with suppress(BenchError):
+                node.run(argv, check=False, timeout_s=UNDO_WITHIN_S)
+            raise
+        node.run(argv, timeout_s=UNDO_WITHIN_S)
 
 
 def write_file(node: Node, path: str, content: bytes) -> None:

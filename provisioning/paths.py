@@ -13,7 +13,7 @@ RECIPE = (Path(__file__).parent / "images/recipe").resolve()
 
 
 def home() -> Path:
-    """Where images, caches and the ledger are kept: ``VIRTBENCH_HOME``, or the usual place of this user."""
+    """Return where images, caches and the ledger are kept: ``VIRTBENCH_HOME``, or the usual place of this user."""
     if chosen := os.environ.get("VIRTBENCH_HOME"):
         return Path(chosen).absolute()
     if os.geteuid() == 0:
@@ -22,7 +22,7 @@ def home() -> Path:
 
 
 def runtime() -> Path:
-    """A private directory for the sockets and keys of running trials; short: a socket's path has 108 bytes at most."""
+    """Return a private directory for the sockets and keys of running trials."""
     if os.geteuid() == 0:
         place = Path("/run/virtbench")
     else:
@@ -37,7 +37,7 @@ def runtime() -> Path:
 
 
 def state(*parts: str) -> Path:
-    """A directory below ``home``, made when it is missing, readable by this user alone."""
+    """Return a directory below ``home``, made if it is missing, readable by this user alone."""
     place = home().joinpath(*parts)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     return place

@@ -24,12 +24,12 @@ GONE_WITHIN_S = 20.0
 
 
 def environment(token: str) -> dict[str, str]:
-    """This process's environment with the token."""
+    """Return this process's environment with the token."""
     return {**os.environ, TOKEN: token}
 
 
 def carrying(token: str) -> list[psutil.Process]:
-    """The processes that carry the token, this one never among them. (A zombie has no environment: it has ended.)"""
+    """Return the processes that carry the token, except this one. A zombie has no environment: it has ended."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -60,8 +60,10 @@ class LocalProcess:
     def __init__(
         self, argv: Sequence[str], token: str, stdin: bytes | IO[bytes], cwd: str = "/", stdout: IO[bytes] | None = None
     ) -> None:
-        """``stdin``: all of it, or the reading end of a pipe. ``stdout``: the writing end of one, and then
-        there are no ``lines``. An end of a pipe is the child's alone from now on.
+        """Start the command.
+
+        ``stdin`` is all of its input, or the reading end of a pipe. ``stdout`` is the writing end of a pipe, and there
+        are no ``lines`` then. The ends of pipes belong to the child from now on.
         """
         self.argv = list(argv)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)

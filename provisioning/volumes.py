@@ -19,9 +19,9 @@ from suite.job.datasets import Dataset
 from suite.plan import VMS, Trial
 
 MOUNT = "/mnt/data"
-"""Where every target has it. The image holds the empty directory."""
+"""The mount point in every target. The image holds the empty directory."""
 DISKS = "data-disks"
-"""Below the suite's folder of a machine: the disks that hold data sets."""
+"""The folder, below the suite's own on a machine, with the disks that hold data sets."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Volume:
 
 @contextmanager
 def volume_of(trial: Trial) -> Iterator[Volume | None]:
-    """What the trial needs, for as long as it lasts."""
+    """Provide the volume that the trial needs, for as long as it lasts."""
     if trial.job.dataset:
-        with_disk = trial.target in VMS and trial.ablation != "virtiofs"
-        with _data(trial.job.dataset, with_disk=with_disk) as volume, _layer(trial.ablation == "data-layer") as layer:
+        with_disk = trial.target in VMS and not trial.properties.virtiofs
+        with _data(trial.job.dataset, with_disk=with_disk) as volume, _layer(trial.properties.data_in_layer) as layer:
             yield replace(volume, layer=layer)
     elif trial.scratch_bytes:
         with _scratch(trial.scratch_bytes, with_disk=trial.target in VMS) as volume:
@@ -80,7 +80,7 @@ def _layer(wanted: bool) -> Iterator[Path | None]:
 
 @contextmanager
 def _mounted(device: str) -> Iterator[Path]:
-    """A block device of the user's, read-only on this machine. Without a journal nothing is replayed onto it."""
+    """Mount the user's block device read-only. Without a journal nothing is replayed onto it."""
     place = runtime() / f"data-{secrets.token_hex(6)}"
     options = "ro,noload,noatime,nosuid,nodev,noexec"
     with ledger.holding("directory", str(place)):
@@ -91,14 +91,14 @@ def _mounted(device: str) -> Iterator[Path]:
 
 
 def same_device(one: Path, other: Path) -> bool:
-    """Whether two places lie on one device of this machine."""
+    """Return whether two places are on one device of this machine."""
     return one.stat().st_dev == other.stat().st_dev
 
 
 @contextmanager
 def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
     place = state("scratch") / secrets.token_hex(6)
-    check_room(place.parent, size_bytes)
+    check_disk_space(place.parent, size_bytes)
     with ledger.holding("directory", str(place)):
         directory = place / "directory"
         directory.mkdir(parents=True)
@@ -109,7 +109,7 @@ def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
 
 
 def disk_of(dataset: Dataset) -> Path:
-    """The disk that holds the data set, made when there is none yet; see ``prepare_disk``."""
+    """Return the disk that holds the data set; see ``prepare_disk``. Raises MeasurementError if it is gone."""
     disk = _disk_path(dataset)
     if not disk.exists():
         raise MeasurementError(f"{disk} is gone", kind="dataset", remedy="run again: it is made before the first trial")
@@ -121,7 +121,7 @@ def _disk_path(dataset: Dataset) -> Path:
 
 
 def disk_name(dataset: Dataset) -> str:
-    """Of the disk that holds the data set, wherever it lies."""
+    """Return the name of the disk that holds the data set, on any machine."""
     return f"{dataset.sha256[:16]}.img"
 
 
@@ -131,22 +131,25 @@ def prepare_disk(dataset: Dataset, note: Callable[[str], None]) -> None:
     if disk.exists() or dataset.device:
         return
     note(f"packing the data set as a disk for VMs: {dataset.images} images, {dataset.size_bytes / 1e9:.1f} GB")
-    check_room(disk.parent, packed_bytes(dataset))
+    check_disk_space(disk.parent, packed_bytes(dataset))
     _make_disk(Path(dataset.directory), disk, packed_bytes(dataset), allocated=False, inodes=inodes_of(dataset))
 
 
 def packed_bytes(dataset: Dataset) -> int:
-    """What the data set takes as a file system: small files fill whole blocks, and each has an entry and an inode."""
+    """Return the size of the data set as a file system.
+
+    Small files fill whole blocks, and each has an entry and an inode.
+    """
     return dataset.size_bytes + dataset.images * 6144 + (64 << 20)
 
 
 def inodes_of(dataset: Dataset) -> int:
-    """So many files and folders a file system of the data set has to hold: a folder for every image at most."""
+    """Return how many files and folders a file system of the data set has to hold: at most a folder for every image."""
     return 2 * dataset.images + 1024
 
 
 def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool, inodes: int | None = None) -> None:
-    """``allocated``: its blocks are there before the first write, as those of a file that a directory holds are not."""
+    """Pack a directory as a disk, whose blocks are allocated before the first write if ``allocated`` is set."""
     temporary = disk.with_suffix(".tmp")
     try:
         with local_node((), None) as node:
@@ -164,12 +167,12 @@ def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool,
 
 
 def mib_of(size_bytes: int) -> int:
-    """Of a file system that holds so much, with what it needs itself."""
+    """Return the size of a file system that holds so much, with what it needs itself."""
     return -(-size_bytes // (1 << 20)) + 32
 
 
-def check_room(place: Path, size_bytes: int) -> None:
-    """Raises RequestError when the file system of the place has not so much room."""
+def check_disk_space(place: Path, size_bytes: int) -> None:
+    """Raise RequestError if the file system has less free space than is needed."""
     room = os.statvfs(place)
     if (free := room.f_bavail * room.f_frsize) < size_bytes * 1.05:
         raise RequestError(

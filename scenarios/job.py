@@ -41,7 +41,7 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     """Return the command that launches the worker on a node."""
     interpreter, python_path = node.python
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
-    pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.ablation == "huge-pages" else {}
+    pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.properties.huge_pages else {}
     # Waiting threads that spin take the CPUs from those who read and decode, or from the job beside: up to four times.
     waiting = {"OMP_WAIT_POLICY": "passive"} if trial.job.dataset or trial.job.cluster or trial.job.sharing else {}
     variables = clean_environment(

@@ -39,19 +39,19 @@ class Process(Protocol):
     """A command that is running on a node. Its standard input was given at the start and is closed."""
 
     def lines(self, timeout_s: float) -> Iterator[str]:
-        """Standard output, line by line as it comes, until it ends. Raises CommandError after ``timeout_s``."""
+        """Yield standard output line by line until it ends. Raises CommandError after ``timeout_s``."""
 
     def wait(self, timeout_s: float) -> int:
-        """The exit status. Raises CommandError, after killing it, when it outlives ``timeout_s``."""
+        """Return the exit status. Raises CommandError, after killing the command, if it outlives ``timeout_s``."""
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return whether it has not ended yet."""
 
     def kill(self) -> None:
-        """Ends it at once; harmless when it has ended."""
+        """Kill the command at once; harmless if it has ended."""
 
     def output_tail(self) -> str:
-        """The last lines of its standard error."""
+        """Return the last lines of its standard error."""
 
 
 class Node(Protocol):
@@ -59,24 +59,24 @@ class Node(Protocol):
 
     name: str
     userland: str | None
-    """Where, on this node, the unpacked tree of the image lies; what layers opened on it are made of."""
+    """The directory, on this node, of the image's unpacked tree, from which the layers on it are made."""
     data: str | None
-    """Where, on this node, the data volume of the trial lies: its data set, or room to write; None without one."""
+    """The directory, on this node, of the trial's data volume: its data set, or space to write; None without one."""
 
     @property
     def backing(self) -> "Node | None":
-        """The node through whose page cache too the data volume is read; None where nothing stands in between."""
+        """A further node whose page cache the data volume is read through; None if there is none."""
 
     python: tuple[str, str]
     """The interpreter that runs the worker here, and the PYTHONPATH under which it finds it."""
     cpus: tuple[int, ...]
     """The CPUs of the envelope, in this node's own numbers."""
     local: bool
-    """Whether its commands act on this machine's own kernel, so that what they create must go into the ledger."""
+    """Whether its commands act on this machine's own kernel, so that the ledger must know what they create."""
     facts: Mapping[str, object]
     """What the layers below know and the inside cannot see: fields of ``records.Environment``."""
     substitutes: tuple[str, ...]
-    """Named substitutes that the layers below had to use, such as ``accelerator:tcg``."""
+    """The substitutes that the layers below had to use, such as ``accelerator:tcg``."""
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         """Run to the end. With ``check``, a non-zero exit status raises CommandError."""
@@ -87,22 +87,25 @@ class Node(Protocol):
 
 @dataclass(frozen=True)
 class Instance:
-    """One opened instance of a trial's target. Most trials have one, a cluster one for each rank, in order; jobs that
-    share the machine have one each, the victim first."""
+    """One opened instance of a trial's target.
+
+    Most trials have one. A distributed job has one for each rank, in order; jobs that share the machine have one each,
+    the victim first.
+    """
 
     node: Node
     address: str | None = None
-    """Under which the other instances reach it; None where there are no others."""
+    """The address at which the other instances reach it; None if there are no others."""
     interface: str | None = None
-    """That has the address, as the inside of the instance calls it."""
+    """The interface that has the address, as the inside of the instance calls it."""
     node_address: str | None = None
-    """Of the node below, where the address is of a container behind it."""
+    """The address of the node below, if ``address`` is that of a container behind it."""
     port: int | None = None
-    """Of the address, free and reached by the others: the ranks can meet there."""
+    """A free port of the address that the others reach: the ranks can meet there."""
     links: tuple[Link, ...] = ()
-    """To the others."""
+    """The ways to the other instances."""
     clock_offset_s: float | None = None
-    """How far its machine's time of day is ahead of this one's; None on this machine."""
+    """How many seconds its machine's time of day is ahead of this one's; None on this machine."""
 
 
 class Layer(Protocol):
@@ -125,7 +128,7 @@ def open_stack(node: Node, layers: Sequence[Layer]) -> Iterator[Node]:
 
 
 class Observer(Protocol):
-    """Who is told how a run goes. It may print only what is said here, and nothing between measuring and measured."""
+    """Follows a run. It may print only what these methods tell it, and nothing while a job is measured."""
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
     def phase(self, name: str, detail: str = "") -> None: ...
@@ -135,7 +138,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a scenario brings home from one trial that came to its end."""
+    """What a scenario measured in one trial that came to its end."""
 
     elapsed_s: float
     throughput_images_per_s: float | None
@@ -145,9 +148,9 @@ class Measurement:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     data_use: DataUse | None = None
     ranks: Sequence[Rank] = ()
-    """Of a cluster; ``environment`` is then that of the first worker."""
+    """The ranks of a distributed job; ``environment`` is then that of the first worker."""
     aggressors: Sequence[Aggressor] = ()
-    """Of a victim, whose ``environment`` is; by instance."""
+    """The aggressors beside a victim, by instance; ``environment`` is that of the victim."""
     clock_ratio: float | None = None
     """Measured time on the target's clock over the same on the host's; 1 when the clocks agree."""
     usage: Usage | None = None
@@ -156,7 +159,7 @@ class Measurement:
 
 
 class Account(AbstractContextManager[object], Protocol):
-    """What the host counts around one job. The counters are read when it is entered and when it is left.
+    """Counts what the host does during one job: the counters are read when it is entered and when it is left.
 
     A scenario enters it right before it launches the job and leaves it right after the job has ended, so that neither
     the attestation nor the opening and closing of the target is in it.
@@ -164,11 +167,11 @@ class Account(AbstractContextManager[object], Protocol):
 
     @property
     def conditions(self) -> Conditions | None:
-        """Of the host in between; None before it was left."""
+        """The conditions on the host in between; None before it was left."""
 
     @property
     def resources(self) -> Resources | None:
-        """As the host sees them, the worker's own absent; None before it was left."""
+        """What the host counted, without the worker's own figures; None before it was left."""
 
 
 class Scenario(Protocol):

@@ -10,7 +10,6 @@ from typing import Any
 from suite import __version__
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Account, Instance, Measurement, Observer, Scenario
-from suite.job.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.plan import Plan, Trial
@@ -182,7 +181,8 @@ def envelope_differences(trial: Trial, plan: Envelope, seen: Environment) -> lis
     Memory may differ by 2 %: control groups round to pages and a guest's firmware keeps a little.
     """
     differences = []
-    by_count = trial.ablation == "pinning"  # then the CPUs are given as a quota, and all of the place are seen
+    properties = trial.properties
+    by_count = not properties.pinned  # then the CPUs are given as a quota, and all of the place are seen
     if seen.cpus is None or (len(seen.cpus) < len(plan.cpus) if by_count else len(seen.cpus) != len(plan.cpus)):
         differences.append(f"CPUs {seen.cpus} instead of {len(plan.cpus)}")
     if not by_count and seen.host_cpus is not None and tuple(seen.host_cpus) != plan.cpus:
@@ -190,14 +190,15 @@ def envelope_differences(trial: Trial, plan: Envelope, seen: Environment) -> lis
     if seen.threads != plan.threads:
         differences.append(f"{seen.threads} threads instead of {plan.threads}")
     more_bytes = None if seen.memory_bytes is None else seen.memory_bytes - plan.memory_bytes
-    if trial.ablation == "memory-limit":
+    if not properties.memory_limited:
         if more_bytes is None or more_bytes <= 0.02 * plan.memory_bytes:
             differences.append(f"memory is limited to {seen.memory_bytes} bytes, which it should not be")
     elif more_bytes is None or abs(more_bytes) > 0.02 * plan.memory_bytes:
         differences.append(f"{seen.memory_bytes} bytes of memory instead of {plan.memory_bytes}")
-    disk_limit = DISK_LIMIT_BYTES_PER_S if trial.ablation == "disk-limit" else None
-    if seen.disk_limit_bytes_per_s != disk_limit:
-        differences.append(f"disks limited to {seen.disk_limit_bytes_per_s} bytes/s instead of {disk_limit}")
+    if seen.disk_limit_bytes_per_s != properties.disk_limit_bytes_per_s:
+        differences.append(
+            f"disks limited to {seen.disk_limit_bytes_per_s} bytes/s instead of {properties.disk_limit_bytes_per_s}"
+        )
     if seen.userland_differences:
         differences.append(f"userland departs from its manifest: {', '.join(seen.userland_differences[:3])}")
     return differences

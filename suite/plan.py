@@ -10,6 +10,7 @@ from suite.errors import RequestError
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
+from suite.job.properties import Properties
 from suite.request.request import RunRequest
 from suite.targets import BASELINE as BASELINE
 from suite.targets import TARGETS as TARGETS
@@ -50,11 +51,16 @@ class Trial(BaseModel):
     @property
     def cpu_capability(self) -> CpuCapability | None:
         """Return what the libraries are capped to in this trial."""
-        return lower(self.job.cpu_capability) if self.ablation == "isa" else self.job.cpu_capability
+        return lower(self.job.cpu_capability) if self.properties.lower_isa else self.job.cpu_capability
 
     def with_job(self, **changes: object) -> "Trial":
         """Return the trial with other values of its job."""
         return self.model_copy(update={"job": self.job.model_copy(update=changes)})
+
+    @property
+    def properties(self) -> Properties:
+        """The properties of the target in this trial."""
+        return ablations.properties_of(self.ablation)
 
 
 class Plan(BaseModel):

@@ -23,9 +23,9 @@ ENGINES = Registry(
     "virtbench.engines",
     "container engine",
     {
-        "docker": "provisioning.engines.docker:Docker",
-        "podman": "provisioning.engines.podman:Podman",
-        "runc": "provisioning.engines.runc:Runc",
+        "docker": "provisioning.engines.docker:DOCKER",
+        "podman": "provisioning.engines.podman:PODMAN",
+        "runc": "provisioning.engines.runc:RUNC",
     },
 )
 
@@ -85,3 +85,28 @@ AGGRESSORS = Registry(
     },
 )
 """The aggressors that train nothing; every workload is an aggressor, too."""
+
+MACHINES = Registry("virtbench.machines", "machine provider", {"qemu": "provisioning.machines.qemu:QEMU"})
+
+ABLATIONS = Registry(
+    "virtbench.ablations",
+    "ablation",
+    {
+        "seccomp": "suite.job.ablations:SECCOMP",
+        "network": "suite.job.ablations:NETWORK",
+        "rootfs": "suite.job.ablations:ROOTFS",
+        "huge-pages": "suite.job.ablations:HUGE_PAGES",
+        "pinning": "suite.job.ablations:PINNING",
+        "isa": "suite.job.ablations:ISA",
+        "memory-limit": "suite.job.ablations:MEMORY_LIMIT",
+        "disk-limit": "suite.job.ablations:DISK_LIMIT",
+        "virtiofs": "suite.job.ablations:VIRTIOFS",
+        "data-layer": "suite.job.ablations:DATA_LAYER",
+        "disk-cache": "suite.job.ablations:DISK_CACHE",
+    },
+)
+
+
+def every_registry() -> tuple[Registry, ...]:
+    """Return all registries of this module, in the order in which they stand here."""
+    return tuple(each for each in globals().values() if isinstance(each, Registry))

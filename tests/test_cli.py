@@ -102,6 +102,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
     monkeypatch.setattr(Image, "check", lambda _: None)
     monkeypatch.setattr("provisioning.doctor.examine", made.examine)
+    monkeypatch.setattr("commands.machine.examine", made.examine)
     monkeypatch.setattr("provisioning.images.image.current", lambda _variant: image)
     monkeypatch.setattr("provisioning.machines.accelerator.choose", lambda _requested: ("tcg", "asked for"))
     monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")

@@ -11,12 +11,13 @@ from commands.run.validate import ablations_of, check_data
 from provisioning.images.image import Image
 from provisioning.targets import Choices
 from suite.errors import RequestError
-from suite.job.ablations import ABLATIONS
+from suite.job.ablations import get_ablation
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import CpuCapability
 from suite.job.profiles import Sizes
 from suite.plan import Plan
+from suite.registries import ABLATIONS
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
 
@@ -55,7 +56,7 @@ def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refu
 
 @pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
 def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, choices: Choices) -> None:
-    targets = ABLATIONS[name].targets
+    targets = get_ablation(name).targets
     with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
         ablations_of(request(name, scenario="synthetic"), targets, choices, "avx2", print)
 

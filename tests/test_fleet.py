@@ -6,7 +6,7 @@ import pytest
 
 from commands.run.inventory import InventoryMachines, check_inventory, envelopes_of
 from provisioning.images.image import Image
-from provisioning.remote.discovery import Survey, Surveyed, Wanted
+from provisioning.remote.discovery import DiscoveredMachine, Discovery, Wanted
 from provisioning.remote.places import Place
 from provisioning.targets import Choices, refuse_ablation
 from suite.errors import RequestError
@@ -20,15 +20,15 @@ def request(**options: Any) -> RunRequest:
     return RunRequest.of({"scenario": "distributed", "memory": "2G", "profile": "smoke", **options})
 
 
-def surveyed(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> Surveyed:
+def surveyed(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> DiscoveredMachine:
     place = Place(f"10.0.0.{number}", "eth0")
-    return Surveyed(f"n{number}", place, cpus, 8 * GIB, capability, 0.0)
+    return DiscoveredMachine(f"n{number}", place, cpus, 8 * GIB, capability, 0.0)
 
 
-def made(*machines: Surveyed, **options: object) -> InventoryMachines:
+def made(*machines: DiscoveredMachine, **options: object) -> InventoryMachines:
     """Return what ``machines_of`` makes of a survey."""
     nodes = [{"name": each.name, "host": each.name} for each in machines]
-    survey = Survey(machines, "runc")
+    survey = Discovery(machines, "runc")
     envelopes = envelopes_of(request(**options), survey)
     return InventoryMachines(Inventory.model_validate({"node": nodes}), survey, ("bare-metal",), envelopes)
 

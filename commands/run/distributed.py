@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 
-from provisioning.lab.containers import host_network
+from provisioning.engines.base import get_engine
 from provisioning.lab.nat import rules_for
 from provisioning.nodes import local_node
 from provisioning.targets import Choices
@@ -47,7 +47,7 @@ def lab_cluster(request: RunRequest, choices: Choices, targets: tuple[str, ...])
 def _check_network(network: str, engine: str) -> None:
     """Raise RequestError for a network that containers of the engine cannot have in a lab on this machine."""
     if network == "host":
-        host_network(engine, "/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
+        get_engine(engine).host_network("/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
     if network == "bridge":
         with local_node((), None) as node:
             rules_for(node)

@@ -8,7 +8,7 @@ from commands.run.distributed import comm_timeout_s, ranks_of
 from provisioning.images.image import Image
 from provisioning.isa import lowest_of
 from provisioning.remote.data import check_data, directory_of
-from provisioning.remote.discovery import Survey, Wanted, survey
+from provisioning.remote.discovery import Discovery, Wanted, discover
 from provisioning.remote.machine import Machine
 from provisioning.targets import Choices
 from suite.errors import RequestError, option
@@ -32,13 +32,14 @@ class InventoryMachines:
     """The machines of one run, by rank."""
 
     inventory: Inventory
-    survey: Survey
+    survey: Discovery
     targets: tuple[str, ...]
     envelopes: tuple[Envelope, ...]
 
     def choices(self, image: Image, gpus: tuple[str, ...]) -> Choices:
         """Return what the layers of their targets are made of."""
-        return Choices(image, self.survey.engine, self.survey.accelerator, gpus, inventory=self.inventory)
+        found = self.survey
+        return Choices(image, found.engine, found.accelerator, gpus, inventory=self.inventory, provider=found.provider)
 
     def cluster(self, request: RunRequest) -> Cluster:
         """Return the job's instances, one on each machine."""
@@ -79,9 +80,10 @@ def machines_of(
         request.targets.engine,
         request.targets.accel,
         request.distributed.network,
+        provider=request.targets.provider,
         with_data=dataset is not None,
     )
-    found = survey(inventory, wanted, _data_check(dataset, note), note)
+    found = discover(inventory, wanted, _data_check(dataset, note), note)
     for each in found.machines:
         note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
         if abs(each.clock_offset_s) > CLOCKS_APART_S:
@@ -122,7 +124,7 @@ def check_inventory(request: RunRequest, nodes: int) -> None:
         )
 
 
-def envelopes_of(request: RunRequest, found: Survey) -> tuple[Envelope, ...]:
+def envelopes_of(request: RunRequest, found: Discovery) -> tuple[Envelope, ...]:
     """Return the envelope on each machine: the same number of CPUs, and the same memory, on all of them.
 
     Raises RequestError, with the name of the machine, for what one of them cannot give.

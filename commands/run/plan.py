@@ -11,7 +11,9 @@ from commands.run.resolve import Resolved
 from commands.run.shared import check_shares, sharing_of, victims
 from commands.run.validate import ablations_of, check_data, check_ratios
 from provisioning import isa
+from provisioning.machines.base import GuestSpec, get_provider
 from scenarios.probe import scratch_bytes
+from suite.job.ablations import properties_of
 from suite.job.distributed import Cluster
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability, Devices, Job, Loading
@@ -72,11 +74,12 @@ def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapabi
     asked = resolved.request.targets
     if asked.isa != "shared":
         return None
-    ablated = "isa" in asked.ablate
+    ablated = any(properties_of(name).lower_isa for name in asked.ablate)
     if resolved.machines:
         return resolved.machines.capability(note, always=ablated)
     choices = resolved.choices
-    return isa.shared(resolved.targets, choices.image, choices.accelerator, envelope, note, always=ablated)
+    guest = GuestSpec(choices.image, choices.accelerator, envelope)
+    return isa.shared(resolved.targets, get_provider(choices.provider), guest, note, always=ablated)
 
 
 def _sizes(request: RunRequest, profile: Profile) -> dict[str, Sizes]:

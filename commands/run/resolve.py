@@ -8,9 +8,11 @@ from commands.run.distributed import ranks_of
 from commands.run.inventory import InventoryMachines, machines_of
 from provisioning import data_device, doctor
 from provisioning.doctor import Check
+from provisioning.engines.base import default_engine, get_engine
 from provisioning.images import image as images
 from provisioning.images.image import Image
-from provisioning.machines import accelerator
+from provisioning.machines.accelerator import Accelerator
+from provisioning.machines.base import get_provider
 from provisioning.paths import home
 from provisioning.targets import Choices
 from scenarios.datasets import resolve as datasets
@@ -81,14 +83,16 @@ def carried(targets: tuple[str, ...], checks: Sequence[Check], note: Note) -> tu
 
 def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str, ...], note: Note) -> Choices:
     """Return what the layers of this machine's targets are made of. Raises RequestError for what does not work."""
-    engine = request.targets.engine or doctor.default_engine(list(checks))
+    working = [check.name for check in checks if check.kind == "engine" and check.usable]
+    engine = request.targets.engine or default_engine(working)
     if "container" in targets:
+        get_engine(engine)  # an engine of another package that does not load has no check
         check = next(check for check in checks if check.kind == "engine" and check.name == engine)
         if not check.usable:
             raise RequestError(f"{option('engine')} {engine}: {check.reason}", remedy=check.remedy)
-    accel: accelerator.Accelerator = "tcg"
+    accel: Accelerator = "tcg"
     if VMS.intersection(targets):
-        accel, why = accelerator.choose(request.targets.accel)
+        accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
     nvml = next(check for check in checks if check.name == "nvml")
     if request.gpus.device == "cuda" and not nvml.usable and not request.gpus.vfio:
@@ -97,7 +101,8 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
             remedy=f"install NVIDIA's driver, or use {option('device')} cpu",
         )
     vfio = pci_addresses(request.gpus.vfio) if request.gpus.vfio else ()
-    return Choices(_image_of(request), engine, accel, _gpus_of(request), vfio)  # provider=request.targets.provider
+    image, provider = _image_of(request), request.targets.provider
+    return Choices(image, engine, accel, _gpus_of(request), vfio, provider=provider)
 
 
 def _image_of(request: RunRequest) -> Image:

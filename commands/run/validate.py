@@ -8,6 +8,7 @@ from suite.job import ablations
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability
 from suite.plan import Plan, lower
+from suite.registries import ABLATIONS
 from suite.request.request import RunRequest
 from suite.targets import BASELINE
 
@@ -72,11 +73,11 @@ def ablations_of(
         try:
             ablations.check((name,), targets)
             refuse_ablation(name, choices, request.measurement.recipe, request.scenario)
-            if name == "isa":
+            if ablations.properties_of(name).lower_isa:
                 lower(capability)
             kept.append(name)
         except RequestError as error:
-            if set(asked) != set(ablations.ABLATIONS):
+            if set(asked) != set(ABLATIONS):
                 raise
             note(f"left out: {error.message}")
     return tuple(kept)

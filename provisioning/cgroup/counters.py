@@ -1,4 +1,4 @@
-"""What a control group of this machine has used, on version 1 and version 2. (``cgroups`` makes groups.)"""
+"""Counters of a control group of this machine, on version 1 and version 2; ``limits`` makes groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class ControlGroup:
 
     @classmethod
     def named(cls, name: str) -> "ControlGroup":
-        """A group that has one name for all controllers."""
+        """Return the group that has this name under all controllers."""
         return cls(dict.fromkeys(CONTROLLERS, f"/{name}"))
 
     @classmethod
     def of_process(cls, pid: int | str, proc: Path = Path("/proc"), root: Path = ROOT) -> "ControlGroup":
-        """The group that a process is in. Of one that is gone: a group of which nothing can be told."""
+        """Return the group that a process is in; for a process that is gone, a group of which nothing is known."""
         paths: dict[str, str] = {}
         for line in read(proc / str(pid) / "cgroup").splitlines():
             _, controllers, group = line.split(":", 2)
@@ -68,12 +68,12 @@ class ControlGroup:
         return read_bytes, written_bytes
 
     def disk_limit_bytes_per_s(self, devices: Sequence[str]) -> int | None:
-        """What reads and writes are limited to on each of the devices (``254:0``); None unless it is all the same."""
+        """Return the limit of reads and writes on the devices (``254:0``); None unless it is the same for all."""
         limits = {limit for device in devices for limit in self._disk_limits(device)}
         return int(limits.pop()) if len(limits) == 1 and "".join(limits).isdigit() else None
 
     def _disk_limits(self, device: str) -> list[str]:
-        """Of reads and of writes. Version 1 has a file for each, and version 2 a line for each device."""
+        """Return the limits of reads and of writes. Version 1 has a file for each, version 2 a line per device."""
         if file := self._file("io", "io.max"):
             lines = dict(line.split(" ", 1) for line in read(file).splitlines())
             limits = dict(pair.split("=", 1) for pair in lines.get(device, "").split())
@@ -82,7 +82,7 @@ class ControlGroup:
         return [dict(line.split() for line in read(file).splitlines()).get(device, "") for file in files]
 
     def throttled_s(self) -> list[float]:
-        """How long quotas have held back this group and each group above it that can be seen."""
+        """Return for how long quotas have held back this group and each visible group above it, in seconds."""
         file = self._file("cpu", "cpu.stat")
         if file is None:
             return []
@@ -96,7 +96,7 @@ class ControlGroup:
         ]
 
     def _file(self, controller: str, name: str) -> Path | None:
-        """Where the file lies, if the group can be seen. A hybrid machine governs by version 1, as ``cgroups`` says."""
+        """Return the file, if the group can be seen. A hybrid machine governs by version 1, as ``limits`` says."""
         if (self.root / "cgroup.controllers").exists():
             directory, group = self.root, self.paths.get(VERSION_2)
         else:
@@ -106,7 +106,7 @@ class ControlGroup:
 
 
 def read(path: Path | None) -> str:
-    """The file's text without the white space around it; empty where it cannot be read."""
+    """Return the file's text without the white space around it; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip() if path else ""
     except OSError:

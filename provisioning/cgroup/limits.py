@@ -3,24 +3,40 @@
 Containers get theirs from their engine. The programs are libcgroup's, which know both versions and run on any node.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.cgroup import removal as group_removal
-from provisioning.disks import BlockDevice
+from suite.errors import RequestError
 from suite.interfaces import Node
-from suite.job.ablations import DISK_LIMIT_BYTES_PER_S
 from suite.job.envelope import Envelope, format_cpu_list
+from suite.job.properties import AS_IT_IS, Properties
 
 CONTROLLERS = {1: "cpuset,cpu,memory,cpuacct", 2: "cpuset,cpu,memory"}
-"""By version. Version 2 accounts for CPU time in every group, and version 1 where it is asked to."""
+"""The controllers by version. Version 2 accounts for CPU time in every group, version 1 where it is asked to."""
 DISK_CONTROLLERS = {1: "blkio", 2: "io"}
 ROOT = group_removal.ROOT
 PERIOD_US = 100_000
+BLOCK_DEVICES = Path("/sys/dev/block")
+
+
+@dataclass(frozen=True)
+class BlockDevice:
+    """``path`` below /dev is what engines take, ``number`` (``254:0``) what control groups take."""
+
+    path: str
+    number: str
+
+    @property
+    def major_minor(self) -> tuple[int, int]:
+        major, _, minor = self.number.partition(":")
+        return int(major), int(minor)
 
 
 def version(node: Node) -> int:
-    """1 or 2: which version governs memory on the node (a hybrid host governs it by version 1)."""
+    """Return which version governs memory on the node, 1 or 2 (a hybrid host governs it by version 1)."""
     kind = node.run(["stat", "--file-system", "--format=%T", "/sys/fs/cgroup"]).stdout.strip()
     return 2 if kind == "cgroup2fs" else 1
 
@@ -29,23 +45,23 @@ def create(
     node: Node,
     name: str,
     envelope: Envelope,
-    *,
-    pinned: bool = True,
-    memory_limited: bool = True,
+    properties: Properties = AS_IT_IS,
     limited_disks: Sequence[BlockDevice] = (),
 ) -> list[str]:
-    """Make the group; returns the words that start a command in it. Raises CommandError when the node refuses.
+    """Make the group and return the words that start a command in it. Raises CommandError if the node refuses.
 
-    Without ``pinned`` it gets as many CPUs, by a quota, on any that are free.
+    A group that is not pinned gets as many CPUs by a quota, on any that are free. ``limited_disks`` are those that the
+    disk limit of the properties applies to.
     """
+    pinned, limit = properties.pinned, properties.disk_limit_bytes_per_s
     governing = version(node)
     controllers = [CONTROLLERS[governing], *([DISK_CONTROLLERS[governing]] if limited_disks else [])]
     group = f"{','.join(controllers)}:/{name}"
     cpus = format_cpu_list(envelope.cpus) if pinned else _online(node, "cpu")
     settings = [("cpuset.cpus", cpus), ("cpuset.mems", _online(node, "node"))]
     settings += [] if pinned else _quota(governing, len(envelope.cpus))
-    settings += _memory(governing, envelope.memory_bytes) if memory_limited else []
-    settings += [setting for disk in limited_disks for setting in _disk_limit(governing, disk)]
+    settings += _memory(governing, envelope.memory_bytes) if properties.memory_limited else []
+    settings += [setting for disk in limited_disks for setting in _disk_limit(governing, disk, limit or 0)]
     node.run(["cgcreate", "-g", group])
     for key, value in settings:
         # A kernel without swap accounting has no swap limit to set, and no swap to limit.
@@ -54,7 +70,7 @@ def create(
 
 
 def remove_argv(name: str) -> list[str]:
-    """The command that does on any machine what ``remove`` does on this one."""
+    """Return the command that does on any machine what ``remove`` does on this one."""
     return ["python3", "-I", "-c", Path(group_removal.__file__).read_text(), name]
 
 
@@ -76,15 +92,14 @@ def _memory(governing: int, memory_bytes: int) -> list[tuple[str, str]]:
     return [("memory.limit_in_bytes", str(memory_bytes))]
 
 
-def _disk_limit(governing: int, disk: BlockDevice) -> list[tuple[str, str]]:
-    limit = DISK_LIMIT_BYTES_PER_S
+def _disk_limit(governing: int, disk: BlockDevice, limit: int) -> list[tuple[str, str]]:
     if governing == 2:
         return [("io.max", f"{disk.number} rbps={limit} wbps={limit}")]
     return [(f"blkio.throttle.{way}_bps_device", f"{disk.number} {limit}") for way in ("read", "write")]
 
 
 def disks_can_be_limited(root: Path = ROOT) -> bool:
-    """Whether the block I/O controller of the version that governs this machine is there."""
+    """Return whether the block I/O controller of the version that governs this machine is there."""
     version_2 = root / "cgroup.controllers"
     if version_2.exists():
         return DISK_CONTROLLERS[2] in version_2.read_text().split()
@@ -92,5 +107,29 @@ def disks_can_be_limited(root: Path = ROOT) -> bool:
 
 
 def _online(node: Node, what: str) -> str:
-    """The CPUs or the nodes of memory that the node has, as the kernel writes them."""
+    """Return the CPUs or the memory nodes that the node has, as the kernel writes them."""
     return node.run(["cat", f"/sys/devices/system/{what}/online"], check=False).stdout.strip() or "0"
+
+
+def disks_under(places: Iterable[str | None], sys: Path = BLOCK_DEVICES) -> tuple[BlockDevice, ...]:
+    """Return the disks that the places are on, each once, in order; places that are None are left out.
+
+    Raises RequestError for a file system that has no disk of its own.
+    """
+    return tuple(dict.fromkeys(_disk_under(place, sys) for place in places if place))
+
+
+def _disk_under(place: str, sys: Path) -> BlockDevice:
+    try:
+        device = Path(place).stat().st_dev
+        entry = sys / f"{os.major(device)}:{os.minor(device)}"
+        # A partition's directory lies in that of its disk, which alone can be limited.
+        whole = entry.resolve().parent if (entry / "partition").exists() else entry
+        number = (whole / "dev").read_text().strip()
+        said = dict(line.split("=", 1) for line in (whole / "uevent").read_text().splitlines())
+        return BlockDevice(f"/dev/{said['DEVNAME']}", number)
+    except (OSError, KeyError, ValueError) as error:
+        raise RequestError(
+            f"{place} lies on a file system without a disk of its own (an overlay, btrfs, a network's)",
+            remedy="set VIRTBENCH_HOME to a directory on ext4 or XFS",
+        ) from error

@@ -1,30 +1,33 @@
-"""What an engine does, and what a container is told.
+"""The protocol of container engines, and the specification of a container.
 
-The container runs nothing of its own but a sleeper: commands come by the engine's ``exec``, so that a container that is
-open is a node like every other.
+The container runs nothing of its own but a sleeper: commands come by the engine's ``exec``, so that an open container
+is a node like every other.
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from provisioning.disks import BlockDevice
-from provisioning.gpu.access import NO_EDITS, Edits
+from provisioning.cgroup.limits import BlockDevice
+from provisioning.gpus import NO_EDITS, Edits
+from provisioning.images.image import Image
 from provisioning.nodes import Host
 from suite.interfaces import Node
 from suite.job.envelope import parse_cpu_list
+from suite.registries import ENGINES
 
 SLEEPER = ("/opt/virtbench/guest/sleeper",)
 BOUND = ("/usr", "/opt")
-"""Of the tree: what a job reads programs and libraries from."""
+"""The directories of the tree from which a job reads programs and libraries."""
 TMPFS = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (inside the container)
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container to be. No capabilities, no new privileges, a read-only root, no network, the engine's own seccomp.
+    """A container to start: no capabilities, no new privileges, a read-only root, no network, the engine's seccomp.
 
-    The last fields switch one of these off, each as an ablation.
+    Ablations change the last fields, one at a time.
     """
 
     name: str
@@ -33,76 +36,117 @@ class ContainerSpec:
     tree: str
     """The unpacked tree on the node."""
     cpus: str
-    """In the notation of the kernel: ``0-1``. With ``by_count`` as many CPUs, any of them."""
+    """The CPUs in the notation of the kernel: ``0-1``. With ``by_count`` as many CPUs, any of them."""
     memory_bytes: int | None
-    """None: no limit."""
+    """None for no limit."""
     limits: tuple[tuple[str, int], ...] = ()
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
     gpus: tuple[str, ...] = ()
     edits: Edits = NO_EDITS
+    """What gives it the GPUs, for an engine with ``gpus_by_edits``."""
     data: tuple[str, str, bool] | None = None
-    """The data volume: where it lies on the node, where in the container, and whether it may be written."""
+    """The data volume: its directory on the node, its place in the container, and whether it may be written."""
     seccomp: bool = True
     network: str | None = None
-    """Another than an empty one of its own: what ``provisioning.lab.containers.host_network`` says for the engine."""
+    """What ``ContainerEngine.host_network`` returns; None for an empty network of its own."""
     layer: tuple[str, str, str] | None = None
-    """In place of ``data``, what is copied into a layer of the container's own: from where on the node, to where in
-    the container, and a directory on a disk for engines that keep no layers themselves."""
+    """What is copied into a layer of the container's own, in place of ``data``: the directory on the node, the place
+    in the container, and a directory on a disk for engines that keep no layers themselves."""
     bound_tree: bool = False
     """Whether the tree's programs and libraries are bound in place of what the engine's overlay shows of them."""
     by_count: bool = False
     limited_disks: tuple[BlockDevice, ...] = ()
-    """Of the node: read from and written to at ``DISK_LIMIT_BYTES_PER_S`` at most."""
+    """The disks of the node to which ``disk_limit_bytes_per_s`` applies."""
+    disk_limit_bytes_per_s: int = 0
+    """The most that is read from each limited disk, and as much again written to it."""
 
     @property
     def cpu_count(self) -> int:
+        """The number of ``cpus``."""
         return len(parse_cpu_list(self.cpus))
 
     @property
     def reference(self) -> str:
+        """The image's name in an engine's store."""
         return image_reference(self.image)
 
 
 def image_reference(digest: str) -> str:
-    """The image's name in an engine's store."""
+    """Return the image's name in an engine's store."""
     return f"virtbench:{digest[:12]}"
 
 
+@dataclass(frozen=True)
+class GuestStore:
+    """A disk that holds the image in an engine's own store: loading it inside an emulated guest would take minutes."""
+
+    file: str
+    """The name of the disk beside the image's other packed files."""
+    make: Callable[[Image, Callable[[str], None]], object]
+    """Makes the disk if it is missing. Raises RequestError or MeasurementError if it cannot."""
+
+
 class ContainerEngine(Protocol):
-    """One way to run a container on a node."""
+    """One way to run a container on a node. Inherit from it to get its defaults."""
 
     name: str
     rootfs: str
-    """``overlay`` or ``directory``: how the tree becomes the container's root."""
+    """How the tree becomes the container's root: ``overlay`` or ``directory``."""
     commands_are_children: bool
-    """Whether a command in the container descends from the client that starts it; else from a shim or a daemon."""
+    """Whether a command in the container descends from the client that starts it, not from a shim or a daemon."""
+    gpus_by_edits: bool = False
+    """Whether it takes GPUs as devices and mounts (``ContainerSpec.edits``) and not by an option of its own."""
+    guest_store: GuestStore | None = None
+    """The disk that a guest needs in which the engine is to run; None if the image's tree is enough."""
 
     def version(self, node: Node) -> str:
-        """Of the engine that would run the container. Raises BenchError, with a remedy, when it would not."""
+        """Return the version of the engine, started first where nobody else starts it: in a guest of the suite's.
+
+        Raises BenchError, with a remedy, if it could not run a container on the node.
+        """
 
     def load(self, host: Host, digest: str, archive: Path) -> None:
         """Make the image known to the engine, once. ``archive`` is the packed image, on this machine."""
 
     def check(self, node: Node, digest: str) -> None:
-        """Raises MeasurementError of kind ``image`` where the engine does not know the image."""
+        """Raise MeasurementError of kind ``image`` if the engine does not know the image."""
 
     def layers_at(self, node: Node) -> str:
-        """The directory, on the node, in which its containers' own layers come to lie."""
+        """Return the directory, on the node, that holds the containers' own layers."""
+
+    def host_network(self, namespace: str | None) -> str:
+        """Return what gives a container the network of its node, for ``ContainerSpec.network``.
+
+        ``namespace`` is the path of a lab node's network namespace, and None if the node is a whole machine. Raises
+        RequestError if the engine cannot start a container in the network of a lab node.
+        """
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         """Create and start the container with its sleeper."""
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        """The words that start a command in it."""
+        """Return the words that start a command in the container."""
 
     def main_pid(self, node: Node, name: str) -> int:
-        """The container's first process, in the node's own numbers."""
+        """Return the process id, on the node, of the container's first process."""
 
     def removal(self, name: str) -> list[list[str]]:
-        """The commands that kill it and remove it with all that belongs to it."""
+        """Return the commands that kill the container and remove it with all that belongs to it."""
 
     def remove(self, node: Node, name: str) -> None:
-        """Kill and remove it; harmless when it is not there."""
+        """Kill and remove the container; harmless if it is not there."""
 
     def remove_local(self, name: str) -> None:
-        """The same on this machine, from the ledger."""
+        """Kill and remove the container on this machine, where no node is open: the ledger calls this."""
+
+
+def get_engine(name: str) -> ContainerEngine:
+    """Return the engine. Raises RequestError for a name that is unknown, or that fails to load."""
+    found: ContainerEngine = ENGINES.get(name)
+    return found
+
+
+def default_engine(usable: Collection[str]) -> str:
+    """Return the first engine of the registry that is usable; the last of the suite's own if none is."""
+    # With none on this machine one is still needed for its guests, whose image has them all; the last needs no daemon.
+    return next((name for name in ENGINES if name in usable), tuple(ENGINES.own)[-1])

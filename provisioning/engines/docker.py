@@ -1,36 +1,44 @@
-"""Docker, through its command line and the daemon that it reaches. In a guest of ours the daemon is started for it."""
+"""Docker, through its command line and the daemon that it reaches. In a guest of the suite's the daemon is started."""
 
 import json
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from provisioning.engines import cli
-from provisioning.engines.archive import layers
-from provisioning.engines.base import ContainerSpec, image_reference
+from provisioning.engines.base import ContainerSpec, GuestStore, image_reference
+from provisioning.engines.command_line import CommandLineEngine
+from provisioning.engines.docker_store import NAME, PROGRAM, daemon_argv, docker_store
 from provisioning.nodes import Host, is_guest
-from suite.errors import CommandError, MeasurementError
+from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Node
 
-PROGRAM = ("docker",)
 DAEMON_READY_S = 180.0
 LOADED_WITHIN_S = 1800.0
-REMEDY = "start the daemon (systemctl start docker), or choose --engine podman or runc"
 
 
-class Docker:
+class Docker(CommandLineEngine):
     """See ``base.ContainerEngine``."""
 
     name = "docker"
-    rootfs = "overlay"
-    commands_are_children = False
+    program = PROGRAM
+    version_field = "{{.Server.Version}}"
+    layers_field = "{{.DockerRootDir}}"
+    remedy = "start the daemon (systemctl start docker), or choose --engine podman or runc"
+    guest_store = GuestStore(NAME, docker_store)
+
+    def gpu_options(self, spec: ContainerSpec) -> Sequence[str]:
+        return ["--gpus", f'"device={",".join(spec.gpus)}"'] if spec.gpus else []
+
+    def root_options(self, spec: ContainerSpec) -> Sequence[str]:
+        return [spec.reference]
 
     def version(self, node: Node) -> str:
         if is_guest(node):
             _start_daemon(node)
-        return cli.server_version(PROGRAM, node, "{{.Server.Version}}", REMEDY)
+        return super().version(node)
 
     def load(self, host: Host, digest: str, archive: Path) -> None:
-        """Into the store of its own, where it is not there yet; what the store then holds is compared."""
+        """Load the archive into docker's own store if it is not there; then compare what the store holds."""
         wanted, reference = layers(archive), image_reference(digest)
         if _held(host, reference) == wanted:
             return
@@ -47,31 +55,40 @@ class Docker:
         if not _held(node, reference):
             raise _missing(node, reference)
 
-    def layers_at(self, node: Node) -> str:
-        return node.run([*PROGRAM, "info", "--format", "{{.DockerRootDir}}"]).stdout.strip()
+    def host_network(self, namespace: str | None) -> str:
+        if namespace is None:
+            return "host"
+        # Its containers are children of a daemon that lives in another network.
+        raise RequestError(
+            "--network host: docker cannot start a container in the network of a lab node",
+            remedy="use --engine podman or runc, or --network overlay",
+        )
 
-    def begin(self, node: Node, spec: ContainerSpec) -> None:
-        node.run(run_argv(spec), timeout_s=300.0)
-        cli.fill(PROGRAM, node, spec)
 
-    def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        return [*PROGRAM, "exec", "--interactive", spec.name]
+DOCKER = Docker()
 
-    def main_pid(self, node: Node, name: str) -> int:
-        return cli.main_pid(PROGRAM, node, name)
 
-    def removal(self, name: str) -> list[list[str]]:
-        return [cli.remove_argv(PROGRAM, name)]
+def layers(archive: Path) -> list[str]:
+    """Return the digests of the image's unpacked layers: docker checks them while loading, and names them after that.
 
-    def remove(self, node: Node, name: str) -> None:
-        cli.remove(PROGRAM, node, name)
+    Raises RequestError for an archive that cannot be read.
+    """
 
-    def remove_local(self, name: str) -> None:
-        cli.remove_local(PROGRAM, name)
+    def content(name: str) -> bytes:
+        file = tar.extractfile(name)
+        return file.read() if file else b""
+
+    try:
+        with tarfile.open(archive) as tar:
+            (manifest,) = json.loads(content("manifest.json"))
+            found: list[str] = json.loads(content(manifest["Config"]))["rootfs"]["diff_ids"]
+    except (OSError, tarfile.TarError, ValueError, LookupError) as error:
+        raise RequestError(f"{archive} is no image: {error}", remedy="build it again: bench image build") from error
+    return found
 
 
 def _held(node: Node, reference: str) -> list[str]:
-    """The digests of the layers of what docker knows under the name; none where it knows nothing."""
+    """Return the digests of the layers of the image that docker knows by this name; none if it knows no such image."""
     words = ["image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
     answer = node.run([*PROGRAM, *words], check=False)
     held: list[str] = json.loads(answer.stdout) if answer.returncode == 0 else []
@@ -80,26 +97,14 @@ def _held(node: Node, reference: str) -> list[str]:
 
 def _missing(node: Node, reference: str) -> MeasurementError:
     return MeasurementError(
-        f"the docker of {node.name} does not hold {reference}", kind="image", remedy="run again: it is loaded before"
+        f"the docker of {node.name} does not hold {reference}",
+        kind="image",
+        remedy="run the command again: it loads the image first",
     )
 
 
-def run_argv(spec: ContainerSpec) -> list[str]:
-    gpus: Sequence[str] = ("--gpus", f'"device={",".join(spec.gpus)}"') if spec.gpus else ()
-    return cli.run_argv(PROGRAM, spec, gpu_words=gpus, image=[spec.reference])
-
-
-def daemon_argv(data_root: str = "/var/lib/docker") -> list[str]:
-    """A daemon that makes containers and nothing else: no bridge, no firewall rules."""
-    return [
-        *("dockerd", "--data-root", data_root, "--exec-root", "/run/docker", "--pidfile", "/run/docker.pid"),
-        *("--storage-driver", "overlay2", "--bridge", "none", "--iptables=false", "--ip6tables=false"),
-        *("--ip-forward=false", "--log-level", "warn"),
-    ]
-
-
 def _start_daemon(node: Node) -> None:
-    """In a guest of ours, where nobody else would."""
+    """Start the daemon in a guest of the suite's, where nobody else would."""
     if node.run([*PROGRAM, "info", "--format", "{{.ID}}"], check=False, timeout_s=60.0).returncode == 0:
         return
     daemon = node.start(daemon_argv())

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.cgroup.limits import PERIOD_US
-from provisioning.engines.base import SLEEPER, TMPFS, ContainerSpec
-from provisioning.engines.cli import FILLED_WITHIN_S
+from provisioning.engines.base import SLEEPER, TMPFS, ContainerEngine, ContainerSpec
+from provisioning.engines.command_line import COPIED_WITHIN_S
 from provisioning.engines.seccomp import PROFILE, bundle_profile
 from provisioning.nodes import Host, write_file
 from provisioning.paths import state
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.interfaces import Node
-from suite.job.ablations import DISK_LIMIT_BYTES_PER_S
 
 ROOT = "/run/virtbench/runc"
 BUNDLES = "/run/virtbench/bundles"
@@ -30,12 +29,13 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 READY_S = 60.0
 
 
-class Runc:
+class Runc(ContainerEngine):
     """See ``base.ContainerEngine``."""
 
     name = "runc"
     rootfs = "directory"
     commands_are_children = True
+    gpus_by_edits = True
 
     def version(self, node: Node) -> str:
         answer = node.run(["runc", "--version"], check=False)
@@ -46,23 +46,25 @@ class Runc:
         return answer.stdout.split()[2]
 
     def load(self, host: Host, digest: str, archive: Path) -> None:
-        """Nothing: a bundle takes the tree as it lies there."""
+        """Do nothing: a bundle takes the tree where it is."""
 
     def check(self, node: Node, digest: str) -> None:
-        """Nothing: the tree is the image."""
+        """Do nothing: the tree is the image."""
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (other engines are asked)
-        """In the suite's own folder."""
+        """Return a directory of the suite's own: runc keeps no layers."""
         return str(state("scratch"))
+
+    def host_network(self, namespace: str | None) -> str:
+        return namespace or "/proc/1/ns/net"
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         if spec.layer:
             source, _, place = spec.layer
             node.run(["mkdir", f"{place}/upper", f"{place}/work"])
-            node.run(["cp", "--recursive", f"{source}/.", f"{place}/upper"], timeout_s=FILLED_WITHIN_S)
+            node.run(["cp", "--recursive", f"{source}/.", f"{place}/upper"], timeout_s=COPIED_WITHIN_S)
         profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
-        machine = node.run(["uname", "-m"]).stdout.strip()
-        config = bundle_config(spec, bundle_profile(profile, machine))
+        config = bundle_config(spec, bundle_profile(profile))
         write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
         # In the foreground: the container's standard streams are runc's, and its first line says that it runs.
         process = node.start([*PROGRAM, "run", "--bundle", f"{BUNDLES}/{spec.name}", spec.name])
@@ -94,8 +96,11 @@ class Runc:
         shutil.rmtree(Path(BUNDLES) / name, ignore_errors=True)
 
 
+RUNC = Runc()
+
+
 def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any]:
-    """The bundle's ``config.json`` (OCI runtime specification 1.0.2) with what docker would give the same container."""
+    """Return the ``config.json`` (OCI runtime specification 1.0.2) of the container that docker would make."""
     none: dict[str, list[str]] = {k: [] for k in ("bounding", "effective", "inheritable", "permitted", "ambient")}
     return {
         "ociVersion": "1.0.2",
@@ -159,7 +164,7 @@ def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
 
 
 def _namespaces(spec: ContainerSpec) -> list[dict[str, str]]:
-    """A namespace with a path is joined and not made."""
+    """Return the namespaces; one with a path is joined and not made."""
     joined = {"path": spec.network} if spec.network else {}
     return [{"type": kind, **(joined if kind == "network" else {})} for kind in NAMESPACES]
 
@@ -174,7 +179,7 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:
         numbers = [disk.major_minor for disk in spec.limited_disks]
-        rates = [{"major": major, "minor": minor, "rate": DISK_LIMIT_BYTES_PER_S} for major, minor in numbers]
+        rates = [{"major": major, "minor": minor, "rate": spec.disk_limit_bytes_per_s} for major, minor in numbers]
         limits["blockIO"] = {f"throttle{way}BpsDevice": rates for way in ("Read", "Write")}
     return limits
 
@@ -187,7 +192,7 @@ def _devices(spec: ContainerSpec) -> list[dict[str, Any]]:
 
 
 def _device_rules(spec: ContainerSpec) -> list[dict[str, Any]]:
-    """None but the usual ones (runc adds those), and the GPUs'."""
+    """Return the rules that allow the GPUs and nothing else; runc adds the usual devices."""
     allowed = [
         {"allow": True, "type": "c", "major": d.major, "minor": d.minor, "access": "rw"} for d in spec.edits.devices
     ]

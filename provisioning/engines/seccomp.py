@@ -1,7 +1,7 @@
-"""Docker's default seccomp profile in the words of an OCI bundle.
+"""Docker's default seccomp profile, as an OCI bundle writes it.
 
 The profile is the one that Debian's packages of the container engines share (``containers/common``, a descendant of
-Docker's own); it lies in the tree. Its rules are conditional on architecture, capabilities and kernel; a bundle has no
+Docker's own); it is in the tree. Its rules are conditional on architecture, capabilities and kernel; a bundle has no
 conditions, so they are decided here.
 """
 
@@ -9,34 +9,30 @@ import json
 from typing import Any
 
 PROFILE = "usr/share/containers/seccomp.json"
-ARCHITECTURES = {"x86_64": ("amd64", "SCMP_ARCH_X86_64"), "aarch64": ("arm64", "SCMP_ARCH_AARCH64")}
+ARCHITECTURE, LONG_ARCHITECTURE = "amd64", "SCMP_ARCH_X86_64"
 
 
-def bundle_profile(text: str, machine: str, capabilities: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """``linux.seccomp`` of a bundle for a container with the capabilities. ``machine`` as ``uname -m`` gives it.
+def bundle_profile(text: str) -> dict[str, Any]:
+    """Return ``linux.seccomp`` of a bundle for a container without capabilities.
 
-    Raises KeyError on an architecture that is not listed above, ValueError on a profile that is not JSON.
+    Raises ValueError for a profile that is not JSON.
     """
     profile = json.loads(text)
-    short, long = ARCHITECTURES[machine]
-    sub = [a["subArchitectures"] or [] for a in profile.get("archMap", []) if a["architecture"] == long]
+    below = [a["subArchitectures"] or [] for a in profile.get("archMap", []) if a["architecture"] == LONG_ARCHITECTURE]
     return {
         "defaultAction": profile["defaultAction"],
         "defaultErrnoRet": profile.get("defaultErrnoRet", 1),
-        "architectures": [long, *(name for names in sub for name in names)],
-        "syscalls": [_rule(rule) for rule in profile["syscalls"] if _applies(rule, short, capabilities)],
+        "architectures": [LONG_ARCHITECTURE, *(name for names in below for name in names)],
+        "syscalls": [_rule(rule) for rule in profile["syscalls"] if _applies(rule)],
     }
 
 
-def _applies(rule: dict[str, Any], architecture: str, capabilities: frozenset[str]) -> bool:
+def _applies(rule: dict[str, Any]) -> bool:
     includes, excludes = rule.get("includes") or {}, rule.get("excludes") or {}
-    if (wanted := includes.get("arches")) and architecture not in wanted:
+    if (wanted := includes.get("arches")) and ARCHITECTURE not in wanted:
         return False
-    if architecture in (excludes.get("arches") or ()):
-        return False
-    if not capabilities.issuperset(includes.get("caps") or ()):
-        return False
-    return not capabilities.intersection(excludes.get("caps") or ())
+    # Rules for a capability are for containers that have it.
+    return ARCHITECTURE not in (excludes.get("arches") or ()) and not includes.get("caps")
 
 
 def _rule(rule: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,25 @@ NEEDED_BYTES_CUDA = 48 << 30
 INSIDE = ("suite/__init__.py", "suite/userland.py", "worker")
 Note = Callable[[str], None]
 Variant = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A program that builds an image from a recipe. It is named as the engine that removes its containers."""
+
+    program: str
+    probe: str
+    """The subcommand that succeeds if the program works."""
+    local_prefix: str
+    """What it puts before the names of images that it has made itself."""
+    options: tuple[str, ...] = ()
+
+
+BUILDERS = (
+    # Unpacking packages needs no isolation.
+    Builder("podman", "info", "localhost/", ("--isolation", "chroot")),
+    Builder("docker", "version", ""),
+)
 
 
 def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
@@ -52,21 +72,21 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
         building = place / f".building-{secrets.token_hex(4)}"
         stack.enter_context(ledger.holding("directory", str(building)))
         (building / "tree").mkdir(parents=True)
-        engine = _engine(node)
-        base = _base(node, engine, note)
+        builder = _builder(node)
+        base = _base(node, builder, note)
         context = _context(node, variant, note)
-        _tree(node, engine, base, context, variant, building / "tree", note)
+        _tree(node, builder, base, context, variant, building / "tree", note)
         return _finish(node, building, variant, recipe, base, note)
 
 
 def built(variant: Variant) -> Image | None:
-    """The image that the recipe, as it is now, has given; None when it has changed or was never built."""
+    """Return the image of the recipe as it is now; None if the recipe has changed or was never built."""
     recipe = recipe_sha256(variant)
     return next((image for image in images() if image.variant == variant and image.recipe_sha256 == recipe), None)
 
 
 def recipe_sha256(variant: Variant) -> str:
-    """Of every file that decides what the image holds."""
+    """Return the digest of every file that decides what the image holds."""
     digest = hashlib.sha256(variant.encode())
     names = ["Dockerfile", *(["Dockerfile.cuda"] if variant == "cuda" else []), "requirements.txt"]
     recipe = [RECIPE / name for name in names] + sorted((RECIPE / "guest").glob("*"))
@@ -83,23 +103,22 @@ def recipe_sha256(variant: Variant) -> str:
     return digest.hexdigest()
 
 
-def _engine(node: LocalNode) -> list[str]:
-    """The words that build: podman without its isolation (none is needed to unpack packages), else docker."""
-    if shutil.which("podman") and node.run(["podman", "info"], check=False).returncode == 0:
-        return ["podman"]
-    if shutil.which("docker") and node.run(["docker", "version"], check=False, timeout_s=20).returncode == 0:
-        return ["docker"]
+def _builder(node: LocalNode) -> Builder:
+    """Return the first builder that works. Raises RequestError if none does."""
+    for builder in BUILDERS:
+        if shutil.which(builder.program) and not node.run([builder.program, builder.probe], check=False).returncode:
+            return builder
     raise RequestError("neither podman nor docker works here", remedy="install podman: apt-get install podman")
 
 
-def _base(node: LocalNode, engine: list[str], note: Note) -> str:
-    """The ordinary base where a registry is in reach, else one made from the Debian mirror that this host uses."""
+def _base(node: LocalNode, builder: Builder, note: Note) -> str:
+    """Return the base image: the ordinary one if a registry is in reach, else one made from the Debian mirror."""
     local = f"virtbench-base:{BASE_SUITE}"
-    if node.run([*engine, "image", "inspect", local], check=False).returncode == 0:
-        return local if engine == ["docker"] else f"localhost/{local}"
+    if node.run([builder.program, "image", "inspect", local], check=False).returncode == 0:
+        return f"{builder.local_prefix}{local}"
     note(f"fetching {BASE}")
     try:
-        node.run([*engine, "pull", "--quiet", BASE], timeout_s=120.0)
+        node.run([builder.program, "pull", "--quiet", BASE], timeout_s=120.0)
     except CommandError:
         note("no container registry is in reach: making the base from the Debian mirror")
     else:
@@ -115,8 +134,8 @@ def _base(node: LocalNode, engine: list[str], note: Note) -> str:
         argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates", BASE_SUITE, str(partial)]
         node.run(argv, timeout_s=1800.0)
         partial.rename(archive)
-    node.run([*engine, "import", str(archive), local], timeout_s=600.0)
-    return local if engine == ["docker"] else f"localhost/{local}"
+    node.run([builder.program, "import", str(archive), local], timeout_s=600.0)
+    return f"{builder.local_prefix}{local}"
 
 
 def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
@@ -170,12 +189,11 @@ def _make_uniform(context: Path) -> None:
 
 
 def _tree(
-    node: LocalNode, engine: list[str], base: str, context: Path, variant: Variant, tree: Path, note: Note
+    node: LocalNode, builder: Builder, base: str, context: Path, variant: Variant, tree: Path, note: Note
 ) -> None:
     """Run the recipe and unpack what it gives."""
     tag = f"virtbench-build:{variant}"
-    bare = ["--isolation", "chroot"] if engine == ["podman"] else []
-    common = [*engine, "build", *bare, "--network", "host"]
+    common = [builder.program, "build", *builder.options, "--network", "host"]
     note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
     first = tag if variant == "cpu" else f"{tag}-base"
     recipe = RECIPE / "Dockerfile"
@@ -188,9 +206,9 @@ def _tree(
         node.run(argv, timeout_s=7200.0)
     note("unpacking the tree")
     name, archive = f"virtbench-{secrets.token_hex(6)}", tree.with_name("export.tar")
-    with ledger.holding("container", f"{engine[0]}:{name}"):
-        node.run([*engine, "create", "--name", name, tag, "true"], timeout_s=600.0)
-        node.run([*engine, "export", "--output", str(archive), name], timeout_s=1800.0)
+    with ledger.holding("container", f"{builder.program}:{name}"):
+        node.run([builder.program, "create", "--name", name, tag, "true"], timeout_s=600.0)
+        node.run([builder.program, "export", "--output", str(archive), name], timeout_s=1800.0)
     owner = [] if os.geteuid() == 0 else ["--no-same-owner"]
     # Devices are the target's own business, and only root could unpack them.
     argv = [
@@ -209,7 +227,7 @@ def _tree(
 
 
 def _settle(tree: Path) -> None:
-    """What an engine leaves in an export: its mount points, empty. A runtime finds the same places in every form."""
+    """Empty the mount points that an engine leaves in an export: every form of the image has the same places."""
     for place in ("dev", "proc", "sys", "run", "tmp"):
         shutil.rmtree(tree / place, ignore_errors=True)
         (tree / place).mkdir(mode=0o755)

@@ -115,7 +115,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def images() -> list[Image]:
-    """Every image of this user, newest first. A directory without a readable description is none."""
+    """Return every image of this user, newest first. A directory without a readable description is none."""
     found = []
     for path in state("images").glob("*/image.json"):
         try:
@@ -139,7 +139,7 @@ def prune() -> list[Image]:
 
 
 def find(digest: str | None) -> Image:
-    """The image whose digest begins so, or the newest. Raises RequestError when there is none."""
+    """Return the image whose digest begins so, or the newest. Raises RequestError if there is none."""
     if digest is None:
         return current()
     for image in images():
@@ -149,7 +149,7 @@ def find(digest: str | None) -> Image:
 
 
 def current(variant: str = "cpu") -> Image:
-    """The newest image. Raises RequestError when there is none."""
+    """Return the newest image. Raises RequestError if there is none."""
     for image in images():
         if image.variant == variant:
             return image

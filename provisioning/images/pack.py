@@ -25,7 +25,7 @@ OWNED_BY_ROOT = ("-E", "root_owner=0:0")
 
 
 def disk(node: Node, tree: Path, target: Path) -> None:
-    """The tree as an ext4 file system without a journal (it is only ever read)."""
+    """Pack the tree as an ext4 file system without a journal (it is only ever read)."""
     size = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in _walk(tree))
     filesystem(node, tree, target, mib=int(size * 1.1 / (1 << 20)) + 256, journal=False)
 
@@ -40,7 +40,7 @@ def filesystem(
     inodes: int | None = None,
     label: str = LABEL,
 ) -> None:
-    """A directory as an ext4 file system, in a file of so many MiB or, without, on a whole block device.
+    """Pack a directory as an ext4 file system, in a file of ``mib`` MiB or, without, on a whole block device.
 
     ``inodes``: how many files it can hold; without, as many as mke2fs finds usual for its size.
     """
@@ -61,7 +61,7 @@ def _walk(tree: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def oci_archive(tree: Path, target: Path, digest: str) -> None:
-    """The tree as an image of one layer: the OCI layout, and docker's older manifest beside it, over the same blobs.
+    """Pack the tree as an image of one layer: the OCI layout, and docker's older manifest over the same blobs.
 
     Owners and times are those of no host, so that the same tree gives the same archive.
     """
@@ -145,7 +145,7 @@ def _add_blob(tar: tarfile.TarFile, content: bytes) -> str:
 
 
 def initramfs(node: Node, tree: Path, target: Path) -> None:
-    """What a guest starts with: busybox, the drivers of its disk, and the script that finds it."""
+    """Pack what a guest starts with: busybox, the drivers of its disk, and the script that finds it."""
     root = target.with_suffix(".root")
     try:
         for place in ("bin", "dev", "proc", "sys", "root", "modules"):
@@ -162,7 +162,7 @@ def initramfs(node: Node, tree: Path, target: Path) -> None:
 
 
 def cpio(node: Node, root: Path) -> bytes:
-    """A directory as an archive that the kernel unpacks; several of them may follow each other in one file."""
+    """Return a directory as an archive that the kernel unpacks; several of them may follow each other in one file."""
     paths = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
     archive = root.with_suffix(".cpio")
     argv = ["cpio", "--quiet", "--create", "--format=newc", "--reproducible", "--owner=0:0", f"--file={archive}"]
@@ -174,12 +174,12 @@ def cpio(node: Node, root: Path) -> bytes:
 
 
 def joined(first: bytes, second: bytes) -> bytes:
-    """Two archives in one initramfs. The kernel takes an uncompressed one only at a multiple of four bytes."""
+    """Join two archives in one initramfs. The kernel takes an uncompressed one only at a multiple of four bytes."""
     return first + bytes(-len(first) % 4) + second
 
 
 def _module_order(tree: Path) -> list[Path]:
-    """The modules to load, each after those it depends on. A driver that is built into the kernel has no file."""
+    """Return the modules to load, each after those it depends on. A driver built into the kernel has no file."""
     (release,) = (tree / "usr/lib/modules").iterdir()
     depends: dict[str, list[str]] = {}
     for line in (release / "modules.dep").read_text().splitlines():

@@ -1,5 +1,7 @@
-"""Whether everybody reaches everybody, and how fast: asked before a job, because a wrong interface is the commonest
-fault of a distributed one, and looks like a slow network.
+"""Whether all instances of a job reach each other, and how fast.
+
+It is checked before a job, because a wrong interface is the commonest fault of a distributed one, and looks like a slow
+network.
 """
 
 import json
@@ -11,21 +13,22 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from provisioning.lab import iperf3
-from provisioning.lab import reachability as knock
+from provisioning.lab import reachability
 from suite.errors import MeasurementError
 from suite.interfaces import Node, Process
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PORT = 5201
+"""The port of iperf3."""
 CONNECT_WITHIN_S = 5.0
 PATIENCE_S = 60.0
-"""For starting programs where the CPU is emulated."""
+"""The time to start programs where the CPU is emulated."""
 REMEDY = "see that the interface is the right one and that no firewall (FORWARD, published ports) is between"
 
 
 @dataclass(frozen=True)
 class End:
-    """One who is to be reached by all others."""
+    """An instance that all others must reach."""
 
     name: str
     node: Node
@@ -42,12 +45,12 @@ class Pair(BaseModel):
     source: str
     target: str
     address: str
-    """Of the target."""
+    """The address of the target."""
     source_address: str
-    """That the source's kernel has chosen: which interface it took."""
+    """The address that the source's kernel has chosen: it tells the interface."""
     connect_s: Positive
     rate_bits_per_s: Positive | None = None
-    """Of TCP, without headers; None where it was not asked for."""
+    """The rate of TCP, without headers; None if it was not asked for."""
 
 
 def connectivity(
@@ -56,14 +59,12 @@ def connectivity(
     measure_s: int = 0,
     sample_bytes: int = 0,
     rate_bits_per_s: int | None = None,
-    least_share: float | None = 0.8,
     most_share: float = 1.0,
 ) -> tuple[Pair, ...]:
-    """Every pair in both directions, to be recorded. Raises MeasurementError of kind ``network`` that names the pair.
+    """Return every pair in both directions, for the record. Raises MeasurementError of kind ``network`` for a pair.
 
     With ``measure_s`` each is measured for as long, or with ``sample_bytes`` for as long as so many take, one after
-    another, and held against the link's rate where that is given: never above ``most_share`` of it, and not below
-    ``least_share`` (None where slowness is what is to be shown).
+    another. If the link's rate is given, none may be above ``most_share`` of it.
     """
     pairs = reach(ends)
     if not measure_s:
@@ -73,46 +74,43 @@ def connectivity(
     for pair in pairs:
         source, target = by_name[pair.source], by_name[pair.target]
         rate = _rate(source, target, measure_s, sample_bytes)
-        check_rate(pair, rate, rate_bits_per_s, least_share, most_share)
+        check_rate(pair, rate, rate_bits_per_s, most_share)
         measured.append(pair.model_copy(update={"rate_bits_per_s": rate}))
     return tuple(measured)
 
 
-def check_rate(
-    pair: Pair, rate: float, link: int | None, least_share: float | None = None, most_share: float = 1.0
-) -> None:
-    """Raises MeasurementError when the pair cannot have used the link, or has not had it to itself."""
-    if link is None:
-        return
-    said = f"{pair.source} to {pair.target} ({pair.address}): {rate / 1e6:.0f} Mbit/s on a link of {link / 1e6:.0f}"
-    if rate > most_share * link:
-        remedy = "see which interface has the address; for an overlay, whether an older kernel runs"
-        raise MeasurementError(f"{said}, more than it can carry", kind="network", remedy=remedy)
-    if least_share is not None and rate < least_share * link:
-        raise MeasurementError(f"{said}, less than {least_share:.0%} of it", kind="network", remedy=REMEDY)
+def check_rate(pair: Pair, rate: float, link: int | None, most_share: float = 1.0) -> None:
+    """Raise MeasurementError if the pair cannot have used the link."""
+    if link is not None and rate > most_share * link:
+        said = f"{rate / 1e6:.0f} Mbit/s on a link of {link / 1e6:.0f}, more than it can carry"
+        raise MeasurementError(
+            f"{pair.source} to {pair.target} ({pair.address}): {said}",
+            kind="network",
+            remedy="see which interface has the address; for an overlay, whether an older kernel runs",
+        )
 
 
 def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
-    """A TCP connection from each to each."""
-    source = Path(knock.__file__).read_bytes()
+    """Open a TCP connection from each end to each other. Raises MeasurementError for the first pair that fails."""
+    source = Path(reachability.__file__).read_bytes()
     with ExitStack() as stack:
         ports = [_listener(stack, end, len(ends) - 1, source) for end in ends]
         targets = [[n for n in range(len(ends)) if n != me] for me in range(len(ends))]
-        knocking = []
+        connecting = []
         for me, others in zip(ends, targets, strict=True):
-            words = ["knock", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{ports[n]}" for n in others)]
-            knocking.append(_started(stack, me, words, source))
+            words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{ports[n]}" for n in others)]
+            connecting.append(_started(stack, me, words, source))
         return tuple(
             pair
-            for me, others, process in zip(ends, targets, knocking, strict=True)
+            for me, others, process in zip(ends, targets, connecting, strict=True)
             for pair in _pairs(me, [ends[n] for n in others], process)
         )
 
 
 def free_port(node: Node, address: str) -> int:
-    """A TCP port of the address that nobody listens on now."""
+    """Return a TCP port of the address that nobody listens on now."""
     with ExitStack() as stack:
-        return _listener(stack, End(node.name, node, address), 0, Path(knock.__file__).read_bytes())
+        return _listener(stack, End(node.name, node, address), 0, Path(reachability.__file__).read_bytes())
 
 
 def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> int:
@@ -153,9 +151,9 @@ def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pa
 
 
 def _rate(source: End, target: End, measure_s: int, sample_bytes: int) -> float:
-    where = iperf3.Where(target.address, target.port or iperf3.PORT)
+    where = Where(target.address, target.port or PORT)
     try:
-        return iperf3.rate_bits_per_s(source.node, target.node, where, measure_s, sample_bytes)
+        return rate_bits_per_s(source.node, target.node, where, measure_s, sample_bytes)
     except MeasurementError as error:
         raise MeasurementError(
             f"{source.name} to {target.name} ({target.address}): {error.message}",
@@ -164,3 +162,50 @@ def _rate(source: End, target: End, measure_s: int, sample_bytes: int) -> float:
             output_tail=error.output_tail,
             remedy=error.remedy or REMEDY,
         ) from error
+
+
+@dataclass(frozen=True)
+class Where:
+    """The address and the port of the server."""
+
+    address: str
+    port: int = PORT
+
+
+def server_argv(where: Where, measure_s: int) -> list[str]:
+    """Return the command of a server that serves one client and ends; it also ends if none comes."""
+    within = ["timeout", str(int(measure_s + 2 * PATIENCE_S))]
+    listen = ["--bind", where.address, "--port", str(where.port)]
+    return [*within, "iperf3", "--server", "--one-off", "--forceflush", *listen]
+
+
+def client_argv(where: Where, measure_s: int, sample_bytes: int = 0) -> list[str]:
+    """Return the command of the client; it sends ``sample_bytes`` however long that takes, or for ``measure_s``."""
+    much = ["--bytes", str(sample_bytes)] if sample_bytes else ["--time", str(measure_s)]
+    return ["iperf3", "--client", where.address, "--port", str(where.port), *much, "--json"]
+
+
+def rate_bits_per_s(client: Node, server: Node, where: Where, measure_s: int, sample_bytes: int = 0) -> float:
+    """Return what the server received, per second. Raises MeasurementError if there was no session."""
+    process = server.start(server_argv(where, measure_s))
+    try:
+        if not any("listening" in line for line in process.lines(PATIENCE_S)):
+            raise MeasurementError("iperf3 does not serve", output_tail=process.output_tail(), remedy="install iperf3")
+        answer = client.run(client_argv(where, measure_s, sample_bytes), timeout_s=measure_s + PATIENCE_S, check=False)
+        return parse(answer.stdout, answer.stderr)
+    finally:
+        process.kill()
+
+
+def parse(written: str, said: str = "") -> float:
+    """Return the rate in the client's JSON, which also holds the error if there was one."""
+    try:
+        report = json.loads(written)
+        if error := report.get("error"):
+            raise MeasurementError(f"iperf3: {str(error)[:300]}")
+        rate = float(report["end"]["sum_received"]["bits_per_second"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise MeasurementError("iperf3 gives no result", output_tail=(said or written)[-2000:]) from None
+    if not rate > 0:
+        raise MeasurementError("iperf3 has received nothing")
+    return rate

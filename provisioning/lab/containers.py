@@ -6,18 +6,41 @@ container's first process. On this machine, in a lab node and in a guest the com
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6
 from provisioning.lab.netns import enter
-from provisioning.nodes import kept
-from suite.errors import BenchError, MeasurementError, RequestError
+from provisioning.nodes import undone
+from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
 
 FORWARDING = "net.ipv4.ip_forward"
-UNDO_WITHIN_S = 10.0
+MOST_MEMBERS = 254
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node; its number is also its subnet's."""
+
+    number: int
+    """The number, from 1; no two alike."""
+    node: Node
+    address: str
+    """The address at which the other nodes reach it."""
+    device: str = DEVICE
+    """The interface that has the address."""
+
+
+def check_members(members: Sequence[Member]) -> None:
+    """Raise RequestError if two members have one number, or there are more members than subnets."""
+    numbers = [member.number for member in members]
+    wrong = [number for number in numbers if not 1 <= number <= MOST_MEMBERS or numbers.count(number) > 1]
+    if wrong or not members:
+        raise RequestError(
+            f"a network of the nodes {numbers}", remedy=f"number them from 1 to {MOST_MEMBERS}, each once"
+        )
 
 
 @dataclass(frozen=True)
@@ -35,7 +58,7 @@ class ContainerBridge:
         return str(self.subnet[1])
 
     def address(self, place: int = 1) -> str:
-        """Of the node's first container, second, and so on."""
+        """Return the address of the node's first container, second, and so on."""
         if not 1 <= place <= self.subnet.num_addresses - 3:
             raise RequestError(f"no address for container {place} in {self.subnet}", remedy="start fewer on a node")
         return str(self.subnet[place + 1])
@@ -45,7 +68,7 @@ class ContainerBridge:
 
 
 def bridge_argvs(bridge: ContainerBridge) -> list[list[str]]:
-    """The commands that make it on a node."""
+    """Return the commands that make the bridge on a node."""
     return [
         ["ip", "link", "add", "dev", bridge.name, "mtu", str(bridge.mtu), *BRIDGE_KIND],
         ["ip", "address", "add", bridge.cidr(bridge.gateway), "dev", bridge.name],
@@ -54,7 +77,7 @@ def bridge_argvs(bridge: ContainerBridge) -> list[list[str]]:
 
 
 def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[str]]:
-    """The commands that lay a cable from the bridge to the container whose first process is ``pid``."""
+    """Return the commands that connect the bridge to the container whose first process is ``pid``."""
     near, mtu, inside = f"veth{pid}", str(bridge.mtu), enter(f"/proc/{pid}/ns/net")
     far = ["peer", "name", DEVICE, "mtu", mtu, "netns", str(pid)]
     return [
@@ -71,8 +94,9 @@ def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[s
 
 
 def chosen_argvs(published: tuple[int, int] | None) -> list[list[str]]:
-    """A program that leaves the choice of a port to the kernel is given a published one; never the first, which is for
-    a program that asks for it.
+    """Return the command by which the kernel gives only published ports to programs that leave the choice to it.
+
+    The first port is excluded: it is for a program that asks for it.
     """
     if published is None:
         return []
@@ -86,21 +110,8 @@ def run_each(node: Node, argvs: Iterable[list[str]]) -> None:
 
 
 @contextmanager
-def undone(node: Node, argv: Sequence[str]) -> Iterator[None]:
-    """Run the command at the end. After a failure its own is not raised: the first one says why."""
-    with kept(node, argv):
-        try:
-            yield
-        except BaseException:
-            with suppress(BenchError):
-                node.run(argv, check=False, timeout_s=UNDO_WITHIN_S)
-            raise
-        node.run(argv, timeout_s=UNDO_WITHIN_S)
-
-
-@contextmanager
 def made(node: Node, device: str, argvs: Iterable[list[str]]) -> Iterator[None]:
-    """The interface that the commands make, the first of them itself; at the end it is gone with all that names it."""
+    """Make an interface by the commands, the first of which creates it; at the end it is deleted."""
     first, *others = argvs
     node.run(first)
     with undone(node, ["ip", "link", "delete", "dev", device]):
@@ -110,8 +121,10 @@ def made(node: Node, device: str, argvs: Iterable[list[str]]) -> Iterator[None]:
 
 @contextmanager
 def attached(node: Node, bridge: ContainerBridge, pid: int, address: str) -> Iterator[None]:
-    """A running container, plugged in. The cable is taken away at the end: a namespace whose connections are still
-    closing outlives its container by minutes, and would keep it.
+    """Plug a running container into the bridge.
+
+    The cable is taken away at the end: a namespace whose connections are still closing outlives its container by
+    minutes, and would keep it.
     """
     no_ipv6, *cable = attach_argvs(bridge, pid, address)
     node.run(no_ipv6)
@@ -121,7 +134,7 @@ def attached(node: Node, bridge: ContainerBridge, pid: int, address: str) -> Ite
 
 @contextmanager
 def forwarding(node: Node) -> Iterator[None]:
-    """The node passes packets on, and afterwards does again what it did before."""
+    """Make the node forward packets; at the end it does again what it did before."""
     before = node.run(["sysctl", "-n", FORWARDING]).stdout.strip()
     if before == "1":
         yield
@@ -138,21 +151,3 @@ def mtu_of(node: Node, device: str) -> int:
     except (ValueError, LookupError):
         raise MeasurementError(f"{node.name} does not tell the MTU of {device}", kind="network") from None
     return mtu
-
-
-def host_network(engine: str, namespace: str | None) -> str:
-    """What gives a container the network of its node: the value of ``--network``, or runc's path of the namespace.
-
-    ``namespace`` is that of a lab node, and None where the node is a machine. Raises RequestError for docker in a lab
-    node: its containers are children of a daemon that lives elsewhere.
-    """
-    if engine == "runc":
-        return namespace or "/proc/1/ns/net"
-    if namespace is None:
-        return "host"
-    if engine == "podman":
-        return f"ns:{namespace}"
-    raise RequestError(
-        f"--network host: {engine} cannot start a container in the network of a lab node",
-        remedy="use --engine podman or runc, or --network overlay",
-    )

@@ -1,17 +1,21 @@
 """The lab itself: a switch in a namespace of its own, and nodes on it, each a namespace behind one limited link."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 from provisioning import ledger
 from provisioning.lab import netns
 from provisioning.lab.shaping import Limiter, Shape, choose_limiter, shape_argvs
-from provisioning.lab.subnet import PREFIX, free_subnet, routes_of
 from provisioning.nodes import WrappedNode, local_node
+from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.lab import LabSpec
 
+POOL = IPv4Network("10.99.0.0/16")
+PREFIX = 24
 DEVICE = "eth0"
 SWITCH = "lan"
 # No spanning tree, no listening to multicast: a packet is forwarded from the first on.
@@ -35,7 +39,7 @@ class LabNode:
     name: str
     """``n1``, which is also the name of its port on the switch."""
     number: int
-    """From 1."""
+    """The number, from 1."""
     address: str
     mac: str
     namespace: str
@@ -47,11 +51,11 @@ class LabNode:
         return f"{self.address}/{PREFIX}"
 
     def argv(self, words: Sequence[str]) -> list[str]:
-        """The command, in the node."""
+        """Return the command as it runs in the node."""
         return [*netns.enter(self.namespace), *words]
 
     def node(self, parent: Node) -> WrappedNode:
-        """The node that layers are opened on: all of ``parent``, and the network of this one."""
+        """Return the node that layers are opened on: all of ``parent``, with the network of this one."""
         return WrappedNode(
             parent=parent,
             wrap=self.argv,
@@ -74,13 +78,6 @@ class Lab:
     """The path of the switch's namespace."""
     limiter: Limiter
     machine: Node
-
-    def cut(self, node: LabNode) -> None:
-        """Take the node off the switch, as a pulled cable would."""
-        self.machine.run(link_argv(self.switch, node.name, "down"))
-
-    def mend(self, node: LabNode) -> None:
-        self.machine.run(link_argv(self.switch, node.name, "up"))
 
 
 def link_argv(namespace: str, device: str, state: str) -> list[str]:
@@ -115,7 +112,7 @@ def _node(token: str, number: int, address: str) -> LabNode:
 
 
 def mac_of(token: str, number: int) -> str:
-    """A locally administered address; of one lab, no two alike."""
+    """Return a locally administered address, unique in its lab."""
     digits = token.rpartition("-")[2]
     return ":".join(("02", *(digits[at : at + 2] for at in (0, 2, 4)), "00", f"{number:02x}"))
 
@@ -130,7 +127,7 @@ def switch_argvs(switch: str) -> list[list[str]]:
 
 
 def node_argvs(switch: str, node: LabNode) -> list[list[str]]:
-    """A node's address, and its cable: one end is a port of the switch, the other is in the node from the first."""
+    """Return the commands for a node's address and cable, which joins a port of the switch to the node's interface."""
     inside, port = netns.enter(node.namespace), node.name
     far = ["peer", "name", node.device, "address", node.mac, "netns", node.namespace.rpartition("/")[2]]
     return [
@@ -145,7 +142,7 @@ def node_argvs(switch: str, node: LabNode) -> list[list[str]]:
 
 
 def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
-    """What tells a node where all others are, for ``ip -batch``.
+    """Return the input of ``ip -batch`` that tells a node where all others are.
 
     A kernel keeps 1024 learned neighbours, of all its namespaces together: 33 nodes would have more. These count not.
     """
@@ -155,7 +152,22 @@ def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
 
 
 def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> list[list[str]]:
-    """Both directions of the cable: what the node sends, and what the switch sends it. The delay is on the first."""
+    """Return the commands that limit both directions of the cable; the delay is on what the node sends."""
     sends = shape_argvs(node.device, Shape(spec.rate_bits_per_s, spec.delay_s), limiter)
     gets = shape_argvs(node.name, Shape(spec.rate_bits_per_s), limiter)
     return [*(node.argv(argv) for argv in sends), *([*netns.enter(switch), *argv] for argv in gets)]
+
+
+def free_subnet(routes: Iterable[str]) -> IPv4Network:
+    """Return the first /24 of the pool that overlaps none of the routes, which are as ``ip route`` writes them."""
+    taken = [IPv4Network(route, strict=False) for route in routes if route[:1].isdigit()]
+    for subnet in POOL.subnets(new_prefix=PREFIX):
+        if not any(subnet.overlaps(other) for other in taken if other.prefixlen):
+            return subnet
+    raise RequestError(f"this machine routes all of {POOL}", remedy="take away a route to a part of it: ip route")
+
+
+def routes_of(node: Node) -> list[str]:
+    """Return the destinations of all routes of the node except the default ones."""
+    said = node.run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout
+    return [route["dst"] for route in json.loads(said or "[]") if route.get("dst", "default") != "default"]

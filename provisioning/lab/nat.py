@@ -1,6 +1,7 @@
-"""Bridges with address translation, as docker's default network with published ports is: a container leaves under its
-node's address, and is reached under that at the ports which the node publishes. By nftables, and by iptables where a
-node has no nft.
+"""Bridges with address translation, as docker's default network with published ports is.
+
+A container leaves under its node's address, and is reached under that at the ports which the node publishes. The rules
+are made by nftables, and by iptables where a node has no nft.
 
 Ranks tell each other the addresses of their own interfaces (gloo and NCCL can tell no others), and ports that the
 kernel has chosen. So a container's kernel chooses among the published ports, and a node leads what its container sends
@@ -11,16 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import ContainerBridge, bridge_argvs, forwarding, made, mtu_of, undone
-from provisioning.lab.member import Member, check_members
-from provisioning.lab.subnet import routes_of
+from provisioning.lab.containers import ContainerBridge, Member, bridge_argvs, check_members, forwarding, made, mtu_of
+from provisioning.lab.lab import routes_of
+from provisioning.nodes import undone
 from suite.errors import BenchError, RequestError
 from suite.interfaces import Node
 
 BRIDGE = "vbnat0"
 TABLE = "virtbench"
 PUBLISHED = (29500, 30011)
-"""Of every node, to its one container. The first is left to the meeting place."""
+"""The ports that every node publishes for its one container. The first is left to the rendezvous."""
 
 Rules = tuple[list[list[str]], list[list[str]]]
 """Commands, and for each the one that undoes it."""
@@ -28,7 +29,7 @@ Rules = tuple[list[list[str]], list[list[str]]]
 
 @contextmanager
 def nat(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
-    """Gives for each node the bridge to attach its one container to. At the end nothing of it is left.
+    """Make on each node the bridge for its one container; at the end nothing of it is left.
 
     Raises RequestError for a node that cannot translate, or that uses the addresses.
     """
@@ -59,12 +60,12 @@ def subnet_of(member: Member) -> IPv4Network:
 
 
 def container_of(member: Member) -> str:
-    """The address of the node's container; see ``ContainerBridge.address``."""
+    """Return the address of the node's container; see ``ContainerBridge.address``."""
     return str(subnet_of(member)[2])
 
 
 def check_free(subnet: IPv4Network, node: Node) -> None:
-    """Raises RequestError when the node has a way there already: it would lose it."""
+    """Raise RequestError if the node has a route into the subnet already, which it would lose."""
     for route in routes_of(node):
         if subnet.overlaps(IPv4Network(route, strict=False)):
             raise RequestError(
@@ -74,7 +75,7 @@ def check_free(subnet: IPv4Network, node: Node) -> None:
 
 
 def rules_for(node: Node) -> Callable[[ContainerBridge, Member, Sequence[Member]], Rules]:
-    """What makes the rules on the node, tried in a namespace that ends with it. Raises RequestError without one."""
+    """Return what makes the rules on the node, tried in a namespace of its own. Raises RequestError if nothing does."""
     whys = []
     for trial, rules in TOOLS:
         try:
@@ -90,7 +91,7 @@ def rules_for(node: Node) -> Callable[[ContainerBridge, Member, Sequence[Member]
 
 
 def nft_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Member]) -> Rules:
-    """A table of our own, made and taken away as a whole."""
+    """Return the commands for a table of our own, made and taken away as a whole."""
     first, last = PUBLISHED
     to_peers = "".join(
         f"iifname {bridge.name} ip daddr {container_of(peer)} counter dnat to {peer.address} ; " for peer in peers
@@ -107,7 +108,7 @@ def nft_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Member]) 
 
 
 def iptables_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Member]) -> Rules:
-    """The same rules among those of others, each taken away by itself."""
+    """Return the commands for the same rules in the tables of iptables, each taken away by itself."""
     first, last = PUBLISHED
     to = ["-j", "DNAT", "--to-destination"]
     rules = [["PREROUTING", "-i", bridge.name, "-d", container_of(peer), *to, peer.address] for peer in peers]
@@ -123,4 +124,4 @@ TOOLS = (
     (["nft", "--", *_MASQUERADES.split()], nft_argvs),
     ([*IPTABLES, "-A", "POSTROUTING", "-j", "MASQUERADE"], iptables_argvs),
 )
-"""What shows that a node has it, and what makes the rules by it."""
+"""The command that shows whether a node has the tool, and the function that makes the rules by it."""

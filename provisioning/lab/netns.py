@@ -10,13 +10,13 @@ from pathlib import Path
 from suite.errors import CommandError
 
 NETNS = Path("/run/netns")
-"""Where ip-netns(8) keeps the namespaces that have names."""
+"""The directory in which ip-netns(8) keeps the namespaces that have names."""
 _OURS = re.compile(r"vb-[0-9a-f]{6}-(sw|n[0-9]{1,2})")
 WITHIN_S = 60.0
 
 
 def new_token() -> str:
-    """What the names of one lab have in common, and those of no other here."""
+    """Return a prefix for the names of one lab that no other lab on this machine has."""
     while True:
         token = f"vb-{secrets.token_hex(3)}"
         if not any(NETNS.glob(f"{token}-*")):
@@ -28,7 +28,7 @@ def path_of(name: str) -> str:
 
 
 def enter(path: str) -> list[str]:
-    """The words that start a command in the namespace. (``ip netns exec`` would hide the control groups.)"""
+    """Return the command prefix that enters the namespace; ``ip netns exec`` would hide the control groups."""
     return ["nsenter", f"--net={path}", "--"]
 
 
@@ -51,7 +51,7 @@ def remove(name: str) -> None:
 
 
 def _names(listed: str) -> list[str]:
-    """Of the interfaces in what ``ip -json link`` says; none where it says nothing (a half-made namespace)."""
+    """Return the names in what ``ip -json link`` says; none if it says nothing (a half-made namespace)."""
     return [link["ifname"] for link in json.loads(listed or "[]") if link["ifname"] != "lo"]
 
 

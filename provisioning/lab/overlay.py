@@ -1,15 +1,23 @@
-"""An overlay network as flannel makes it (its VXLAN backend): containers of different nodes reach each other by
-addresses of their own, and what they send travels between the nodes in UDP.
+"""An overlay network as flannel makes it (its VXLAN backend).
 
-Nothing is learned from traffic: every node is told the peers once, as flannel's daemon tells it.
+Containers of different nodes reach each other by addresses of their own, and what they send travels between the nodes
+in UDP. Nothing is learned from traffic: every node is told the peers once, as flannel's daemon tells it.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import ContainerBridge, bridge_argvs, forwarding, made, mtu_of, run_each
-from provisioning.lab.member import Member, check_members
+from provisioning.lab.containers import (
+    ContainerBridge,
+    Member,
+    bridge_argvs,
+    check_members,
+    forwarding,
+    made,
+    mtu_of,
+    run_each,
+)
 
 VXLAN = "flannel.1"
 BRIDGE = "cni0"
@@ -17,7 +25,7 @@ ID, PORT = 1, 8472
 OVERHEAD_BYTES = 50
 """Outer Ethernet 14, IP 20, UDP 8, VXLAN 8."""
 MOST_SHARE = 0.94
-"""Of the link's rate, for TCP: 1398 of 1514 bytes, and what leaves at once. A faster overlay is a limit that fails."""
+"""The most of the link's rate that TCP can have: 1398 of 1514 bytes, and what leaves at once."""
 
 
 def subnet_of(member: Member) -> IPv4Network:
@@ -25,7 +33,7 @@ def subnet_of(member: Member) -> IPv4Network:
 
 
 def vtep_of(member: Member) -> str:
-    """The overlay's own address on the node: the network's, as flannel takes it."""
+    """Return the overlay's own address on the node: the network's, as flannel takes it."""
     return str(subnet_of(member)[0])
 
 
@@ -34,7 +42,7 @@ def mac_of(member: Member) -> str:
 
 
 def vxlan_argvs(member: Member, mtu: int) -> list[list[str]]:
-    """The commands that make the member's end of the tunnels."""
+    """Return the commands that make the member's end of the tunnels."""
     tunnel = ["type", "vxlan", "id", str(ID), "dstport", str(PORT), "local", member.address, "dev", member.device]
     return [
         ["ip", "link", "add", "dev", VXLAN, "address", mac_of(member), "mtu", str(mtu), *tunnel, "nolearning"],
@@ -44,7 +52,7 @@ def vxlan_argvs(member: Member, mtu: int) -> list[list[str]]:
 
 
 def peer_argvs(peer: Member) -> list[list[str]]:
-    """The commands that tell a node of another: where it is, its hardware address there, and what lies behind it."""
+    """Return the commands that tell a node of another: its address, its hardware address, and the subnet behind it."""
     return [
         ["bridge", "fdb", "append", mac_of(peer), "dev", VXLAN, "dst", peer.address],
         ["ip", "neighbour", "add", vtep_of(peer), "lladdr", mac_of(peer), "dev", VXLAN, "nud", "permanent"],

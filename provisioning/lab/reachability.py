@@ -1,4 +1,4 @@
-"""Runs on a node, from standard input, with whatever Python is there: listen for the peers, or knock on them all.
+"""Program that listens for the peers of a node or connects to them all; sent to the node's own Python.
 
 Both end by themselves, whatever becomes of who started them: a command over SSH or in a container outlives its client.
 """
@@ -10,7 +10,7 @@ import time
 
 
 def listen(address: str, port: int, visitors: int, within_s: float) -> None:
-    """Say the port, then let that many in."""
+    """Print the port, then accept so many connections."""
     deadline = time.monotonic() + within_s
     with socket.create_server((address, port), backlog=max(1, visitors)) as server:
         sys.stdout.write(f"{server.getsockname()[1]}\n")
@@ -23,8 +23,8 @@ def listen(address: str, port: int, visitors: int, within_s: float) -> None:
                 return
 
 
-def knock(peers: list[str], within_s: float) -> None:
-    """One line of JSON for each ``ADDRESS:PORT``, in order, up to the first that does not answer."""
+def connect(peers: list[str], within_s: float) -> None:
+    """Print one line of JSON for each ``ADDRESS:PORT``, in order, up to the first that does not answer."""
     for peer in peers:
         address, _, port = peer.rpartition(":")
         begun = time.monotonic()
@@ -44,7 +44,7 @@ def main(words: list[str]) -> None:
     if words[0] == "listen":
         listen(words[1], int(words[2]), int(words[3]), float(words[4]))
     else:
-        knock(words[2:], float(words[1]))
+        connect(words[2:], float(words[1]))
 
 
 if __name__ == "__main__":

@@ -25,31 +25,31 @@ UNLIMITED_BITS_PER_S = 40 * 10**9  # more than a link without a limit carries he
 
 @dataclass(frozen=True)
 class Shape:
-    """What one end of a link does to what leaves there."""
+    """The shape of one end of a link: the rate and the delay of what leaves there."""
 
     rate_bits_per_s: int | None
     delay_s: float | None = None
 
     @property
     def burst_bytes(self) -> int:
-        """What may leave at once after a pause. Large enough for a timer that is late, and no more: it is unlimited."""
+        """The bytes that may leave at once after a pause: enough for a timer that is late, and no more."""
         return max(LEAST_BURST_BYTES, int((self.rate_bits_per_s or 0) * BURST_S / 8))
 
     @property
     def queue_bytes(self) -> int:
-        """What waits before it is dropped: a switch's buffer, and no less than what is on the way."""
+        """The bytes that wait before any are dropped: a switch's buffer, and no less than what is on the way."""
         wait_s = max(QUEUE_S, 2 * (self.delay_s or 0.0))
         return max(LEAST_QUEUE_BYTES, int((self.rate_bits_per_s or 0) * wait_s / 8))
 
     @property
     def delayed_packets(self) -> int:
-        """What is on its way at a time, twice; more would be dropped."""
+        """Twice the number of packets that are on their way at a time; more would be dropped."""
         on_the_way = (self.rate_bits_per_s or UNLIMITED_BITS_PER_S) / 8 * (self.delay_s or 0.0)
         return max(LEAST_QUEUE_PACKETS, int(2 * on_the_way / FRAME_BYTES))
 
 
 def shape_argvs(device: str, shape: Shape, limiter: Limiter) -> list[list[str]]:
-    """The commands, in order, that give an interface this shape. The delay comes first, its packets then queue."""
+    """Return the commands, in order, that shape an interface. The delay comes first; its packets then queue."""
     add = ["tc", "qdisc", "add", "dev", device]
     argvs, place = [], ["root"]
     if shape.delay_s is not None:
@@ -106,7 +106,7 @@ def _refused_shape(node: Node, shape: Shape, limiter: Limiter) -> str | None:
 
 
 def _refused(node: Node, argv: list[str]) -> str | None:
-    """Why the command fails in a namespace of its own, which ends with it; None when it does not."""
+    """Return why the command fails in a namespace of its own, which ends with it; None if it does not."""
     try:
         answer = node.run(["unshare", "--net", "--", *argv], check=False)
     except BenchError as error:

@@ -1,5 +1,6 @@
-"""A guest on the lab: a tap beside the node's cable, on one bridge. The guest takes over the node's address, and the
-node has none until the guest is gone.
+"""A guest on the lab: a tap beside the node's cable, on one bridge.
+
+The guest takes over the node's address, and the node has none until the guest is gone.
 """
 
 import json
@@ -7,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from provisioning.lab.containers import made, run_each, undone
+from provisioning.lab.containers import made, run_each
 from provisioning.lab.lab import BRIDGE_KIND, NO_IPV6, LabNode
+from provisioning.nodes import undone
 from suite.errors import MeasurementError
 from suite.interfaces import Node
 
@@ -17,7 +19,7 @@ TAP, BRIDGE = "tap0", "vmbr0"
 
 @dataclass(frozen=True)
 class Tap:
-    """What a guest's network card is plugged into. ``mac`` and ``cidr`` are those that the guest is to have."""
+    """A tap that a guest's network card is plugged into. ``mac`` and ``cidr`` are those that the guest is to have."""
 
     ifname: str
     mac: str
@@ -71,7 +73,7 @@ def tap_argvs() -> list[list[str]]:
 
 
 def qemu_words(plugged: Tap, *, vhost: bool = False) -> list[str]:
-    """What QEMU's command line has to hold beside its user-mode network, which stays the way in."""
+    """Return the words of QEMU's command line for the card; its user-mode network remains the way in."""
     backend = f"tap,id=lab,ifname={plugged.ifname},script=no,downscript=no{',vhost=on' if vhost else ''}"
     return ["-netdev", backend, "-device", f"virtio-net-pci,netdev=lab,mac={plugged.mac},romfile="]
 

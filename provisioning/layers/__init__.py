@@ -1,1 +1,1 @@
-"""What can be opened on a node: the userland in place, a container, a virtual machine."""
+"""The layers that can be opened on a node: the userland in place, a container, a virtual machine."""

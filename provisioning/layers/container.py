@@ -8,15 +8,16 @@ from pathlib import Path
 
 from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.disks import disks_under
+from provisioning.cgroup.limits import disks_under
 from provisioning.engines.base import ContainerEngine, ContainerSpec
-from provisioning.gpu.access import edits_for
-from provisioning.lab.containers import ContainerBridge, attached, host_network
-from provisioning.nodes import Served, WrappedNode, is_guest, kept, limit_facts
+from provisioning.gpus import edits_for
+from provisioning.lab.containers import ContainerBridge, attached
+from provisioning.nodes import HostProcesses, WrappedNode, is_guest, limit_facts, undone_when_lost
 from provisioning.volumes import MOUNT, same_device
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list
+from suite.job.properties import AS_IT_IS, Properties
 from suite.records.record import Engine
 
 MOST_LIMIT = 32768
@@ -24,7 +25,7 @@ MOST_LIMIT = 32768
 
 @dataclass(frozen=True)
 class Plug:
-    """Where a container with an empty network of its own is plugged in when it runs."""
+    """The bridge that a container with an empty network of its own is plugged into when it runs."""
 
     bridge: ContainerBridge
     address: str
@@ -39,7 +40,7 @@ class ContainerLayer:
     """The image's digest."""
     memory_bytes: int
     gpus: tuple[str, ...] = ()
-    ablation: str | None = None
+    properties: Properties = AS_IT_IS
     writable: bool = False
     """Whether the data volume may be written."""
     network: str | None = None
@@ -62,7 +63,7 @@ class ContainerLayer:
                 stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
             else:
                 for argv in reversed(engine.removal(spec.name)):
-                    stack.enter_context(kept(node, argv))
+                    stack.enter_context(undone_when_lost(node, argv))
                 stack.callback(engine.remove, node, spec.name)
             engine.begin(node, spec)
             if self.plug:
@@ -73,7 +74,7 @@ class ContainerLayer:
             def wrap(argv: Sequence[str]) -> list[str]:
                 return [*enter, *argv]
 
-            served = _served(engine, node, spec.name) if node.local else None
+            host_processes = _host_processes(engine, node, spec.name) if node.local else None
             yield WrappedNode(
                 parent=node,
                 wrap=wrap,
@@ -83,28 +84,30 @@ class ContainerLayer:
                 local=False,
                 data=MOUNT if node.data else None,
                 substitutes=("disk:other-device",) if spec.layer and self._lies_elsewhere(node, spec.layer[0]) else (),
-                facts={**_facts(spec, engine, version, self.plug), **limit_facts(served, spec.limited_disks)},
-                served=served,
+                facts={**_facts(spec, engine, version, self.plug), **limit_facts(host_processes, spec.limited_disks)},
+                host_processes=host_processes,
             )
 
     def _spec(self, node: Node, tree: str) -> ContainerSpec:
-        limited = (tree, node.data) if self.ablation == "disk-limit" and node.local else ()
+        properties = self.properties
+        limit = properties.disk_limit_bytes_per_s if node.local else None
         return ContainerSpec(
             name=f"virtbench-{secrets.token_hex(6)}",
             image=self.image,
             tree=tree,
             cpus=format_cpu_list(node.cpus),
-            memory_bytes=None if self.ablation == "memory-limit" and node.local else self.memory_bytes,
+            memory_bytes=self.memory_bytes if properties.memory_limited or not node.local else None,
             limits=_hard_limits(node),
             gpus=self.gpus,
-            edits=edits_for(node, self.gpus if self.engine.name == "runc" else ()),
+            edits=edits_for(node, self.gpus if self.engine.gpus_by_edits else ()),
             data=(node.data, MOUNT, self.writable) if node.data and not self.layer else None,
             layer=(node.data, MOUNT, self.layer) if node.data and self.layer else None,
-            seccomp=self.ablation != "seccomp",
-            network=host_network(self.engine.name, None) if self.ablation == "network" else self.network,
-            bound_tree=self.ablation == "rootfs",
-            by_count=self.ablation == "pinning" and not is_guest(node),
-            limited_disks=disks_under(limited),
+            seccomp=properties.seccomp,
+            network=self.engine.host_network(None) if properties.host_network else self.network,
+            bound_tree=properties.bound_tree,
+            by_count=not properties.pinned and not is_guest(node),
+            limited_disks=disks_under((tree, node.data)) if limit else (),
+            disk_limit_bytes_per_s=limit or 0,
         )
 
     def _lies_elsewhere(self, node: Node, source: str) -> bool:
@@ -119,14 +122,14 @@ def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plu
     return {**facts, "host_cpus": None} if spec.by_count else facts
 
 
-def _served(engine: ContainerEngine, node: Node, name: str) -> Served:
-    """How a container on this machine is accounted for: its group is where the engine has put its first process."""
+def _host_processes(engine: ContainerEngine, node: Node, name: str) -> HostProcesses:
+    """Return the host processes of a container: its group is where the engine has put its first process."""
     pid = engine.main_pid(node, name)
-    return Served(ControlGroup.of_process(pid), pid, engine.commands_are_children)
+    return HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:
-    """The hard limits of open files and processes on the node, for containers to have no more.
+    """Return the node's hard limits of open files and processes: containers are to have no more.
 
     Podman lowers its own limit of processes to 32768 and, without CAP_SYS_RESOURCE, can give no more than that.
     """

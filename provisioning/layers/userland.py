@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from provisioning import ledger
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.disks import disks_under
-from provisioning.gpu.access import NO_EDITS, Edits, edits_for
-from provisioning.lab.containers import undone
-from provisioning.nodes import Served, WrappedNode, limit_facts
+from provisioning.gpus import NO_EDITS, Edits, edits_for
+from provisioning.nodes import HostProcesses, WrappedNode, limit_facts, undone
 from provisioning.paths import ROOMS
 from provisioning.volumes import MOUNT
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import Envelope, format_cpu_list
+from suite.job.properties import AS_IT_IS, Properties
 
 
 def chroot_argv(tree: str, edits: Edits = NO_EDITS, data: tuple[str, bool] | None = None) -> list[str]:
-    """The words that start a command with ``tree`` as its root, read-only, in a mount namespace of its own.
+    """Return the words that run a command with ``tree`` as its root, read-only, in a mount namespace of its own.
 
     bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. It adds no other
     namespace, and the tree's /dev, /proc and /sys are the machine's own. ``data``: the directory of the data volume,
@@ -45,7 +44,7 @@ class UserlandLayer:
 
     envelope: Envelope
     gpus: tuple[str, ...] = ()
-    ablation: str | None = None
+    properties: Properties = AS_IT_IS
     writable: bool = False
     """Whether the data volume may be written."""
     name: str = "userland"
@@ -61,18 +60,15 @@ class UserlandLayer:
                 stack.enter_context(ledger.holding("cgroup", group))
             else:
                 stack.enter_context(undone(node, cgroups.remove_argv(group)))
-            pinned = self.ablation != "pinning"
-            disks = disks_under((tree, node.data)) if self.ablation == "disk-limit" else ()
-            limited = self.ablation != "memory-limit"
-            enter = cgroups.create(
-                node, group, self.envelope, pinned=pinned, memory_limited=limited, limited_disks=disks
-            )
+            pinned = self.properties.pinned
+            disks = cgroups.disks_under((tree, node.data)) if self.properties.disk_limit_bytes_per_s else ()
+            enter = cgroups.create(node, group, self.envelope, self.properties, disks)
             if pinned:
                 enter += taskset(self.envelope)
             data = (node.data, self.writable) if node.data else None
             enter += chroot_argv(tree, edits_for(node, self.gpus), data)
 
-            served = Served(group=ControlGroup.named(group))
+            host_processes = HostProcesses(group=ControlGroup.named(group))
 
             def wrap(argv: Sequence[str]) -> list[str]:
                 return [*enter, *argv]
@@ -85,8 +81,8 @@ class UserlandLayer:
                 cpus=node.cpus,
                 local=node.local,
                 data=MOUNT if node.data else None,
-                facts={**({} if pinned else {"host_cpus": None}), **limit_facts(served, disks)},
-                served=served,
+                facts={**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)},
+                host_processes=host_processes,
             )
             inside.run(["true"])
             yield inside
@@ -115,5 +111,5 @@ class OwnEnvironmentLayer:
 
 
 def taskset(envelope: Envelope) -> list[str]:
-    """The words that start a command on the envelope's CPUs."""
+    """Return the words that run a command on the envelope's CPUs."""
     return ["taskset", "--cpu-list", format_cpu_list(envelope.cpus)]

@@ -1,1 +1,1 @@
-"""Virtual machines: how a guest is started, reached and ended."""
+"""Machine providers, which boot the guests of the VM targets; ``suite.registries.MACHINES`` lists them."""

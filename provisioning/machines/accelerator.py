@@ -1,15 +1,17 @@
 """Which accelerator a VM gets. That /dev/kvm opens proves nothing: only a guest that has booted under it does."""
 
 import os
+import secrets
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from provisioning.images.image import images
-from provisioning.nodes import local_node
+from provisioning.images.image import Image, images
+from provisioning.nodes import local_node, undone, write_file
 from provisioning.paths import state
 from suite.errors import BenchError, CommandError, RequestError
 from suite.interfaces import Node
@@ -19,7 +21,7 @@ from suite.results.store import write_atomic
 Accelerator = Literal["kvm", "tcg"]
 REQUESTS = ("auto", "kvm", "tcg")
 KVM = Path("/dev/kvm")
-QEMU = f"qemu-system-{os.uname().machine}"
+PROGRAM = "qemu-system-x86_64"
 PROBE_WITHIN_S = 8.0
 # A boot sector that writes 16 to the exit port of isa-debug-exit, which ends QEMU with status 2 * 16 + 1:
 #   mov dx, 0xf4; mov al, 16; out dx, al; hlt
@@ -40,7 +42,7 @@ class Probe(BaseModel):
 
 
 def choose(requested: str) -> tuple[Accelerator, str]:
-    """The accelerator, and one line on why. Raises RequestError for ``kvm`` where no guest boots under it."""
+    """Return the accelerator and one line on why. Raises RequestError for ``kvm`` if no guest boots under it."""
     if requested not in REQUESTS:
         raise RequestError(f"no accelerator {requested!r}", remedy=f"choose one of {', '.join(REQUESTS)}")
     if requested == "tcg":
@@ -90,8 +92,8 @@ def _missing() -> str | None:
         return "there is no /dev/kvm (no hardware virtualisation, or its module is not loaded)"
     if not os.access(KVM, os.R_OK | os.W_OK):
         return "/dev/kvm may not be opened (become a member of the group kvm, or root)"
-    if not shutil.which(QEMU):
-        return f"{QEMU} is not installed"
+    if not shutil.which(PROGRAM):
+        return f"{PROGRAM} is not installed"
     return None
 
 
@@ -102,7 +104,7 @@ def _kernel() -> tuple[str, str] | None:
 
 
 def _boot(kernel: tuple[str, str] | None) -> str | None:
-    """Why the guest did not boot, or None when it did."""
+    """Return why the guest did not boot, or None if it did."""
     try:
         with local_node((), None) as node:
             return boot(node, kernel, str(_sector_file()))
@@ -117,8 +119,8 @@ def _sector_file() -> Path:
 
 
 def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | None:
-    """Why a guest does not boot under KVM on the node, or None when it does. Of kernel and initrd, else a sector."""
-    argv = [QEMU, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none"]
+    """Return why a guest (a kernel and its initrd, else a boot sector) does not boot under KVM; None if it does."""
+    argv = [PROGRAM, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none"]
     argv += ["-no-reboot", "-nic", "none", "-sandbox", "on"]
     if kernel:
         argv += ["-kernel", kernel[0], "-initrd", kernel[1], "-append", "virtbench.probe quiet panic=-1"]
@@ -132,3 +134,45 @@ def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | 
         last = (status.stderr.strip().splitlines() or ["no message"])[-1]
         return f"/dev/kvm opens, but QEMU ended with status {status.returncode}: {last[:200]}"
     return None
+
+
+def choose_common(machines: Sequence[Node], requested: str, image: Image, note: Callable[[str], None]) -> Accelerator:
+    """Return one accelerator for all machines: KVM if a guest boots under it on every one.
+
+    Raises RequestError for ``kvm`` if one boots no guest, and for a machine of another architecture.
+    """
+    if requested not in REQUESTS:
+        raise RequestError(f"no accelerator {requested!r}", remedy=f"choose one of {', '.join(REQUESTS)}")
+    for machine in machines:
+        _check_architecture(machine)
+    if requested == "tcg":
+        return "tcg"
+    for machine in machines:
+        if reason := _remote_hindrance(machine, image):
+            said = f"on {machine.name} KVM is not usable: {reason}"
+            if requested == "kvm":
+                raise RequestError(f"--accel kvm: {said}", remedy="use --accel tcg (emulation), or machines with KVM")
+            note(f"VMs run under tcg on all machines: {said}")
+            return "tcg"
+    note("VMs run under kvm: a guest boots under it on every machine")
+    return "kvm"
+
+
+def _check_architecture(machine: Node) -> None:
+    found, own = machine.run(["uname", "-m"]).stdout.strip(), os.uname().machine
+    if found != own:
+        raise RequestError(f"{machine.name} is {found}, and the image is for {own}", remedy="use machines of one kind")
+
+
+def _remote_hindrance(machine: Node, image: Image) -> str | None:
+    """Return why the image's own kernel does not boot under KVM there; None if it does."""
+    if machine.run(["test", "-r", str(KVM), "-a", "-w", str(KVM)], check=False).returncode:
+        return "there is no /dev/kvm that root may open"
+    place = f"/run/virtbench/probe-{secrets.token_hex(6)}"
+    try:
+        with undone(machine, ["rm", "-r", "-f", "--", place]):
+            write_file(machine, f"{place}/kernel", (image.tree / "boot/vmlinuz").read_bytes())
+            write_file(machine, f"{place}/initrd", image.file("initrd.img").read_bytes())
+            return boot(machine, (f"{place}/kernel", f"{place}/initrd"))
+    except BenchError as error:
+        return error.message

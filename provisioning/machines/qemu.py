@@ -1,142 +1,229 @@
-"""QEMU's command line, and its control socket."""
+"""QEMU: boots the image's kernel and disk on the node itself, reached by SSH when it is ready."""
 
-import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePath
+from types import MappingProxyType
 
-from provisioning.machines import qmp
-from provisioning.machines.accelerator import QEMU, Accelerator
-from suite.errors import CommandError
-from suite.interfaces import Node
-from suite.job.ablations import DISK_LIMIT_BYTES_PER_S
-from suite.job.envelope import format_cpu_list
+from provisioning.images.image import Image
+from provisioning.images.pack import cpio, joined
+from provisioning.lab import tap
+from provisioning.lab.connectivity import free_port
+from provisioning.machines import accelerator, ssh, virtiofs
+from provisioning.machines import qemu_command as qemu
+from provisioning.machines.accelerator import Accelerator
+from provisioning.machines.base import Guest, GuestSpec
+from provisioning.machines.directory import log_text, private_directory, written_here
+from suite.errors import BenchError, MeasurementError
+from suite.interfaces import Node, Process
+from suite.job.job import CpuCapability
 
-CONSOLE = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
-QMP_WITHIN_S = 60.0
-WRITTEN_WITHIN_S = 600.0
-
-
-@dataclass(frozen=True)
-class Disk:
-    """A virtio disk. ``direct`` bypasses the host's page cache (``cache=none``) and uses native AIO."""
-
-    path: str
-    direct: bool = True
-    readonly: bool = True
-    discard_writes: bool = False
-    """Writes go to a temporary file that is gone with QEMU."""
-    limited: bool = False
-    """Whether it is throttled to ``DISK_LIMIT_BYTES_PER_S`` in each direction."""
-
-
-@dataclass(frozen=True)
-class VmSpec:
-    """A virtual machine to be. Paths are those of the node that runs QEMU."""
-
-    name: str
-    accelerator: Accelerator
-    cpus: tuple[int, ...]
-    """The host CPUs that its virtual CPUs are pinned to, one each."""
-    memory_bytes: int
-    kernel: str
-    initrd: str
-    directory: str
-    """Private: the control socket and the console's log lie in it."""
-    disks: tuple[Disk, ...]
-    ssh_port: int
-    pinned: bool = True
-    """Whether QEMU stays on ``cpus``; otherwise it has as many virtual CPUs, on any."""
-    vfio: tuple[str, ...] = ()
-    """PCI addresses of devices passed through."""
-    words: tuple[str, ...] = ()
-    """More of the command line."""
-
-    @property
-    def qmp(self) -> str:
-        return f"{self.directory}/qmp"
-
-    @property
-    def console(self) -> str:
-        return f"{self.directory}/console.log"
+READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
+ENDS_WITHIN_S = 30.0
+READY = "virtbench-ready"
+LOCKED_UP = "soft lockup"
+"""The message of a kernel about a CPU that has done nothing else for twenty seconds."""
+LOCKED_UP_REMEDY = (
+    "run it again with the same --out; emulated CPUs can lock each other up while others want the host's CPUs"
+)
+CONSOLE_TAIL_BYTES = 6000
+EMULATES_AVX2 = (7, 2)
+"""The first QEMU whose emulation has AVX2 and FMA (its change log, "TCG: x86")."""
+ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
 
 
-def qemu_argv(spec: VmSpec, machine: str = "x86_64") -> list[str]:
-    """The command that runs the machine. Whole MiB of memory; QEMU itself is confined by its seccomp sandbox."""
-    accel = "kvm" if spec.accelerator == "kvm" else "tcg,thread=multi"
-    board = {"x86_64": "q35", "aarch64": "virt,gic-version=max"}[machine]
-    console = f"console={CONSOLE[machine]} quiet loglevel=4 panic=-1"
-    return [
-        *(("taskset", "--cpu-list", format_cpu_list(spec.cpus)) if spec.pinned else ()),
-        *(QEMU, "-name", f"{spec.name},debug-threads=on"),
-        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
-        *("-machine", board, "-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
-        *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
-        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", console),
-        *("-chardev", f"file,id=console,path={_escaped(spec.console)}", "-serial", "chardev:console"),
-        *("-qmp", f"unix:{_escaped(spec.qmp)},server=on,wait=off"),
-        *("-object", "iothread,id=disks", "-device", "virtio-rng-pci"),
-        *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
-        # Nothing but the way in: the guest reaches neither this host nor what lies behind it.
-        *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22"),
-        *("-device", "virtio-net-pci,netdev=net,romfile="),
-        *(word for address in spec.vfio for word in ("-device", f"vfio-pci,host={address}")),
-        *spec.words,
-    ]
+class Qemu:
+    """See ``base.MachineProvider``."""
+
+    name = "qemu"
+    tools: Mapping[str, str] = MappingProxyType(
+        {accelerator.PROGRAM: "qemu-system-x86", "ssh": "openssh-client", "taskset": "util-linux"}
+    )
+    local_tools: Mapping[str, str] = MappingProxyType({"ssh-keygen": "openssh-client", "cpio": "cpio"})
+
+    def version(self, node: Node) -> str:
+        answer = node.run([accelerator.PROGRAM, "--version"], check=False)
+        if answer.returncode:
+            raise BenchError(f"QEMU does not work on {node.name}", remedy="install it: package qemu-system-x86")
+        return answer.stdout.partition("\n")[0].partition("version ")[2]
+
+    def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
+        return accelerator.choose(requested)
+
+    def choose_common_accelerator(
+        self, nodes: Sequence[Node], requested: str, image: Image, note: Callable[[str], None]
+    ) -> Accelerator:
+        return accelerator.choose_common(nodes, requested, image, note)
+
+    def guest_capability(self, node: Node, accelerator: Accelerator, own: CpuCapability) -> CpuCapability:
+        return own if accelerator == "kvm" else emulated_capability(self.version(node))
+
+    @contextmanager
+    def booted(self, node: Node, spec: GuestSpec) -> Iterator[Guest]:
+        within_s = READY_WITHIN_S[spec.accelerator]
+        with ExitStack() as stack:
+            directory = stack.enter_context(private_directory(node))
+            port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
+            access = ssh.SshAccess(str(directory), port)
+            started = _qemu_spec(node, spec, directory, access)
+            if spec.shared_directory:
+                cpus = spec.envelope.cpus if spec.properties.pinned else None
+                virtiofs.serve(node, str(spec.shared_directory), _socket(directory), cpus)
+            process = node.start(qemu.qemu_argv(started))
+            stack.callback(process.kill)
+            try:
+                _wait_until_ready(node, process, started, within_s)
+                if spec.properties.pinned:
+                    _pin(node, started)
+                stack.enter_context(ssh.connection(node, access, within_s))
+                yield _guest(node, spec, started, access)
+                _end(node, access, process, started)
+            except BenchError as error:
+                raise _with_console(node, error, process, started) from error
 
 
-def _disk(number: int, disk: Disk) -> list[str]:
-    options = [f"file={_escaped(disk.path)}", "if=none", f"id=disk{number}", "format=raw"]
-    options += ["cache=none", "aio=native"] if disk.direct else ["cache=writeback", "aio=threads"]
-    if disk.limited:
-        # One group: a machine's disks lie on one of the host's, and share its limit.
-        options += [f"throttling.bps-{way}={DISK_LIMIT_BYTES_PER_S}" for way in ("read", "write")]
-        options += ["throttling.group=disks"]
-    options += ["snapshot=on"] if disk.discard_writes else [f"readonly={'on' if disk.readonly else 'off'}"]
-    return ["-drive", ",".join(options), "-device", f"virtio-blk-pci,drive=disk{number},iothread=disks"]
+QEMU = Qemu()
 
 
-def _escaped(path: str) -> str:
-    # A comma in a path would begin a new option: QEMU takes two for one.
-    return path.replace(",", ",,")
+def emulated_capability(version: str) -> CpuCapability:
+    """Return the vector instructions that this version of QEMU emulates, as ``Qemu.version`` returns it."""
+    found = re.search(r"(\d+)\.(\d+)", version)
+    return "avx2" if found and (int(found[1]), int(found[2])) >= EMULATES_AVX2 else "default"
 
 
-def execute(node: Node, socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
-    """Send one command to a QEMU that runs on the node. Raises CommandError when it does not answer."""
-    argv = ["python3", "-I", "-", socket, command]
-    return json.loads(node.run(argv, stdin=Path(qmp.__file__).read_bytes(), timeout_s=QMP_WITHIN_S).stdout)
+def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.SshAccess) -> qemu.QemuSpec:
+    with written_here(node, directory) as (here, place):
+        ssh.make_keys(here, str(place))
+        archive = _run_files(here, place, spec)
+        (place / "initrd").write_bytes(joined(spec.image.file("initrd.img").read_bytes(), archive))
+    words = tap.qemu_words(spec.tap) if spec.tap else []
+    if spec.shared_directory:
+        words += virtiofs.qemu_words(_socket(directory), spec.envelope.memory_bytes)
+    return qemu.QemuSpec(
+        name=directory.name,
+        accelerator=spec.accelerator,
+        cpus=spec.envelope.cpus,
+        memory_bytes=spec.envelope.memory_bytes,
+        kernel=f"{node.userland}/boot/vmlinuz",
+        initrd=str(directory / "initrd"),
+        directory=str(directory),
+        disks=tuple(_disks(node, spec)),
+        ssh_port=access.port,
+        pinned=spec.properties.pinned,
+        more=tuple(words),
+        vfio=spec.vfio,
+    )
 
 
-def vcpu_threads(node: Node, socket: str) -> list[int]:
-    """The node's thread number of each virtual CPU, in order."""
-    found = execute(node, socket, "query-cpus-fast")
-    return [cpu["thread-id"] for cpu in sorted(found, key=lambda cpu: cpu["cpu-index"])]
+def _disks(node: Node, spec: GuestSpec) -> Iterator[qemu.Disk]:
+    limit, direct = spec.properties.disk_limit_bytes_per_s, spec.properties.direct_io
+
+    def disk(path: PurePath, *, writable: bool = False) -> qemu.Disk:
+        return qemu.Disk(
+            str(path),
+            direct=direct and qemu.takes_direct_io(node, str(path)),
+            readonly=not writable,
+            limit_bytes_per_s=limit,
+        )
+
+    packed = PurePath(str(node.userland)).parent
+    yield disk(packed / "disk.img")
+    if spec.volume and spec.volume.disk:
+        qemu.forget(node, str(spec.volume.disk))
+        yield disk(spec.volume.disk, writable=spec.volume.writable)
+    if spec.store:
+        yield qemu.Disk(str(packed / spec.store), direct=False, discard_writes=True, limit_bytes_per_s=limit)
 
 
-def disk_limit_bytes_per_s(node: Node, socket: str) -> int | None:
-    """What reading and writing are throttled to on each disk; None unless it is all the same."""
-    inserted = [device["inserted"] for device in execute(node, socket, "query-block") if "inserted" in device]
-    limits = {disk[way] for disk in inserted for way in ("bps_rd", "bps_wr")}
-    return (limits.pop() or None) if len(limits) == 1 else None  # QEMU says 0 where there is no limit
+def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
+    """Return what belongs to this run as a second archive of the initramfs: the guest's key is then on no disk."""
+    root = directory / "root"
+    keys = root / "virtbench/ssh"
+    keys.mkdir(parents=True)
+    keys.chmod(0o700)
+    (directory / "host_key").rename(keys / "host_key")
+    (keys / "authorized_keys").write_text((directory / "client_key.pub").read_text())
+    (keys / "sshd_config").write_text(ssh.SSHD_CONFIG)
+    others = iter(("vdb", "vdc"))  # the disks after the first, in the order of ``_disks``
+    settings = {
+        "VIRTBENCH_HOSTNAME": "virtbench-vm",
+        "VIRTBENCH_ADDRESS": ADDRESS,
+        "VIRTBENCH_DATA": next(others) if spec.volume and spec.volume.disk else "none",
+        "VIRTBENCH_DATA_MODE": "rw" if spec.volume and spec.volume.writable else "ro",
+        "VIRTBENCH_STORE": next(others) if spec.store else "none",
+    }
+    (root / "virtbench/guest.env").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    archive = cpio(node, root)
+    (keys / "host_key").unlink()
+    return archive
 
 
-def end(node: Node, socket: str) -> bool:
-    """Ask QEMU to end at once; False when it no longer answers."""
-    try:
-        execute(node, socket, "quit")
-    except CommandError:
-        return False
-    return True
+def _guest(node: Node, spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshAccess) -> Guest:
+    direct = started.disks[0].direct
+    substitutes = ["accelerator:tcg"] if spec.accelerator == "tcg" else []
+    if spec.properties.direct_io and not direct:
+        substitutes.append("disk:host-page-cache")
+    facts = {
+        "accelerator": spec.accelerator,
+        "host_cpus": list(started.cpus) if spec.properties.pinned else None,
+        "disk_limit_bytes_per_s": qemu.disk_limit_bytes_per_s(node, started.qmp),
+        "disk": f"virtio-blk raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
+    }
+    return Guest(access.wrap, facts, tuple(substitutes))
 
 
-def forget(node: Node, path: str) -> None:
-    """Leave nothing of a file in the node's page cache: of what its writing has left there, a guest would read."""
-    node.run(["sync", "--", path], timeout_s=WRITTEN_WITHIN_S)  # a page that waits to be written is not dropped
-    node.run(["dd", f"if={path}", "iflag=nocache", "count=0", "status=none"])
+def _socket(directory: PurePath) -> str:
+    return f"{directory}/data.socket"
 
 
-def takes_direct_io(node: Node, path: str) -> bool:
-    """Whether the node's file system under the file allows O_DIRECT."""
-    words = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct", "status=none"]
-    return node.run(["dd", f"if={path}", *words], check=False).returncode == 0
+def _wait_until_ready(node: Node, process: Process, spec: qemu.QemuSpec, within_s: float) -> None:
+    """Follow the console's log until the guest says that it is ready. Nothing is measured yet: polling harms nobody."""
+    deadline = time.monotonic() + within_s
+    while READY not in log_text(node, spec.console):
+        if time.monotonic() > deadline:
+            raise MeasurementError(
+                f"the guest was not ready within {within_s:.0f} s",
+                kind="boot",
+                command=qemu.qemu_argv(spec),
+                remedy="see what its console says; on a slow host try --accel tcg or fewer CPUs",
+            )
+        if not process.running():
+            raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=qemu.qemu_argv(spec))
+        time.sleep(0.05 if node.local else 0.2)
+
+
+def _pin(node: Node, spec: qemu.QemuSpec) -> None:
+    """Pin each virtual CPU to a host CPU of its own; QEMU's other threads stay anywhere in the envelope."""
+    for cpu, thread in zip(spec.cpus, qemu.vcpu_threads(node, spec.qmp), strict=True):
+        node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
+
+
+def _end(node: Node, access: ssh.SshAccess, process: Process, spec: qemu.QemuSpec) -> None:
+    """Shut the guest down in order; tell QEMU to quit if the guest does not end by itself."""
+    node.run(access.wrap(["busybox", "poweroff"]), check=False)
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while process.running():
+        if time.monotonic() > deadline:
+            qemu.end(node, spec.qmp)
+            return
+        time.sleep(0.02)
+
+
+def _with_console(node: Node, error: BenchError, process: Process, spec: qemu.QemuSpec) -> MeasurementError:
+    """Return the error with what the guest and QEMU said last; a kernel that locked up explains every other failure."""
+    console = log_text(node, spec.console)
+    parts = [getattr(error, "output_tail", "")]
+    if console:
+        parts.append("--- the guest's console ---\n" + console[-CONSOLE_TAIL_BYTES:])
+    if tail := process.output_tail():
+        parts.append("--- QEMU ---\n" + tail)
+    locked_up = LOCKED_UP in console
+    return MeasurementError(
+        f"the guest's kernel locked up: {error.message}" if locked_up else error.message,
+        kind="guest-locked-up" if locked_up else error.kind,
+        command=getattr(error, "command", ()),
+        output_tail="\n".join(part for part in parts if part),
+        remedy=LOCKED_UP_REMEDY if locked_up else error.remedy,
+    )

@@ -12,7 +12,7 @@ ANSWERED_WITHIN_S = 45.0
 
 
 def ask(qemu: TextIO, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
-    """What happens meanwhile is told in between, and passed over. Exits with QEMU's word where it refuses."""
+    """Send a command and return its answer, passing over events. Exits with QEMU's message if it refuses."""
     qemu.write(json.dumps({"execute": command}) + "\n")
     qemu.flush()
     for line in qemu:

@@ -36,7 +36,7 @@ class SshAccess:
     port: int
 
     def argv(self, *options: str) -> list[str]:
-        """ssh with nothing of this host's own configuration: the guest is nobody else's."""
+        """Return the ssh command with nothing of this host's own configuration: the guest is nobody else's."""
         settings = {
             "ControlMaster": "auto",
             "ControlPersist": "yes",
@@ -54,22 +54,22 @@ class SshAccess:
         return ["ssh", "-F", "none", *option_words(settings), "-p", str(self.port), *options, "root@127.0.0.1"]
 
     def wrap(self, argv: Sequence[str]) -> list[str]:
-        """A command for the guest."""
+        """Return the command that runs the given one in the guest."""
         return [*self.argv("-T"), "--", quoted(argv)]
 
 
 def option_words(settings: Mapping[str, str]) -> list[str]:
-    """Settings of ssh_config(5) on its command line, where they come before any file's."""
+    """Return settings of ssh_config(5) as options, which take precedence over those of any file."""
     return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
 
 
 def quoted(argv: Sequence[str]) -> str:
-    """A command for the far side. SSH hands it one string for its shell: each word is quoted for that."""
+    """Return a command for the far side. SSH hands it one string for its shell: each word is quoted for that."""
     return shlex.join(argv)
 
 
 def make_keys(node: Node, directory: str) -> None:
-    """A key for the client, one for the guest, and the guest's made known."""
+    """Make a key for the client and one for the guest, and make the guest's known."""
     for name in ("client_key", "host_key"):
         node.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "virtbench", "-f", f"{directory}/{name}"])
     public = Path(f"{directory}/host_key.pub").read_text()
@@ -77,7 +77,7 @@ def make_keys(node: Node, directory: str) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on now."""
+    """Return a TCP port of the loopback interface that nobody listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -86,7 +86,7 @@ def free_port() -> int:
 
 @contextmanager
 def connection(node: Node, access: SshAccess, timeout_s: float) -> Iterator[None]:
-    """One connection that all commands share: a handshake takes a second where the guest's CPU is emulated."""
+    """Open one connection for all commands: a handshake takes a second where the guest's CPU is emulated."""
     node.run(access.wrap(["true"]), timeout_s=timeout_s)  # leaves the connection open behind it (ControlPersist)
     try:
         yield

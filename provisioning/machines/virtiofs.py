@@ -12,10 +12,10 @@ from suite.job.envelope import format_cpu_list
 
 TAG = "virtbench-data"
 NOT_ON_PATH = ("/usr/libexec", "/usr/lib/qemu", "/usr/lib/virtiofsd")
-"""Where distributions put the daemon: it is for other programs to start."""
+"""The places where distributions put the daemon, which is for other programs to start."""
 MODULE = "virtiofs"
 SOURCE = "/run/data"
-"""Where the daemon sees the directory: an option of it ends at a comma, and paths may have some."""
+"""The directory as the daemon sees it: an option of it ends at a comma, and paths may have some."""
 READY_WITHIN_S = 60.0
 
 
@@ -25,7 +25,7 @@ def daemon() -> str | None:
 
 
 def hindrance(tree: Path) -> tuple[str, str] | None:
-    """Why no guest of the tree can be given a directory, and the remedy; None where it can."""
+    """Return why no guest of the tree can be given a directory, and the remedy; None if one can."""
     if os.geteuid():
         return "virtiofsd needs root to confine itself", "run bench as root"
     if daemon() is None:
@@ -41,7 +41,7 @@ def _has_module(tree: Path) -> bool:
 
 
 def daemon_argv(program: str, directory: str, socket: str, cpus: tuple[int, ...] | None) -> list[str]:
-    """The daemon, on the envelope's CPUs. Of this machine it can write to its socket's directory and nowhere else.
+    """Return the daemon's command, on the given CPUs. It can write to its socket's directory and nowhere else.
 
     It sees the shared directory read-only. The options are those that both programs know.
     """
@@ -70,7 +70,7 @@ def serve(node: Node, directory: str, socket: str, cpus: tuple[int, ...] | None)
 
 
 def qemu_words(socket: str, memory_bytes: int) -> list[str]:
-    """What QEMU is told: the daemon reads and writes the guest's memory, which is therefore shared with it."""
+    """Return QEMU's options: the daemon reads and writes the guest's memory, which is therefore shared with it."""
     return [
         *("-object", f"memory-backend-memfd,id=memory,size={memory_bytes >> 20}M,share=on"),
         *("-machine", "memory-backend=memory", "-chardev", f"socket,id=data,path={socket}"),
@@ -79,6 +79,6 @@ def qemu_words(socket: str, memory_bytes: int) -> list[str]:
 
 
 def mount(guest: Node) -> None:
-    """Where every target has its data."""
+    """Mount the directory in the guest, where every target has its data."""
     guest.run(["modprobe", MODULE])
     guest.run(["mount", "-t", "virtiofs", "-o", "ro,noatime", TAG, MOUNT])

@@ -1,1 +1,1 @@
-"""What this host counts around a job."""
+"""Counters that this host keeps around a job."""

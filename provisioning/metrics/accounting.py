@@ -14,7 +14,7 @@ from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics.cache_counters import Counting
 from provisioning.metrics.conditions import Host, HostReading
 from provisioning.metrics.energy import Energy, joules, read_energy
-from provisioning.metrics.footprint import Reading, Serving
+from provisioning.metrics.footprint import Footprint, Reading
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.interfaces import Instance, Node
 from suite.plan import Trial
@@ -22,7 +22,7 @@ from suite.records.record import Conditions, Resources, Usage
 
 
 def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":
-    """For the opened instances of the trial. Of machines of an inventory nothing is told: this host only launches."""
+    """Return the account for the opened instances; of machines of an inventory, where this host only launches, none."""
     if trial.job.cluster and trial.job.cluster.machines:
         return NoAccount()
     nodes = [instance.node for instance in instances]
@@ -54,9 +54,9 @@ class HostAccount:
 
     def __enter__(self) -> None:
         begin_s = time.thread_time()
-        self._serving = Serving.of(self._nodes)
-        self._of_victims = Serving.of(self._victims) if len(self._victims) < len(self._nodes) else None
-        groups = [served.group for served in self._serving.served if served.group]
+        self._footprint = Footprint.of(self._nodes)
+        self._of_victims = Footprint.of(self._victims) if len(self._victims) < len(self._nodes) else None
+        groups = [each.group for each in self._footprint.host_processes if each.group]
         self._host = Host(self._cpus, [ControlGroup.of_process("self"), *groups])
         self._gpus = GpuSampler()
         self._gpus.start()
@@ -72,7 +72,7 @@ class HostAccount:
         begin_s = time.thread_time()
         host, energy, reading, of_victims = self._read()
         host_before, energy_before, reading_before, of_victims_before = self._before
-        serving = self._serving.usage(reading_before, reading)
+        serving = self._footprint.usage(reading_before, reading)
         conditions = self._host.conditions(host_before, host, serving.cpu_s)
         beside = None
         if self._of_victims and of_victims and of_victims_before:
@@ -88,11 +88,11 @@ class HostAccount:
     def _read(self) -> tuple[HostReading, dict[str, Energy], Reading, Reading | None]:
         host = self._host.read(time.monotonic(), time.process_time())
         of_victims = self._of_victims.read() if self._of_victims else None
-        return host, read_energy(), self._serving.read(), of_victims
+        return host, read_energy(), self._footprint.read(), of_victims
 
 
 def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:
-    """This host's CPUs that the victims are pinned to; None where one is not, or where another may run on them."""
+    """Return this host's CPUs that the victims are pinned to; None if one is not, or if another may run on them."""
     pinned = [(node in victims, node.facts.get("host_cpus")) for node in nodes]
     mine = {cpu for victim, cpus in pinned if victim and isinstance(cpus, list) for cpu in cpus}
     others = {cpu for victim, cpus in pinned if not victim and isinstance(cpus, list) for cpu in cpus}
@@ -102,7 +102,7 @@ def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None
 
 
 def rest(everything: Usage, part: Usage) -> Usage:
-    """What is left of CPU time. Of disk and faults nothing is known here while bare metal's aggressors run."""
+    """Return the CPU time that is left. Disk and faults are unknown here while bare metal's aggressors run."""
     if everything.cpu_s is None or part.cpu_s is None:
         return Usage()
     return Usage(cpu_s=max(0.0, everything.cpu_s - part.cpu_s))

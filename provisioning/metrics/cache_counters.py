@@ -17,24 +17,24 @@ PERF = "perf"
 LOADS, MISSES = "LLC-loads", "LLC-load-misses"
 CONTROLLERS = Path("/sys/bus/event_source/devices")
 MEMORY = {"memory_read_bytes": "cas_count_read", "memory_written_bytes": "cas_count_write"}
-"""Of the memory controllers of Intel's servers; perf gives them in MiB."""
+"""The counters of the memory controllers of Intel's servers; perf gives them in MiB."""
 WITHIN_S = 30.0
 MIB = 1 << 20
 
 
 def perf_argv(events: Sequence[str], command: Sequence[str]) -> list[str]:
-    """``perf stat`` of every CPU, a line for each, while the command runs."""
+    """Return the ``perf stat`` command that counts on every CPU while a command runs."""
     return [PERF, "stat", "-x,", "-a", "-A", "-e", ",".join(events), "--", *command]
 
 
 def events_of(controllers: Path = CONTROLLERS) -> list[str]:
-    """The events that are asked for: those of the cache everywhere, those of memory where the kernel names them."""
+    """Return the events to count: those of the cache, and those of memory if the kernel names them."""
     named = {path.name for path in controllers.glob("uncore_imc*/events/cas_count_*")}
     return [LOADS, MISSES, *(f"uncore_imc/{event}/" for event in MEMORY.values() if event in named)]
 
 
 def counts(text: str, event: str, cpus: Collection[int] | None = None) -> float | None:
-    """The sum of an event over the CPUs, or over all, from the lines of ``perf stat -x, -A``.
+    """Return the sum of an event over the CPUs, or over all, from the lines of ``perf stat -x, -A``.
 
     None where one of them was not counted, or there is none: ``<not supported>``, ``<not counted>``.
     """
@@ -52,7 +52,7 @@ def counts(text: str, event: str, cpus: Collection[int] | None = None) -> float 
 
 @cache
 def absent() -> str | None:
-    """Why this host counts no cache misses; None where it does. Tried once."""
+    """Return why this host counts no cache misses; None if it does. It is tried once."""
     try:
         tried = subprocess.run(
             perf_argv(events_of(), ["true"]),
@@ -72,15 +72,17 @@ def absent() -> str | None:
 
 
 class Counting:
-    """From ``start`` to ``stop``, once each. ``own`` are CPUs that nothing but the job was given; None without any."""
+    """Counts from ``start`` to ``stop``, once each. ``own`` are CPUs that only the job was given; None without any."""
 
     def __init__(self, own: Sequence[int] | None) -> None:
         self._own = own
         self._perf: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Returns when it counts: what perf runs is a ``cat``, which answers and ends with the pipe to it, also when
-        this process dies."""
+        """Start counting, and return once it counts.
+
+        What perf runs is a ``cat``, which answers, and which ends with the pipe to it even if this process dies.
+        """
         if absent() is None:
             self._perf = subprocess.Popen(
                 perf_argv(events_of(), ["cat"]),
@@ -111,12 +113,12 @@ class Counting:
 
 
 def _environment() -> dict[str, str]:
-    """With numbers as C writes them: a comma in one would begin a new field."""
+    """Return an environment in which numbers are as C writes them: a comma in one would begin a new field."""
     return {**os.environ, "LC_ALL": "C"}
 
 
 def cache_use(text: str, own: Sequence[int] | None) -> CacheUse:
-    """From what perf has said at its end."""
+    """Return what perf has counted, from its output."""
     of_memory = {name: counts(text, event) for name, event in MEMORY.items()}
     return CacheUse(
         cpus=list(own) if own else None,

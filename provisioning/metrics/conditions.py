@@ -21,7 +21,7 @@ class HostReading:
 
     at_s: float
     busy_s: float | None
-    """By anything, on the envelope's CPUs."""
+    """The CPU time of anything on the envelope's CPUs."""
     steal_s: float | None
     own_s: float
     """CPU seconds of this process."""
@@ -54,7 +54,7 @@ class Host:
         )
 
     def conditions(self, before: HostReading, after: HostReading, serving_cpu_s: float | None) -> Conditions:
-        """What happened between two readings. ``load_1min`` and ``sampler_cpu_s`` are left to who took them."""
+        """Return what happened between two readings. The caller adds ``load_1min`` and ``sampler_cpu_s``."""
         heats = [b - a for a, b in zip(before.thermal, after.thermal, strict=True) if a is not None and b is not None]
         held = [b - a for a, b in zip(before.throttled_s, after.throttled_s, strict=False)]
         busy_s = _minus(after.busy_s, before.busy_s)
@@ -96,7 +96,7 @@ class Host:
         return sum(int(page) for page in pages if page) * os.sysconf("SC_PAGE_SIZE") if None not in pages else None
 
     def _governor(self) -> str | None:
-        """Of all the CPUs; several are joined by ``+``."""
+        """Return the governor of all the CPUs; several are joined by ``+``."""
         names = {read(self._cpu(cpu) / "cpufreq/scaling_governor") for cpu in self.cpus} - {""}
         return "+".join(sorted(names)) or None
 

@@ -18,7 +18,7 @@ class Energy:
 
 
 def read_energy(powercap: Path = POWERCAP) -> dict[str, Energy]:
-    """The counters by name, ``package-0`` and ``dram-0``: those that do not overlap. Empty where there are none."""
+    """Return the counters that do not overlap, by name (``package-0``, ``dram-0``); empty if there are none."""
     counters = {}
     for zone in sorted(powercap.glob("intel-rapl:*")):
         name = read(zone / "name")
@@ -33,6 +33,6 @@ def read_energy(powercap: Path = POWERCAP) -> dict[str, Energy]:
 
 
 def joules(before: Mapping[str, Energy], after: Mapping[str, Energy]) -> dict[str, float]:
-    """What was spent between two readings, by counter."""
+    """Return the joules that were spent between two readings, by counter."""
     both = ((name, after[name].uj - energy.uj, energy.range_uj) for name, energy in before.items() if name in after)
     return {name: (spent if spent >= 0 else spent + range_uj) / 1e6 for name, spent, range_uj in both}

@@ -1,4 +1,4 @@
-"""What on this machine serves a target, and what it has used.
+"""The footprint of a target on this machine: its processes and what they have used.
 
 Three sources: processes that live from before the job to after it (QEMU, shims); children of this process that end in
 between (the job on bare metal, clients of engines, ssh), which the kernel adds up when they are waited for; and the
@@ -15,7 +15,7 @@ import psutil
 
 from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup, read
-from provisioning.nodes import LocalNode, Served, WrappedNode
+from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.record import Usage
 
@@ -37,38 +37,38 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Serving:
-    """What serves the opened instances of a target."""
+class Footprint:
+    """The processes of this host that belong to the opened instances of a target."""
 
     pids: Sequence[int]
-    served: Sequence[Served]
-    """Of each instance that its layers tell something of."""
+    host_processes: Sequence[HostProcesses]
+    """The host processes of each instance whose layers know of some."""
 
     @classmethod
-    def of(cls, nodes: Sequence[Node]) -> "Serving":
-        """Looks for the processes: before the job, so that nothing is searched for when it has ended."""
+    def of(cls, nodes: Sequence[Node]) -> "Footprint":
+        """Find the processes: before the job, so that nothing is searched for when it has ended."""
         pids: set[int] = set()
         found = []
         for node in nodes:
-            served, machine = _served(node)
+            own, machine = _host_processes(node)
             if isinstance(machine, LocalNode):
                 pids |= {process.pid for process in processes.carrying(machine.token)}
             # The shim of an engine with a daemon is started by that, and does not carry the token.
-            if served and served.main_pid and (shim := _parent(served.main_pid)) not in (1, os.getpid(), None):
+            if own and own.main_pid and (shim := _parent(own.main_pid)) not in (1, os.getpid(), None):
                 pids.add(shim)
-            found += [served] if served else []
+            found += [own] if own else []
         return cls(sorted(pids | set(_vhost_threads(pids))), found)
 
     def read(self) -> Reading:
         return Reading(
             children=_children_used(),
             living={pid: used for pid in self.pids if (used := process_used(pid))},
-            groups=[_group_used(served.group) for served in self.served if served.group],
-            networks=[network_bytes(served.main_pid) for served in self.served if served.main_pid],
+            groups=[_group_used(each.group) for each in self.host_processes if each.group],
+            networks=[network_bytes(each.main_pid) for each in self.host_processes if each.main_pid],
         )
 
     def usage(self, before: Reading, after: Reading) -> Usage:
-        """What was used between two readings; the peak of memory is that of now."""
+        """Return what was used between two readings; the peak of memory is that of now."""
         used = difference(before.children, after.children)
         for pid, amounts in after.living.items():
             used = total(used, difference(before.living.get(pid, NOTHING), amounts))
@@ -77,7 +77,7 @@ class Serving:
             for earlier, later in zip(before.groups, after.groups, strict=True):
                 grouped = total(grouped, difference(earlier, later))
             # Children are in the groups too; only what of them nobody waited for is in those alone.
-            by_children = all(served.by_children for served in self.served)
+            by_children = all(each.by_children for each in self.host_processes)
             used = {**used, "cpu_s": _larger(used, grouped)} if by_children else total(used, grouped)
         received, sent = _between(before.networks, after.networks)
         peak = self._peak_memory_bytes()
@@ -86,9 +86,9 @@ class Serving:
         )
 
     def _peak_memory_bytes(self) -> int | None:
-        """The sum of the peaks. They may have come at different times; what serves beside the job is small."""
+        """Return the sum of the peaks. They may have come at different times, but what runs beside the job is small."""
         peaks = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
-        groups = [served.group.peak_memory_bytes() for served in self.served if served.group]
+        groups = [each.group.peak_memory_bytes() for each in self.host_processes if each.group]
         if None in groups or not (groups or peaks):
             return None
         return sum(peaks) + sum(peak for peak in groups if peak is not None)
@@ -119,17 +119,17 @@ def _between(
     return sum(b[0] - a[0] for a, b in pairs), sum(b[1] - a[1] for a, b in pairs)
 
 
-def _served(node: Node) -> tuple[Served | None, Node]:
-    """What the lowest layer that tells something says, and the machine below all layers."""
-    served = None
+def _host_processes(node: Node) -> tuple[HostProcesses | None, Node]:
+    """Return the host processes of the lowest layer that has some, and the machine below all layers."""
+    host_processes = None
     while isinstance(node, WrappedNode):
-        served = node.served or served
+        host_processes = node.host_processes or host_processes
         node = node.parent
-    return served, node
+    return host_processes, node
 
 
 def process_used(pid: int, proc: Path = PROC) -> Amounts | None:
-    """By a process and all its threads, without its children; None when it is gone."""
+    """Return what a process and all its threads have used, without its children; None if it is gone."""
     if not (stat := read(proc / str(pid) / "stat")):
         return None
     # proc(5): the name, in parentheses, can hold anything; the first field after it is the third.
@@ -140,7 +140,7 @@ def process_used(pid: int, proc: Path = PROC) -> Amounts | None:
 
 
 def _children_used() -> Amounts:
-    """By children that were waited for, and by theirs. Their disk bytes the kernel adds to this process's own."""
+    """Return what children that were waited for have used. The kernel adds their disk bytes to this process's own."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     faults = {"minor_faults": used.ru_minflt, "major_faults": used.ru_majflt}
     return {"cpu_s": used.ru_utime + used.ru_stime, **faults, **_disk("self", PROC)}
@@ -159,7 +159,7 @@ def _disk(pid: int | str, proc: Path) -> Amounts:
 
 
 def peak_memory_bytes(pid: int, proc: Path = PROC) -> int | None:
-    """The most that was resident; None for what is gone, and for a thread of the kernel."""
+    """Return the peak resident memory; None for a process that is gone, and for a thread of the kernel."""
     lines = [line for line in read(proc / str(pid) / "status").splitlines() if line.startswith("VmHWM:")]
     return int(lines[0].split()[1]) * 1024 if lines else None
 
@@ -177,7 +177,7 @@ def network_bytes(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
 
 
 def _vhost_threads(pids: set[int]) -> Iterator[int]:
-    """The kernel's threads for a QEMU's network; newer kernels count them as QEMU's own."""
+    """Yield the kernel's threads for a QEMU's network; newer kernels count them as QEMU's own."""
     names = {f"vhost-{pid}" for pid in pids}
     return (process.pid for process in psutil.process_iter(["name"]) if process.info["name"] in names)
 

@@ -1,7 +1,7 @@
-"""What this host's GPUs do while a job runs, by NVML. Where no NVIDIA driver answers there is nothing to say.
+"""The use of this host's GPUs while a job runs, by NVML; nothing where no NVIDIA driver answers.
 
-Energy is a counter. How busy a GPU is, and its memory, can only be looked at: by a thread that wakes twice a second,
-and that is there only where there is a GPU.
+Energy is a counter. How busy a GPU is, and its memory, must be sampled: by a thread that wakes twice a second, and that
+runs only where there is a GPU.
 """
 
 import threading
@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
+
+import pynvml
 
 from suite.records.record import GpuUsage
 
@@ -27,19 +29,15 @@ class _Gpu:
 
 
 class GpuSampler:
-    """Started before the job and stopped after it, once. ``nvml`` is the module pynvml or what stands for it."""
+    """Samples from before the job until after it, once. ``nvml`` is the module pynvml or a substitute for it."""
 
-    def __init__(self, nvml: Any = None) -> None:  # noqa: ANN401 (a module without types)
-        if nvml is None:
-            import pynvml
-
-            nvml = pynvml
+    def __init__(self, nvml: Any = pynvml) -> None:  # noqa: ANN401 (a module without types)
         self._nvml = nvml
         self._gpus: list[_Gpu] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self.cpu_s = 0.0
-        """What the thread has used."""
+        """The CPU time that the thread has used, in seconds."""
 
     def start(self) -> None:
         try:
@@ -90,13 +88,13 @@ class GpuSampler:
         return spent
 
     def _pci_address(self, handle: Any) -> str:  # noqa: ANN401
-        """As the kernel writes it: NVML's domain has eight digits."""
+        """Return the address as the kernel writes it: NVML's domain has eight digits."""
         said = self._nvml.nvmlDeviceGetPciInfo(handle).busId
         domain, _, rest = (said.decode() if isinstance(said, bytes) else said).lower().partition(":")
         return f"{domain[-4:]}:{rest}"
 
     def _asked(self, question: Callable[[Any], Any], handle: Any) -> Any:  # noqa: ANN401
-        """None where this GPU does not answer it."""
+        """Return the GPU's answer; None if it does not answer this question."""
         try:
             return question(handle)
         except self._nvml.NVMLError:

@@ -25,7 +25,7 @@ GREETING, FAREWELL = 0, -1
 
 
 def carrying(mark: str) -> list[int]:
-    """The processes whose environment has the mark, or one below it (``TOKEN.7`` is below ``TOKEN``)."""
+    """Return the processes whose environment has the mark, or one below it (``TOKEN.7`` is below ``TOKEN``)."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -52,7 +52,7 @@ def end(mark: str) -> list[int]:
 
 
 def undo(argv: list[str]) -> list[str]:
-    """Returns what went wrong, or nothing."""
+    """Run a command that undoes something, and return what went wrong."""
     try:
         ended = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=UNDO_WITHIN_S
@@ -63,7 +63,7 @@ def undo(argv: list[str]) -> list[str]:
 
 
 def run(request: dict[str, Any]) -> dict[str, object]:
-    """A short command, to its end; without an exit status when it outlived its time. Bytes travel as base64."""
+    """Run a short command to its end; the exit status is null if it ran out of time. Bytes travel as base64."""
     argv, mark = request["argv"], TOKEN.decode() + request["mark"]
     with subprocess.Popen(
         ["env", mark, *argv],

@@ -18,7 +18,7 @@ from typing import Any
 from provisioning.machines.ssh import option_words, quoted
 from provisioning.nodes import LocalNode
 from provisioning.processes import TOKEN
-from provisioning.remote import agent as keeper
+from provisioning.remote import agent
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 
@@ -55,7 +55,7 @@ class Access:
     socket: str
 
     def argv(self, remote: Sequence[str], *, shared: bool = True) -> list[str]:
-        """ssh with the command for the far side. ``shared``: through the open connection, and never beside it."""
+        """Return the ssh command for the far side; ``shared`` goes through the open connection, and never beside it."""
         own = {"ControlMaster": "no", "ProxyCommand": "false"} if shared else {"ControlMaster": "yes"}
         options = option_words({**ALWAYS, **own, "ControlPath": self.socket, "ControlPersist": "no"})
         port = ["-p", str(self.planned.port)] if self.planned.port else []
@@ -63,15 +63,15 @@ class Access:
         return ["ssh", *self._config(), *options, "-T", *port, "--", self.planned.host, f"exec {quoted(remote)}"]
 
     def query(self) -> list[str]:
-        """What asks ssh how it would connect, without connecting."""
+        """Return the command that asks ssh how it would connect, without connecting."""
         return ["ssh", *self._config(), "-G", "--", self.planned.host]
 
     def _config(self) -> list[str]:
         return ["-F", str(self.planned.ssh_config)] if self.planned.ssh_config else []
 
 
-class Keeper:
-    """The near side of ``keeper``, whose ssh is the shared connection.
+class RemoteAgent:
+    """The near side of ``agent``, whose ssh is the shared connection.
 
     Its standard input is a pipe that this process alone holds: it ends with this process, however that ends.
     """
@@ -80,17 +80,17 @@ class Keeper:
         self._access = access
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        words = ["python3", "-I", "-c", Path(keeper.__file__).read_text(), root_mark(node.token)]
+        words = ["python3", "-I", "-c", Path(agent.__file__).read_text(), root_mark(node.token)]
         reading, self._writing = os.pipe()
         try:
             self._process = node.start(access.argv(words, shared=False), stdin=os.fdopen(reading, "rb"))
-            self.greeting = self._answer(keeper.GREETING, CONNECTED_WITHIN_S)
+            self.greeting = self._answer(agent.GREETING, CONNECTED_WITHIN_S)
         except BaseException:
             os.close(self._writing)
             raise
 
     def ask(self, *, within_s: float = ANSWERED_WITHIN_S, **request: object) -> dict[str, Any]:
-        """Raises MeasurementError of kind ``connection`` when no answer comes."""
+        """Return the agent's answer. Raises MeasurementError of kind ``connection`` if none comes."""
         with self._lock:
             number = next(self._numbers)
             line = json.dumps({**request, "number": number}).encode() + b"\n"
@@ -102,15 +102,15 @@ class Keeper:
             return self._answer(number, within_s)
 
     @contextmanager
-    def kept(self, argv: Sequence[str]) -> Iterator[None]:
-        """The machine runs the command by itself should the connection end before this context does."""
+    def undone_when_lost(self, argv: Sequence[str]) -> Iterator[None]:
+        """Make the machine run the command by itself if the connection ends before this context does."""
         key = secrets.token_hex(8)
         self.ask(do="keep", key=key, argv=list(argv))
         yield
         self.ask(do="drop", key=key)
 
     def clock_offset_s(self) -> float:
-        """How far its time of day is ahead of this machine's: from the round that was quickest."""
+        """Return how many seconds its time of day is ahead of this machine's, from the quickest round."""
         rounds = []
         for _ in range(CLOCK_ROUNDS):
             begun_s, began = time.time(), time.monotonic()
@@ -122,22 +122,22 @@ class Keeper:
     def close(self) -> None:
         """Let the machine end and undo what is left. Raises MeasurementError when something stays."""
         os.close(self._writing)
-        said = self._answer(keeper.FAREWELL, UNDONE_WITHIN_S)
+        said = self._answer(agent.FAREWELL, UNDONE_WITHIN_S)
         if left := said.get("left"):
             name = self._access.planned.name
             raise MeasurementError(
-                f"{name} keeps what should be gone: {'; '.join(left)[:500]}",
+                f"{name}: cleanup failed: {'; '.join(left)[:500]}",
                 kind="cleanup",
                 remedy=f"see why, and remove it there: ssh {self._access.planned.host}",
             )
 
     def abandon(self) -> None:
-        """As ``close``, for who already has an error to tell."""
+        """Close the connection without raising, for a caller that already has an error to tell."""
         with suppress(MeasurementError):
             self.close()
 
     def _answer(self, number: int, within_s: float) -> dict[str, Any]:
-        """Those before it are left over from who was interrupted while waiting."""
+        """Return the answer with this number; earlier ones are left over from a caller that was interrupted."""
         try:
             for line in self._process.lines(within_s):
                 said = dict(json.loads(line))
@@ -148,7 +148,7 @@ class Keeper:
         raise self.lost()
 
     def lost(self) -> MeasurementError:
-        """Why there is no connection, in ssh's own words."""
+        """Return the error that says why there is no connection, in ssh's own words."""
         planned = self._access.planned
         told = self._process.output_tail()
         last = (told.strip().splitlines() or ["it does not answer"])[-1]
@@ -162,10 +162,10 @@ class Keeper:
 
 
 def root_mark(token: str) -> str:
-    """Of all that is started on the far side. Not the token, which the near sides carry: both may be one machine."""
+    """Return the mark of all that is started on the far side, which is not the token: both sides may be one machine."""
     return f"{token}.far"
 
 
 def marked(mark: str, argv: Sequence[str]) -> list[str]:
-    """The command as the machine is to start it: found by the mark, and killed when the connection ends."""
+    """Return the command as the machine is to start it: found by the mark, and killed when the connection ends."""
     return ["env", f"{TOKEN}={mark}", "setpriv", "--pdeathsig", "KILL", *argv]

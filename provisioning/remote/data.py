@@ -1,5 +1,4 @@
-"""The data set on a machine of the inventory: where it lies, whether it is the one that this machine has, and the disk
-that a virtual machine there has of it.
+"""The data set on a machine of the inventory, and the disk that a virtual machine there has of it.
 
 The disk is made of the copy that lies there, as it is on this machine: a data set can be large, and need not travel.
 """
@@ -10,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from provisioning.images.pack import filesystem
-from provisioning.lab.containers import undone
-from provisioning.remote.disk_space import check_room
+from provisioning.nodes import undone
+from provisioning.remote.machine import check_disk_space
 from provisioning.volumes import DISKS, Volume, disk_name, inodes_of, mib_of, packed_bytes
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
@@ -19,7 +18,7 @@ from suite.inventory import InventoryNode
 from suite.job.datasets import Dataset
 
 PROGRAMS = {"mke2fs": "e2fsprogs"}
-"""What packs it as a disk, and the package that has it."""
+"""The programs that pack it as a disk, and the packages that have them."""
 LISTED_WITHIN_S = 3600.0
 # The lister is written for the image's Python: a machine's may be too old to evaluate its annotations.
 BEFORE = "from __future__ import annotations\n"
@@ -34,12 +33,12 @@ print(json.dumps([found.sha256, found.files, found.size_bytes]))
 
 
 def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
-    """As the inventory gives it, else where it lies on this machine."""
+    """Return the directory that the inventory gives, else the one of this machine."""
     return planned.data or dataset.directory
 
 
 def check_data(machine: Node, directory: str, dataset: Dataset, lister: str) -> None:
-    """``lister``: the program text that defines ``listing``. Raises RequestError where other files lie there."""
+    """Raise RequestError if other files are there. ``lister`` is the program text that defines ``listing``."""
     program = f"{BEFORE}{lister}{AFTER}".encode()
     answer = machine.run(["python3", "-I", "-", directory], stdin=program, check=False, timeout_s=LISTED_WITHIN_S)
     if answer.returncode:
@@ -69,7 +68,7 @@ def prepare_disk(machine: Node, planned: InventoryNode, dataset: Dataset, note: 
     place = final.rpartition("/")[0]
     machine.run(["mkdir", "-p", "-m", "700", "--", place])
     size_bytes = packed_bytes(dataset)
-    check_room(machine, place, size_bytes, "the disk of the data set")
+    check_disk_space(machine, place, size_bytes, "the disk of the data set")
     note(f"packing the data set on {machine.name} as a disk for its VM: {dataset.size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{place}/.arriving-{secrets.token_hex(6)}"
     with undone(machine, ["rm", "-f", "--", arriving]):
@@ -85,7 +84,7 @@ def prepare_disk(machine: Node, planned: InventoryNode, dataset: Dataset, note: 
 
 
 def volume_on(machine: Node, planned: InventoryNode, dataset: Dataset) -> Volume:
-    """What a guest of the machine has. Raises MeasurementError when the disk is not there."""
+    """Return the volume for a guest of the machine. Raises MeasurementError if its disk is not there."""
     directory, disk = directory_of(planned, dataset), _disk_of(planned, dataset)
     answer = machine.run(["stat", "--dereference", "--format=%d", "--", directory, disk], check=False)
     if answer.returncode:

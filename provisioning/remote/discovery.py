@@ -1,21 +1,23 @@
-"""What the machines of an inventory are and have: asked once, before anything is planned."""
+"""Discovery of the machines of an inventory: asked once, before anything is planned."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from provisioning.engines import ENGINES
+from provisioning.engines.base import default_engine, get_engine
 from provisioning.images.image import Image
 from provisioning.isa import capability
 from provisioning.lab.nat import rules_for
 from provisioning.machines.accelerator import Accelerator
-from provisioning.remote import data, virtual
+from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_provider
+from provisioning.remote import data
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.places import Place, places
 from suite.errors import BenchError, RequestError
 from suite.inventory import Inventory
 from suite.job.job import CpuCapability
 from suite.plan import VMS
+from suite.registries import ENGINES
 
 PROGRAMS = {
     "bwrap": "bubblewrap",
@@ -31,58 +33,64 @@ PROGRAMS = {
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class DiscoveredMachine:
     """One machine."""
 
     name: str
     place: Place
     cpus: tuple[int, ...]
-    """That the inventory names, or that a shell there may use."""
+    """The CPUs that the inventory names, or that a shell there may use."""
     memory_bytes: int
     capability: CpuCapability
     clock_offset_s: float
     """How far its time of day is ahead of this machine's."""
     guest_capability: CpuCapability | None = None
-    """Of its virtual machines, where there are to be some."""
+    """The level of its virtual machines, if there are to be some."""
 
 
 @dataclass(frozen=True)
-class Survey:
-    machines: tuple[Surveyed, ...]
+class Discovery:
+    machines: tuple[DiscoveredMachine, ...]
     engine: str
-    """Of containers: one that all of them have."""
+    """A container engine that all of them have."""
     accelerator: Accelerator = "tcg"
-    """Of virtual machines: one that all of them have."""
+    """An accelerator of virtual machines that all of them have."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the machines are to carry."""
+    """The layers that the machines are to carry."""
 
     targets: tuple[str, ...]
     image: Image
     engine: str | None = None
-    """None lets choose."""
+    """The engine; None for the first that works."""
     accelerator: str = "auto"
     network: str = "overlay"
-    """Of containers."""
+    """The network of containers."""
     with_data: bool = False
     """Whether there is a data set, which every machine holds."""
+    provider: str = DEFAULT_PROVIDER
+    """The machine provider of virtual machines."""
 
     @property
     def programs(self) -> dict[str, str]:
-        guests = {**virtual.PROGRAMS, **(data.PROGRAMS if self.with_data else {})}
-        return {**PROGRAMS, **(guests if self.guests else {})}
+        if not self.guests:
+            return PROGRAMS
+        return {**PROGRAMS, **get_provider(self.provider).tools, **(data.PROGRAMS if self.with_data else {})}
 
     @property
     def guests(self) -> bool:
         return bool(VMS.intersection(self.targets))
 
 
-def survey(
+def discover(
     inventory: Inventory, wanted: Wanted, check: Callable[[Machine], None], note: Callable[[str], None]
-) -> Survey:
-    """Raises RequestError for a machine that cannot be reached or lacks something; ``check`` looks for more on each."""
+) -> Discovery:
+    """Return what the machines are and have; ``check`` looks for more on each.
+
+    Raises RequestError for a machine that cannot be reached or lacks something.
+    """
     with ExitStack() as stack:
         reached = []
         for planned in inventory.nodes:
@@ -95,27 +103,32 @@ def survey(
             if "container" in wanted.targets and wanted.network == "bridge":
                 rules_for(reached[-1])
             check(reached[-1])
-        engine = _engine(reached, wanted.engine) if "container" in wanted.targets else wanted.engine or "runc"
+        engine = wanted.engine or default_engine(())
+        if "container" in wanted.targets:
+            engine = _engine(reached, wanted.engine)
+        provider = get_provider(wanted.provider) if wanted.guests else None
+        accelerator: Accelerator = "tcg"
         found = places(reached)
-        accelerator = virtual.accelerator_of(reached, wanted.accelerator, wanted.image, note) if wanted.guests else None
-        surveyed = (_surveyed(*each, accelerator) for each in zip(reached, found, strict=True))
-        return Survey(tuple(surveyed), engine, accelerator or "tcg")
+        if provider:
+            accelerator = provider.choose_common_accelerator(reached, wanted.accelerator, wanted.image, note)
+        machines = (_discovered(*each, provider, accelerator) for each in zip(reached, found, strict=True))
+        return Discovery(tuple(machines), engine, accelerator)
 
 
 def _check_programs(reached: Machine, programs: Mapping[str, str]) -> None:
-    missing = reached.keeper.ask(do="find", programs=list(programs))["missing"]
+    missing = reached.agent.ask(do="find", programs=list(programs))["missing"]
     if missing:
         packages = " ".join(dict.fromkeys(programs[name] for name in missing))
         raise RequestError(f"{reached.name} has no {', '.join(missing)}", remedy=f"there: apt-get install {packages}")
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
-    """The one that is wanted, or the first that works on all of them."""
+    """Return the engine that is wanted, or the first that works on all machines."""
     reasons = []
     for name in (wanted,) if wanted else ENGINES:
         try:
             for each in reached:
-                ENGINES[name].version(each)
+                get_engine(name).version(each)
         except BenchError as error:
             if wanted:
                 raise RequestError(f"--engine {wanted}: {error.message}", remedy=f"there: {error.remedy}") from error
@@ -127,8 +140,10 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
     )
 
 
-def _surveyed(reached: Machine, place: Place, accelerator: Accelerator | None) -> Surveyed:
+def _discovered(
+    reached: Machine, place: Place, provider: MachineProvider | None, accelerator: Accelerator
+) -> DiscoveredMachine:
     level = capability(reached.run(["cat", "/proc/cpuinfo"]).stdout)
-    offset_s = reached.keeper.clock_offset_s()
-    guests = virtual.guest_capability(reached, accelerator, level) if accelerator else None
-    return Surveyed(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s, guests)
+    offset_s = reached.agent.clock_offset_s()
+    guests = provider.guest_capability(reached, accelerator, level) if provider else None
+    return DiscoveredMachine(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s, guests)

@@ -1,9 +1,9 @@
-"""What a machine forwards for the suite. Docker, where it runs, has the machine drop all else (its chain FORWARD)."""
+"""The firewall of a machine. Docker, where it runs, makes the machine drop what it does not know (chain FORWARD)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from provisioning.lab.containers import undone
+from provisioning.nodes import undone
 from suite.interfaces import Node
 
 TABLES = ("iptables", "--wait")
@@ -11,8 +11,8 @@ NOTHING_DROPPED = ("", "-P FORWARD ACCEPT")
 
 
 @contextmanager
-def passing(machine: Node, devices: Sequence[str]) -> Iterator[None]:
-    """What comes from the interfaces, or goes to them, is passed on. Where nothing is dropped, nothing is done."""
+def forwarded(machine: Node, devices: Sequence[str]) -> Iterator[None]:
+    """Make the machine forward what comes from the interfaces or goes to them, if it drops anything at all."""
     listed = machine.run([*TABLES, "--list-rules", "FORWARD"], check=False)
     with ExitStack() as stack:
         if listed.returncode == 0 and listed.stdout.strip() not in NOTHING_DROPPED:

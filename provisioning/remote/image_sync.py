@@ -5,9 +5,8 @@ import secrets
 from collections.abc import Callable
 
 from provisioning.images.image import Image
-from provisioning.lab.containers import undone
-from provisioning.remote.disk_space import check_room
-from provisioning.remote.machine import Machine
+from provisioning.nodes import undone
+from provisioning.remote.machine import Machine, check_disk_space
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 from suite.userland import MANIFEST, parse_line
@@ -17,12 +16,12 @@ VERIFIED_WITHIN_S = 900.0
 
 
 def tree_of(planned: InventoryNode, image: Image) -> str:
-    """Where the image's tree lies on the machine, or is to lie."""
+    """Return where the image's tree is, or is to be, on the machine."""
     return f"{planned.directory}/images/{image.digest[:12]}/tree"
 
 
-def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
-    """Nothing is sent where the digest is there already. Returns where the tree lies.
+def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
+    """Send the image's tree, unless the machine has it already, and return where it is there.
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is not the image.
     """
@@ -32,7 +31,7 @@ def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
     images = f"{machine.planned.directory}/images"
     machine.run(["mkdir", "-p", "-m", "700", "--", images])
     size_bytes = _size_bytes(machine, image)
-    check_room(machine, images, size_bytes, "the image")
+    check_disk_space(machine, images, size_bytes, "the image")
     note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{images}/.arriving-{secrets.token_hex(6)}"
     with undone(machine, ["rm", "-r", "-f", "--", arriving]):
@@ -46,8 +45,8 @@ def push(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
     return final
 
 
-def push_packed(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
-    """One of the image's packed files, beside the tree. Of the right size there, it is one that was verified.
+def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
+    """Send one of the image's packed files. A file of the right size there is one that was verified.
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is another file.
     """
@@ -55,7 +54,7 @@ def push_packed(machine: Machine, image: Image, name: str, note: Callable[[str],
     final, stamp = f"{directory}/{name}", image.files[name]
     if machine.run(["stat", "--format=%s", "--", final], check=False).stdout.strip() == str(stamp.size_bytes):
         return
-    check_room(machine, directory, stamp.size_bytes, "the image")
+    check_disk_space(machine, directory, stamp.size_bytes, "the image")
     note(f"sending {name} to {machine.name}: {stamp.size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{directory}/.arriving-{secrets.token_hex(6)}"
     with undone(machine, ["rm", "-f", "--", arriving]):
@@ -79,12 +78,12 @@ def _digest(machine: Machine, tree: str) -> str:
 
 
 def _size_bytes(machine: Machine, image: Image) -> int:
-    """Of the image's tree, as it lies here."""
+    """Return the size of the image's tree on this machine."""
     return int(machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout.split()[0])
 
 
 def _send(machine: Machine, source: str, target: str) -> None:
-    """tar into tar, with nothing in between but ssh."""
+    """Send the tree from tar to tar, with nothing in between but ssh."""
     reading, writing = os.pipe()
     packing = machine.carrier.start(
         ["tar", "--create", "--numeric-owner", "--file=-", f"--directory={source}", "."],
@@ -99,7 +98,7 @@ def _send(machine: Machine, source: str, target: str) -> None:
 
 
 def _verify(machine: Machine, tree: str, image: Image) -> None:
-    """The content of every file. All else (types, permissions, links) every trial compares from inside."""
+    """Compare the content of every file. All else (types, permissions, links) every trial compares from inside."""
     check = ["env", "--chdir", tree, "sha256sum", "--check", "--quiet", "--strict", "-"]
     given = checksums((image.tree / MANIFEST).read_text(encoding="ascii"), image.digest).encode()
     answer = machine.run(check, stdin=given, check=False, timeout_s=VERIFIED_WITHIN_S)
@@ -114,13 +113,13 @@ def _verify(machine: Machine, tree: str, image: Image) -> None:
 
 
 def checksums(manifest: str, digest: str) -> str:
-    """The manifest's files, and the manifest itself, as sha256sum(1) reads them."""
+    """Return the manifest's files, and the manifest itself, as sha256sum(1) reads them."""
     entries = (parse_line(line) for line in manifest.splitlines())
     files = [(entry.content, entry.path) for entry in entries if entry.kind == "file"]
     return "".join(_checksum(content, path) for content, path in [*files, (digest, MANIFEST)])
 
 
 def _checksum(content: str, path: str) -> str:
-    """A backslash before the line says that some in the path are escaped."""
+    """Return one line; a backslash before it says that some characters of the path are escaped."""
     escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
     return f"{'' if escaped == path else chr(92)}{content}  {escaped}\n"

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from provisioning.nodes import LocalNode, local_node
-from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, Keeper, marked, root_mark
+from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, RemoteAgent, marked, root_mark
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Process
+from suite.interfaces import Completed, Node, Process
 from suite.inventory import InventoryNode
 from suite.job.envelope import parse_cpu_list
 
 SSH_FAILED = 255
 QUICK_S, QUICK_BYTES = 60.0, 1 << 16
-"""What may last longer, or is given more, goes through a session of its own."""
+"""A command that may last longer, or is given more, goes through a session of its own."""
 
 
 @dataclass
@@ -27,10 +27,10 @@ class Machine:
     planned: InventoryNode
     carrier: LocalNode
     access: Access
-    keeper: Keeper
+    agent: RemoteAgent
     cpus: tuple[int, ...]
     memory_bytes: int
-    """Of the whole machine."""
+    """The memory of the whole machine."""
     userland: str | None = None
     backing: None = None
     python: tuple[str, str] = ("python3", "")
@@ -49,9 +49,9 @@ class Machine:
         return completed
 
     def _quickly(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
-        """By the keeper, without a client, a session and a shell for each. It hears nothing else meanwhile."""
+        """Run it by the agent, without a client and a session of its own. The agent hears nothing else meanwhile."""
         given = {"stdin": base64.b64encode(stdin).decode(), "mark": self._mark(), "timeout_s": timeout_s}
-        said = self.keeper.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **given)
+        said = self.agent.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **given)
         if said["returncode"] is None:
             raise CommandError(argv, None, f"{self.name}: {said['stderr']}")
         return Completed(said["returncode"], said["stdout"], said["stderr"])
@@ -61,19 +61,19 @@ class Machine:
         try:
             completed = self.carrier.run(words, stdin=stdin, timeout_s=timeout_s, check=False)
         except CommandError as error:
-            self.keeper.ask(do="end", mark=mark)
+            self.agent.ask(do="end", mark=mark)
             raise CommandError(argv, None, f"{self.name}: {error.output_tail}") from None
         if completed.returncode == SSH_FAILED:
-            self.keeper.ask(do="clock")  # says why, when it is the connection
+            self.agent.ask(do="clock")  # says why, when it is the connection
         return completed
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         mark, words = self._words(argv)
-        return RemoteProcess(self.carrier.start(words, stdin=stdin), self.keeper, mark)
+        return RemoteProcess(self.carrier.start(words, stdin=stdin), self.agent, mark)
 
-    def kept(self, argv: Sequence[str]) -> AbstractContextManager[None]:
-        """See ``nodes.kept``."""
-        return self.keeper.kept(argv)
+    def undone_when_lost(self, argv: Sequence[str]) -> AbstractContextManager[None]:
+        """See ``nodes.undone_when_lost``."""
+        return self.agent.undone_when_lost(argv)
 
     def _words(self, argv: Sequence[str]) -> tuple[str, list[str]]:
         mark = self._mark()
@@ -88,7 +88,7 @@ class RemoteProcess:
     """A command on a machine. See ``suite.interfaces.Process``; what is heard of it comes through its ssh client."""
 
     client: Process
-    keeper: Keeper
+    agent: RemoteAgent
     mark: str
 
     def lines(self, timeout_s: float) -> Iterator[str]:
@@ -101,11 +101,11 @@ class RemoteProcess:
         return self.client.running()
 
     def kill(self) -> None:
-        """Here and there: a command outlives its client. Without a connection that machine ends it by itself."""
+        """Kill the client here and the command there, which outlives it. Without a connection the agent ends it."""
         if self.client.running():
             self.client.kill()
         with suppress(MeasurementError):
-            self.keeper.ask(do="end", mark=self.mark)
+            self.agent.ask(do="end", mark=self.mark)
 
     def output_tail(self) -> str:
         return self.client.output_tail()
@@ -113,25 +113,25 @@ class RemoteProcess:
 
 @contextmanager
 def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Machine]:
-    """Connected for as long as this lasts; at the end nothing of the suite is left there, and no connection here.
+    """Connect to the machine; at the end nothing of the suite is left there, and no connection here.
 
     Raises MeasurementError of kind ``connection``.
     """
     with local_node((), None) as carrier:
         access = Access(planned, f"{carrier.directory}/ssh")
-        keeper = Keeper(access, carrier)
+        agent = RemoteAgent(access, carrier)
         try:
-            yield _greeted(planned, carrier, access, keeper, userland)
+            yield _greeted(planned, carrier, access, agent, userland)
         except BaseException:
-            keeper.abandon()
+            agent.abandon()
             raise
-        keeper.close()
+        agent.close()
 
 
 def _greeted(
-    planned: InventoryNode, carrier: LocalNode, access: Access, keeper: Keeper, userland: str | None
+    planned: InventoryNode, carrier: LocalNode, access: Access, agent: RemoteAgent, userland: str | None
 ) -> Machine:
-    greeting = keeper.greeting
+    greeting = agent.greeting
     allowed = tuple(greeting["cpus"])
     cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
     if missing := sorted(set(cpus) - set(allowed)):
@@ -147,4 +147,15 @@ def _greeted(
         )
     facts = {"accelerator": "none", "host_cpus": list(cpus)}
     memory_bytes = int(greeting["memory_bytes"])
-    return Machine(planned.name, planned, carrier, access, keeper, cpus, memory_bytes, userland, facts=facts)
+    return Machine(planned.name, planned, carrier, access, agent, cpus, memory_bytes, userland, facts=facts)
+
+
+def check_disk_space(machine: Node, directory: str, needed_bytes: int, what: str) -> None:
+    """Raise RequestError if the file system of the directory has less free space than is needed."""
+    free_bytes = int(machine.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
+    if free_bytes < needed_bytes * 1.05:
+        raise RequestError(
+            f"{what} needs {needed_bytes / 1e9:.1f} GB in {directory} on {machine.name}, "
+            f"{free_bytes / 1e9:.1f} GB are free",
+            remedy="free some space there, or name another directory in the inventory",
+        )

@@ -1,4 +1,4 @@
-"""Under which address, and through which interface, the machines of an inventory reach each other."""
+"""The addresses and interfaces by which the machines of an inventory reach each other."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,17 @@ REMEDY = "write the right interface or address for it in the inventory"
 
 @dataclass(frozen=True)
 class Place:
-    """Of one machine."""
+    """The address and interface of one machine."""
 
     address: str
     interface: str
 
 
 def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
-    """As the inventory gives them; what it leaves out is that of the route to the first machine, and of the first to
-    the second. Raises RequestError for an interface or address that a machine does not have.
+    """Return the address and the interface of each machine, as the inventory gives them.
+
+    What it leaves out is taken from the route to the first machine, and for the first from that to the second. Raises
+    RequestError for an interface or address that a machine does not have.
     """
     planned = machines[0].planned
     given = len(machines) < 2 or planned.interface or planned.address
@@ -31,7 +33,7 @@ def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
 
 
 def _check_apart(names: Sequence[str], found: Sequence[Place]) -> None:
-    """Two machines can have one and the same address on a bridge of their own (docker0 is one)."""
+    """Raise RequestError if two machines have one address: each may have it on a bridge of its own, such as docker0."""
     owners: dict[str, str] = {}
     for name, place in zip(names, found, strict=True):
         other = owners.setdefault(place.address, name)
@@ -62,7 +64,7 @@ def _place(machine: Machine, towards: str | None) -> Place:
 
 
 def addresses(links: Sequence[Mapping[str, object]]) -> tuple[Place, ...]:
-    """Every IPv4 address in what ``ip -json address show`` says, without those of loopback."""
+    """Return every IPv4 address in what ``ip -json address show`` says, without those of loopback."""
     found = []
     for link in links:
         infos = link.get("addr_info")
@@ -73,7 +75,7 @@ def addresses(links: Sequence[Mapping[str, object]]) -> tuple[Place, ...]:
 
 
 def chosen(name: str, held: Sequence[Place], interface: str | None, address: str | None) -> Place:
-    """The one that the inventory means."""
+    """Return the address that the inventory means. Raises RequestError if the machine does not have it."""
     for place in held:
         if interface in (None, place.interface) and address in (None, place.address):
             return place
@@ -83,7 +85,7 @@ def chosen(name: str, held: Sequence[Place], interface: str | None, address: str
 
 
 def _known_address(asking: Machine, other: Machine) -> str:
-    """Of the other machine, as the asking one knows it: the inventory's, or of the name that ssh connects to."""
+    """Return the other machine's address as the asking one knows it: the inventory's, or that of the name in ssh."""
     if other.planned.address:
         return other.planned.address
     name = host_name(other.carrier.run(other.access.query()).stdout)
@@ -98,5 +100,5 @@ def _known_address(asking: Machine, other: Machine) -> str:
 
 
 def host_name(said: str) -> str:
-    """Of what ``ssh -G`` says."""
+    """Return the host name in the output of ``ssh -G``."""
     return next((line.split()[1] for line in said.splitlines() if line.startswith("hostname ")), "")

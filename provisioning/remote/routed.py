@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import forwarding, made, mtu_of, run_each, undone
+from provisioning.lab.containers import forwarding, made, mtu_of, run_each
 from provisioning.lab.tap import Tap, join
-from provisioning.remote.firewall import passing
+from provisioning.nodes import undone
+from provisioning.remote.firewall import forwarded
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Instance, Node
 
@@ -19,7 +20,7 @@ NETWORK = IPv4Network("10.245.0.0/16")
 
 
 def subnet(number: int) -> IPv4Network:
-    """Of machine ``number``, from 1. Its own address there is the first, the guest's the second."""
+    """Return the subnet of machine ``number``, from 1: its own address there is the first, the guest's the second."""
     return IPv4Network(f"10.245.{number}.0/24")
 
 
@@ -33,18 +34,21 @@ def tap_argvs(number: int, mtu: int) -> list[list[str]]:
 
 
 def route_argv(verb: str, number: int, address: str, interface: str) -> list[str]:
-    """The way to the guest of machine ``number``, which has the address."""
+    """Return the command for the route to the guest of machine ``number``, which has the address."""
     return ["ip", "route", verb, str(subnet(number)), "via", address, "dev", interface]
 
 
 @contextmanager
 def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
-    """A tap on each machine, by rank; at the end nothing of it is left. Raises MeasurementError of kind ``network``."""
+    """Make a tap on each machine, by rank; at the end nothing of it is left.
+
+    Raises MeasurementError of kind ``network``.
+    """
     mtu = min(mtu_of(each.node, str(each.interface)) for each in machines)
     with ExitStack() as stack:
         for number, each in enumerate(machines, start=1):
             stack.enter_context(forwarding(each.node))
-            stack.enter_context(passing(each.node, [DEVICE]))
+            stack.enter_context(forwarded(each.node, [DEVICE]))
             stack.enter_context(made(each.node, DEVICE, tap_argvs(number, mtu)))
             for other, peer in enumerate(machines, start=1):
                 if other != number:
@@ -72,7 +76,7 @@ def _tap(number: int) -> Tap:
 
 
 def joined(machine: Instance, guest: Node, plugged: Tap) -> Instance:
-    """The booted guest with its address, and the way to the others by its machine."""
+    """Give the booted guest its address and the route to the others; return it as an instance."""
     device = join(guest, plugged)
     gateway = str(IPv4Network(plugged.cidr, strict=False)[1])
     mtu = str(mtu_of(machine.node, DEVICE))

@@ -1,76 +1,119 @@
-"""Ablations: properties of a layer that are switched one at a time, in the same blocks as the target that has them.
+"""Ablations: properties of a target that are switched one at a time, in the same blocks as the target as it is.
 
-Each is one switch with one fixed meaning, so that its name alone says what was measured.
+Each has one fixed meaning, so that its name alone says what was measured.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from suite.errors import RequestError
+from suite.job.properties import AS_IT_IS, Properties
+from suite.registries import ABLATIONS
 
 _CONTAINERS = ("container", "container-vm")
 _VMS = ("vm", "container-vm")
 _ALL = ("bare-metal", *_CONTAINERS, "vm")
-DISK_LIMIT_BYTES_PER_S = 32 << 20
-"""Of ``disk-limit``: for reading, and as much again for writing."""
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """One switch: what becomes of the property, and which targets have it."""
+    """One switch: what becomes of the properties, and which targets have them."""
 
-    name: str
     summary: str
+    """A phrase that says what the switched target has instead."""
     targets: tuple[str, ...]
+    change: Callable[[Properties], Properties]
+    """Returns the properties of the switched target, given those of the target as it is."""
     differs: tuple[str, ...] = ()
-    """Columns of the trials in which the switched trial may differ from the one it is held against: what was switched
-    itself. All else must still agree."""
+    """Columns of the trials in which the switched trial may differ from the trial that it is compared with: what was
+    switched itself. Everything else must still agree."""
 
 
-ABLATIONS = {
-    ablation.name: ablation
-    for ablation in (
-        Ablation("seccomp", "no system call filter on the container", _CONTAINERS),
-        Ablation("network", "the network of the node itself instead of a namespace of the container's", _CONTAINERS),
-        Ablation("rootfs", "the image's tree bound in place instead of the engine's overlay over it", _CONTAINERS),
-        Ablation("huge-pages", "memory of the job in transparent huge pages", _ALL),
-        Ablation(
-            "pinning", "CPUs by count (a quota, unpinned vCPUs) instead of by number", _ALL, ("affinity", "seen_cpus")
-        ),
-        Ablation("isa", "vector instructions capped to the next lower level", _ALL, ("torch_cpu_capability",)),
-        # A guest's memory is its limit, also of what runs in it.
-        Ablation(
-            "memory-limit",
-            "no memory limit on the instance: page cache and memory of the machine are anyone's",
-            ("bare-metal", "container"),
-            ("seen_memory_bytes",),
-        ),
-        Ablation(
-            "disk-limit",
-            "at most 32 MiB/s read from each disk and 32 MiB/s written to it, by the control group or by QEMU",
-            _ALL,
-        ),
-        Ablation(
-            "virtiofs", "the data set's directory shared with the VM instead of a virtual disk that holds it", _VMS
-        ),
-        Ablation(
-            "data-layer", "the data set in a layer of the container's own instead of a bind mount", ("container",)
-        ),
-        Ablation("disk-cache", "cache=writeback instead of cache=none for the disks of the VM", _VMS),
-    )
-}
+SECCOMP = Ablation("no system call filter on the container", _CONTAINERS, lambda usual: replace(usual, seccomp=False))
+NETWORK = Ablation(
+    "the network of the node itself instead of a namespace of the container's own",
+    _CONTAINERS,
+    lambda usual: replace(usual, host_network=True),
+)
+ROOTFS = Ablation(
+    "the image's tree bound in place instead of the engine's overlay over it",
+    _CONTAINERS,
+    lambda usual: replace(usual, bound_tree=True),
+)
+HUGE_PAGES = Ablation(
+    "memory of the job in transparent huge pages", _ALL, lambda usual: replace(usual, huge_pages=True)
+)
+PINNING = Ablation(
+    "CPUs by count (a quota, unpinned vCPUs) instead of by number",
+    _ALL,
+    lambda usual: replace(usual, pinned=False),
+    differs=("affinity", "seen_cpus"),
+)
+ISA = Ablation(
+    "vector instructions capped to the next lower level",
+    _ALL,
+    lambda usual: replace(usual, lower_isa=True),
+    differs=("torch_cpu_capability",),
+)
+# The memory of a guest limits everything that runs in it: container-vm has no limit to lift.
+MEMORY_LIMIT = Ablation(
+    "no memory limit on the instance: page cache and memory of the machine are anyone's",
+    ("bare-metal", "container"),
+    lambda usual: replace(usual, memory_limited=False),
+    differs=("seen_memory_bytes",),
+)
+DISK_LIMIT = Ablation(
+    "at most 32 MiB/s read from each disk and 32 MiB/s written to it, by the control group or by the hypervisor",
+    _ALL,
+    lambda usual: replace(usual, disk_limit_bytes_per_s=32 << 20),
+)
+VIRTIOFS = Ablation(
+    "the data set's directory shared with the VM instead of a virtual disk that holds it",
+    _VMS,
+    lambda usual: replace(usual, virtiofs=True),
+)
+DATA_LAYER = Ablation(
+    "the data set in a layer of the container's own instead of a bind mount",
+    ("container",),
+    lambda usual: replace(usual, data_in_layer=True),
+)
+DISK_CACHE = Ablation(
+    "cache=writeback instead of cache=none for the disks of the VM",
+    _VMS,
+    lambda usual: replace(usual, direct_io=False),
+)
+
+
+def get_ablation(name: str) -> Ablation:
+    """Return the ablation. Raises RequestError for a name that is unknown, or that fails to load."""
+    found: Ablation = ABLATIONS.get(name)
+    return found
+
+
+def properties_of(name: str | None) -> Properties:
+    """Return the properties of a target under an ablation; None is the target as it is."""
+    return get_ablation(name).change(AS_IT_IS) if name else AS_IT_IS
 
 
 def arms(target: str, ablations: Sequence[str]) -> tuple[str, ...]:
-    """Those of the ablations that the target has, in their order."""
-    return tuple(name for name in ablations if target in ABLATIONS[name].targets)
+    """Return those of the ablations that the target has, in their order."""
+    return tuple(name for name in ablations if target in get_ablation(name).targets)
 
 
 def check(ablations: Sequence[str], targets: Sequence[str]) -> None:
-    """Raises RequestError for one that none of the targets has: the run would not hold what was asked for."""
+    """Raise RequestError for an ablation that none of the targets has: the run would not hold what was asked for."""
     for name in ablations:
-        if not set(targets) & set(ABLATIONS[name].targets):
+        known = get_ablation(name).targets
+        if not set(targets) & set(known):
             raise RequestError(
                 f"--ablate {name}: none of {', '.join(targets)} has it",
-                remedy=f"add --target {ABLATIONS[name].targets[0]}, or leave it out",
+                remedy=f"add --target {known[0]}, or leave it out",
             )
+
+
+def columns_that_may_differ(name: str) -> tuple[str, ...]:
+    """Return ``Ablation.differs``; nothing for an ablation that is not installed here, of a run made elsewhere."""
+    try:
+        return get_ablation(name).differs
+    except RequestError:
+        return ()

@@ -13,14 +13,14 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from suite.errors import RequestError, option
-from suite.job.ablations import ABLATIONS
+from suite.job.ablations import get_ablation
 from suite.job.datasets import PageCache, parse_data
 from suite.job.distributed import ContainerNetwork, Strategy
 from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.lab import parse_lab
 from suite.job.profiles import PROFILES, Recipe
 from suite.job.sharing import BareMetalCpus, aggressor_names, victim_names
-from suite.registries import ENGINES, PROBES, SCENARIOS, WORKLOADS
+from suite.registries import ABLATIONS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
 from suite.request.option import About, Count, NotNegative, OptionGroup, Text, checked
 from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
@@ -142,7 +142,7 @@ class TargetOptions(OptionGroup):
             common=True,
         ),
     ] = None
-    provider: Annotated[Text, About("What runs the virtual machines.", choices=lambda _: ("qemu",))] = "qemu"
+    provider: Annotated[Text, About("What runs the virtual machines.", choices=lambda _: MACHINES.names())] = "qemu"
     accel: Annotated[
         Literal["auto", "kvm", "tcg"],
         About("How virtual machines run. auto: kvm where a guest boots under it, else tcg, which emulates the CPU."),
@@ -159,10 +159,10 @@ class TargetOptions(OptionGroup):
         About(
             lambda: (
                 "Switch one property at a time, in the same blocks. "
-                + "; ".join(f"{name}: {ablation.summary}" for name, ablation in ABLATIONS.items())
+                + "; ".join(f"{name}: {get_ablation(name).summary}" for name in ABLATIONS.own)
                 + "."
             ),
-            choices=lambda _: ABLATIONS,
+            choices=lambda _: ABLATIONS.names(),
         ),
     ] = ()
 

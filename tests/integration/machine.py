@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.doctor import Check, examine
-from provisioning.engines.docker import daemon_argv
+from provisioning.engines.docker_store import daemon_argv
 from provisioning.images.image import Image, current
 from suite.job.envelope import GIB, Envelope
 
@@ -47,7 +47,8 @@ def docker_daemon(place: Path) -> Iterator[str]:
     require_root()
     if shutil.which("dockerd") is None:
         pytest.skip("dockerd is not installed (make setup-test)")
-    argv = daemon_argv(str(place / "data"))
+    argv = daemon_argv()
+    argv[argv.index("--data-root") + 1] = str(place / "data")
     argv[argv.index("--exec-root") + 1] = str(place / "exec")
     argv[argv.index("--pidfile") + 1] = str(place / "pid")
     host = f"unix://{place}/docker.sock"

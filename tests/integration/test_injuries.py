@@ -96,9 +96,9 @@ def patch(node: WrappedNode, text: str) -> None:
 
 def set_of_group(node: WrappedNode, controller: str, name: str, value: str) -> None:
     """Change a limit of the container's control group behind the back of its engine."""
-    assert node.served is not None
-    assert node.served.group is not None
-    group = node.served.group
+    assert node.host_processes is not None
+    assert node.host_processes.group is not None
+    group = node.host_processes.group
     version = 2 if (cgroups.ROOT / "cgroup.controllers").exists() else 1
     place = (
         cgroups.ROOT

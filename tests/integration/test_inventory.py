@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.distributed import open_machines
-from provisioning.engines import ENGINES
+from provisioning.distributed import open_on_machines
+from provisioning.engines.base import get_engine
 from provisioning.images.image import Image, stamp
 from provisioning.images.pack import oci_archive
 from provisioning.layers.vm import VmLayer
+from provisioning.machines.base import GuestSpec
+from provisioning.machines.qemu import QEMU
 from provisioning.remote.data import prepare_disk
-from provisioning.remote.image_sync import push, push_packed
+from provisioning.remote.image_sync import sync_file, sync_image
 from provisioning.remote.machine import machine
 from provisioning.volumes import DISKS, MOUNT, disk_name
 from scenarios.datasets.resolve import resolve
@@ -113,11 +115,11 @@ def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
         inventory = read_inventory(machines.inventory())
         with machine(inventory.nodes[0]) as reached:
             with pytest.raises(MeasurementError, match="the docker of n1 does not hold"):
-                ENGINES["docker"].check(reached, "a" * 64)
-            ENGINES["docker"].load(reached, "a" * 64, archive)
-            ENGINES["docker"].check(reached, "a" * 64)
+                get_engine("docker").check(reached, "a" * 64)
+            get_engine("docker").load(reached, "a" * 64, archive)
+            get_engine("docker").check(reached, "a" * 64)
             before = reached.run(["docker", "image", "ls", "--no-trunc", "--quiet"]).stdout
-            ENGINES["docker"].load(reached, "a" * 64, archive)
+            get_engine("docker").load(reached, "a" * 64, archive)
             assert reached.run(["docker", "image", "ls", "--no-trunc", "--quiet"]).stdout == before
 
 
@@ -140,15 +142,15 @@ def test_guests_of_two_machines_reach_each_other_and_have_the_data_set_as_a_disk
     )
     inventory = read_inventory(machines.inventory(f'data = "{folder(tmp_path / "there", 12)}"'))
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[:2]})
-    stacks = [[VmLayer(image, "tcg", ENVELOPE)], [VmLayer(image, "tcg", ENVELOPE)]]
+    stacks = [[VmLayer(QEMU, GuestSpec(image, "tcg", ENVELOPE))] for _ in range(2)]
     with ExitStack() as stack:
         stack.callback(disk.unlink)
         for planned in inventory.nodes:
             with machine(planned) as reached:
-                push(reached, image, print)
-                push_packed(reached, image, "disk.img", print)
+                sync_image(reached, image, print)
+                sync_file(reached, image, "disk.img", print)
                 prepare_disk(reached, planned, dataset, print)
-        instances = stack.enter_context(open_machines(cluster, inventory, stacks, image, dataset))
+        instances = stack.enter_context(open_on_machines(cluster, inventory, stacks, image, dataset))
         assert [each.address for each in instances] == ["10.245.1.2", "10.245.2.2"]
         assert [[link.source_address for link in each.links] for each in instances] == [["10.245.1.2"], ["10.245.2.2"]]
         first = instances[0].node
@@ -203,24 +205,24 @@ def test_the_image_is_sent_once_and_what_arrives_damaged_is_refused(
     image, there, said = small_image(), tmp_path / "there", list[str]()
     inventory = read_inventory(machines.inventory(f'directory = "{there}"'))
     with machine(inventory.nodes[0]) as reached:
-        tree = Path(push(reached, image, said.append))
+        tree = Path(sync_image(reached, image, said.append))
         assert userland.differences(str(tree), everything=True) == []
         assert userland.manifest_digest(str(tree)) == image.digest
         assert any("sending" in line for line in said)
-        push_packed(reached, image, "disk.img", said.append)
+        sync_file(reached, image, "disk.img", said.append)
         assert (tree.parent / "disk.img").read_bytes() == image.file("disk.img").read_bytes()
         said.clear()
-        assert push(reached, image, said.append) == str(tree)
-        push_packed(reached, image, "disk.img", said.append)
+        assert sync_image(reached, image, said.append) == str(tree)
+        sync_file(reached, image, "disk.img", said.append)
         assert said == []
         (tree.parent / "disk.img").unlink()
         image.file("disk.img").write_bytes(bytes(image.files["disk.img"].size_bytes))
         with pytest.raises(MeasurementError, match="is another"):
-            push_packed(reached, image, "disk.img", said.append)
+            sync_file(reached, image, "disk.img", said.append)
         (tree / userland.MANIFEST).write_text("")
         (image.tree / "odd\\name").write_text("changed")
         with pytest.raises(MeasurementError, match="is not image"):
-            push(reached, image, said.append)
+            sync_image(reached, image, said.append)
     assert [path.name for path in (there / "images").iterdir()] == [image.digest[:12]]
 
 

@@ -9,18 +9,22 @@ from pathlib import Path
 import pytest
 
 from provisioning import ledger
-from provisioning.engines import ENGINES
-from provisioning.images.docker_store import docker_store
+from provisioning.engines.base import get_engine
+from provisioning.engines.docker_store import NAME as DOCKER_STORE
+from provisioning.engines.docker_store import docker_store
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import choose
+from provisioning.machines.base import GuestSpec
+from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode, local_node
 from provisioning.volumes import MOUNT, Volume
 from suite.errors import CommandError
 from suite.interfaces import Layer, Node, open_stack
-from suite.job.ablations import DISK_LIMIT_BYTES_PER_S
+from suite.job.ablations import properties_of
+from suite.registries import ENGINES
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 
 pytestmark = pytest.mark.integration
@@ -55,7 +59,12 @@ def guest(shared: Path) -> Iterator[Node]:
     docker_store(image, print)
     accelerator, _ = choose("auto")
     volume = None if virtiofs.hindrance(image.tree) else Volume(shared)
-    layer = VmLayer(image, accelerator, ENVELOPE, with_docker=True, volume=volume, disks_limited=True)
+    layer = VmLayer(
+        QEMU,
+        GuestSpec(
+            image, accelerator, ENVELOPE, store=DOCKER_STORE, volume=volume, properties=properties_of("disk-limit")
+        ),
+    )
     data = str(shared) if volume else None
     with local_node(ENVELOPE.cpus, str(image.tree), data) as host, layer.opened(host) as node:
         yield node
@@ -84,10 +93,10 @@ def _container(request: pytest.FixtureRequest, _stack: ExitStack, base: Node, en
     if base.local and engine == "docker":
         request.getfixturevalue("docker_socket")
         assert isinstance(base, LocalNode)
-        ENGINES[engine].load(base, image.digest, image.file("oci.tar"))
+        get_engine(engine).load(base, image.digest, image.file("oci.tar"))
     elif base.local:
         require("engine", engine)
-    with open_stack(base, [ContainerLayer(ENGINES[engine], image.digest, ENVELOPE.memory_bytes)]) as inside:
+    with open_stack(base, [ContainerLayer(get_engine(engine), image.digest, ENVELOPE.memory_bytes)]) as inside:
         yield inside
 
 
@@ -165,24 +174,24 @@ def test_limits_that_are_switched_are_those_of_the_kernel(request: pytest.Fixtur
 
     def layer(ablation: str) -> Layer:
         if what == "bare-metal":
-            return UserlandLayer(ENVELOPE, ablation=ablation)
-        return ContainerLayer(ENGINES[what], image.digest, ENVELOPE.memory_bytes, ablation=ablation)
+            return UserlandLayer(ENVELOPE, properties=properties_of(ablation))
+        return ContainerLayer(get_engine(what), image.digest, ENVELOPE.memory_bytes, properties=properties_of(ablation))
 
     with local_node(ENVELOPE.cpus, str(image.tree)) as host:
         if what == "docker":
-            ENGINES[what].load(host, image.digest, image.file("oci.tar"))
+            get_engine(what).load(host, image.digest, image.file("oci.tar"))
         with layer("memory-limit").opened(host) as inside:
             assert _memory_bytes(inside) > 1.02 * ENVELOPE.memory_bytes
             assert "disk_limit_bytes_per_s" not in inside.facts
         with layer("disk-limit").opened(host) as inside:
             assert _memory_bytes(inside) == ENVELOPE.memory_bytes
-            assert inside.facts["disk_limit_bytes_per_s"] == DISK_LIMIT_BYTES_PER_S
+            assert inside.facts["disk_limit_bytes_per_s"] == 32 << 20
             large = inside.run(["find", "/usr", "/opt", "-size", "+90M", "-name", "*.so*"]).stdout.split()[0]
             assert _read_direct_s(inside, large) > 1.0
 
 
 def test_qemu_throttles_the_disks_of_a_guest(guest: Node) -> None:
-    assert guest.facts["disk_limit_bytes_per_s"] == DISK_LIMIT_BYTES_PER_S
+    assert guest.facts["disk_limit_bytes_per_s"] == 32 << 20
     assert _read_direct_s(guest, "/dev/vda") > 1.0
 
 
@@ -230,7 +239,7 @@ def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
     require("engine", "runc")
     before = _groups()
     with local_node(ENVELOPE.cpus, str(image.tree)) as host:
-        for layer in (UserlandLayer(ENVELOPE), ContainerLayer(ENGINES["runc"], image.digest, ENVELOPE.memory_bytes)):
+        for layer in (UserlandLayer(ENVELOPE), ContainerLayer(get_engine("runc"), image.digest, ENVELOPE.memory_bytes)):
             with layer.opened(host) as inside:
                 inside.start(["sleep", "1000"])
                 assert _groups() != before

@@ -117,7 +117,7 @@ def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     device, program = tmp_path / "kvm", tmp_path / "qemu"
     device.touch()
     monkeypatch.setattr(accelerator, "KVM", device)
-    monkeypatch.setattr(accelerator, "QEMU", str(program))
+    monkeypatch.setattr(accelerator, "PROGRAM", str(program))
     monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 60.0)  # a script answers at once, but on a busy machine
     script(program, "exit 33")
     return program

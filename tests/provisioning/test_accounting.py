@@ -17,8 +17,8 @@ from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics import footprint as serving
 from provisioning.metrics.accounting import HostAccount, own_cpus, rest
-from provisioning.metrics.footprint import NOTHING, Reading, Serving, network_bytes, peak_memory_bytes, process_used
-from provisioning.nodes import LocalNode, Served, WrappedNode
+from provisioning.metrics.footprint import NOTHING, Footprint, Reading, network_bytes, peak_memory_bytes, process_used
+from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.record import Usage
 
@@ -34,8 +34,8 @@ def make(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def place(node: Node, served: Served | None = None) -> WrappedNode:
-    return WrappedNode(node, list, name="place", userland=None, cpus=(0,), local=False, served=served)
+def place(node: Node, host_processes: HostProcesses | None = None) -> WrappedNode:
+    return WrappedNode(node, list, name="place", userland=None, cpus=(0,), local=False, host_processes=host_processes)
 
 
 def ended_cpu_s() -> float:
@@ -108,20 +108,20 @@ def test_what_other_trials_started_does_not_serve_this_one(node: LocalNode) -> N
     other = LocalNode(f"{node.token}-other", node.cpus, None)
     other.start([sys.executable, "-S", "-c", "input()"])
     try:
-        assert Serving.of([node]).pids == []
-        assert len(Serving.of([other]).pids) <= 1
+        assert Footprint.of([node]).pids == []
+        assert len(Footprint.of([other]).pids) <= 1
     finally:
         other.close()
 
 
 def test_a_place_of_which_nothing_is_known_has_children_only(fake_node: Callable[..., Any]) -> None:
-    found = Serving.of([fake_node()])
-    assert (found.pids, found.served) == ([], [])
+    found = Footprint.of([fake_node()])
+    assert (found.pids, found.host_processes) == ([], [])
 
 
 def test_the_innermost_layer_that_knows_says_how_the_target_is_served(node: LocalNode) -> None:
-    served = Served(main_pid=None, by_children=False)
-    assert Serving.of([place(place(node, served))]).served == [served]
+    host_processes = HostProcesses(main_pid=None, by_children=False)
+    assert Footprint.of([place(place(node, host_processes))]).host_processes == [host_processes]
 
 
 def test_the_victims_own_cpus_are_those_that_nobody_else_may_use(fake_node: Callable[..., Any]) -> None:
@@ -145,23 +145,23 @@ BEFORE = Reading(NOTHING, {}, [], [])
 def test_without_a_group_children_and_the_living_are_added() -> None:
     before = Reading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, [], [])
     after = Reading(USED, {1: {**NOTHING, "cpu_s": 5.0}}, [], [])
-    used = Serving([], []).usage(before, after)
+    used = Footprint([], []).usage(before, after)
     assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (13.0, 3, 5)
     assert used.peak_memory_bytes is None, "of what has ended nobody knows it"
     assert used.network_sent_bytes is None
 
 
 def test_a_group_whose_processes_are_children_is_not_counted_twice(tmp_path: Path) -> None:
-    served = Served(ControlGroup({}, tmp_path), by_children=True)
+    host_processes = HostProcesses(ControlGroup({}, tmp_path), by_children=True)
     after = Reading(USED, {}, [GROUP], [])
-    used = Serving([], [served]).usage(replace(BEFORE, groups=[NOTHING]), after)
+    used = Footprint([], [host_processes]).usage(replace(BEFORE, groups=[NOTHING]), after)
     assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (11.0, 3, 5)
 
 
 def test_a_group_whose_processes_are_a_daemons_is_added_to_the_client(tmp_path: Path) -> None:
-    served = Served(ControlGroup({}, tmp_path), by_children=False)
+    host_processes = HostProcesses(ControlGroup({}, tmp_path), by_children=False)
     after = Reading(USED, {}, [GROUP], [(30, 70)])
-    used = Serving([], [served]).usage(replace(BEFORE, groups=[NOTHING], networks=[(10, 20)]), after)
+    used = Footprint([], [host_processes]).usage(replace(BEFORE, groups=[NOTHING], networks=[(10, 20)]), after)
     assert (used.cpu_s, used.minor_faults) == (21.0, 7)
     assert used.disk_written_bytes is None, "a sum of which a part is unknown"
     assert (used.network_received_bytes, used.network_sent_bytes) == (20, 50)
@@ -169,8 +169,8 @@ def test_a_group_whose_processes_are_a_daemons_is_added_to_the_client(tmp_path: 
 
 def test_a_group_that_cannot_be_read_leaves_the_children(tmp_path: Path) -> None:
     unknown = dict.fromkeys(NOTHING)
-    served = Served(ControlGroup({}, tmp_path))
-    used = Serving([], [served]).usage(replace(BEFORE, groups=[unknown]), Reading(USED, {}, [unknown], []))
+    host_processes = HostProcesses(ControlGroup({}, tmp_path))
+    used = Footprint([], [host_processes]).usage(replace(BEFORE, groups=[unknown]), Reading(USED, {}, [unknown], []))
     assert used.cpu_s == 10.0
     assert used.peak_memory_bytes is None
 
@@ -178,7 +178,7 @@ def test_a_group_that_cannot_be_read_leaves_the_children(tmp_path: Path) -> None
 def test_the_peak_of_a_container_is_its_groups_and_its_shims(tmp_path: Path) -> None:
     make(tmp_path, {"memory/job/memory.max_usage_in_bytes": "1000000000"})
     group = ControlGroup(ControlGroup.named("job").paths, tmp_path)
-    used = Serving([os.getpid()], [Served(group)]).usage(BEFORE, BEFORE)
+    used = Footprint([os.getpid()], [HostProcesses(group)]).usage(BEFORE, BEFORE)
     own = peak_memory_bytes(os.getpid())
     assert own is not None
     assert used.peak_memory_bytes == pytest.approx(1_000_000_000 + own, rel=0.01)
@@ -225,9 +225,9 @@ def test_the_shim_of_a_container_is_found_as_the_parent_of_its_first_process(
 ) -> None:
     parents = {70: 60, 71: 1, 72: os.getpid()}
     monkeypatch.setattr(serving, "_parent", parents.get)
-    assert Serving.of([place(node, Served(main_pid=70))]).pids == [60]
-    assert Serving.of([place(node, Served(main_pid=71))]).pids == []
-    assert Serving.of([place(node, Served(main_pid=72))]).pids == []
+    assert Footprint.of([place(node, HostProcesses(main_pid=70))]).pids == [60]
+    assert Footprint.of([place(node, HostProcesses(main_pid=71))]).pids == []
+    assert Footprint.of([place(node, HostProcesses(main_pid=72))]).pids == []
 
 
 def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger(node: LocalNode) -> None:

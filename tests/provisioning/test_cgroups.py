@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from provisioning.cgroup import limits as cgroups
-from provisioning.disks import BlockDevice
+from provisioning.cgroup.limits import BlockDevice
 from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope
+from suite.job.properties import Properties
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
 DISK = BlockDevice("/dev/sda", "8:0")
@@ -37,7 +38,7 @@ def test_memory_is_limited_unless_that_is_switched_off(
     fake_node: Callable[..., Any], kind: str, memory: dict[str, str]
 ) -> None:
     _, usual = settings(fake_node, kind)
-    _, lifted = settings(fake_node, kind, memory_limited=False)
+    _, lifted = settings(fake_node, kind, properties=Properties(memory_limited=False))
     assert usual == {"cpuset.cpus": "0-1", "cpuset.mems": "0-3", **memory}
     assert lifted == {"cpuset.cpus": "0-1", "cpuset.mems": "0-3"}
 
@@ -53,7 +54,9 @@ def test_disks_are_limited_by_the_controller_of_the_version(
     fake_node: Callable[..., Any], kind: str, controller: str, files: dict[str, str]
 ) -> None:
     usual_controllers, usual = settings(fake_node, kind)
-    controllers, limited = settings(fake_node, kind, limited_disks=(DISK,))
+    controllers, limited = settings(
+        fake_node, kind, properties=Properties(disk_limit_bytes_per_s=LIMIT), limited_disks=(DISK,)
+    )
     assert controllers.split(",") == [*usual_controllers.split(","), controller]
     assert limited == {**usual, **files}
 

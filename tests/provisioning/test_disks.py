@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.disks import BlockDevice, disks_under
+from provisioning.cgroup.limits import BlockDevice, disks_under
 from suite.errors import RequestError
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from provisioning.engines.archive import layers
-from provisioning.engines.docker import Docker
+from provisioning.engines.docker import DOCKER, layers
 from provisioning.images.pack import oci_archive
 from provisioning.nodes import LocalNode
 from provisioning.remote.data import check_data, directory_of, prepare_disk, volume_on
-from provisioning.remote.firewall import passing
+from provisioning.remote.firewall import forwarded
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed
 from suite.inventory import InventoryNode
@@ -103,15 +102,15 @@ def held(digests: list[str]) -> dict[tuple[str, ...], Completed]:
 
 def test_docker_is_sent_nothing_that_it_holds_already(fake_node: FAKE, tmp_path: Path) -> None:
     packed = archive(tmp_path)
-    Docker().load(fake_node(held(layers(packed))), "a" * 64, packed)
+    DOCKER.load(fake_node(held(layers(packed))), "a" * 64, packed)
     with pytest.raises(NotImplementedError):  # it would be sent
-        Docker().load(fake_node(held(["sha256:other"])), "a" * 64, packed)
+        DOCKER.load(fake_node(held(["sha256:other"])), "a" * 64, packed)
 
 
 def test_a_docker_without_the_image_is_named(fake_node: FAKE) -> None:
     node = fake_node({("docker", "image", "inspect"): Completed(1, "", "no such image")})
     with pytest.raises(MeasurementError, match="the docker of fake does not hold virtbench:aaaaaaaaaaaa"):
-        Docker().check(node, "a" * 64)
+        DOCKER.check(node, "a" * 64)
 
 
 def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ LIST = ("iptables", "--wait", "--list-rules", "FORWARD")
 
 def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites(fake_node: FAKE) -> None:
     node = fake_node({LIST: Completed(0, "-P FORWARD DROP\n", "")})
-    with passing(node, ["cni0"]):
+    with forwarded(node, ["cni0"]):
         assert [" ".join(argv[2:]) for argv in node.ran[1:]] == [
             "--insert FORWARD -i cni0 --jump ACCEPT",
             "--insert FORWARD -o cni0 --jump ACCEPT",
@@ -136,6 +135,6 @@ def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites(fake_no
 @pytest.mark.parametrize("answer", [Completed(0, "-P FORWARD ACCEPT\n", ""), Completed(127, "", "no iptables")])
 def test_a_machine_that_drops_nothing_is_left_as_it_is(fake_node: FAKE, answer: Completed) -> None:
     node = fake_node({LIST: answer})
-    with passing(node, ["cni0"]):
+    with forwarded(node, ["cni0"]):
         pass
     assert len(node.ran) == 1

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.gpu.access import NO_EDITS, Device, Edits, cdi_edits, edits_for
-from provisioning.gpu.pci import passthrough
+from provisioning.gpus import NO_EDITS, Device, Edits, cdi_edits, edits_for, passthrough
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from tests.provisioning.conftest import FakeNode

@@ -7,6 +7,8 @@ import pytest
 
 from provisioning import isa
 from provisioning.images.image import Image
+from provisioning.machines.base import GuestSpec
+from provisioning.machines.qemu import QEMU
 from suite.job.envelope import GIB, Envelope
 
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
@@ -39,7 +41,7 @@ def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
     targets: tuple[str, ...], image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isa, "_of_guests", _asked)
-    assert isa.shared(targets, image, "tcg", ENVELOPE, _asked, always=False) is None
+    assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), _asked, always=False) is None
 
 
 def test_a_host_is_capped_to_its_guest_and_it_is_told(
@@ -48,7 +50,9 @@ def test_a_host_is_capped_to_its_guest_and_it_is_told(
     host_cpu(AVX512)
     monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx2")
     said: list[str] = []
-    assert isa.shared(("bare-metal", "vm"), image, "tcg", ENVELOPE, said.append, always=False) == "avx2"
+    assert (
+        isa.shared(("bare-metal", "vm"), QEMU, GuestSpec(image, "tcg", ENVELOPE), said.append, always=False) == "avx2"
+    )
     assert "avx2" in said[0]
 
 
@@ -57,7 +61,7 @@ def test_a_guest_with_all_that_its_host_has_needs_no_cap(
 ) -> None:
     host_cpu(AVX512)
     monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx512")
-    assert isa.shared(("bare-metal", "vm"), image, "kvm", ENVELOPE, _asked, always=False) is None
+    assert isa.shared(("bare-metal", "vm"), QEMU, GuestSpec(image, "kvm", ENVELOPE), _asked, always=False) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_what_is_to_be_lowered_is_known_of_targets_of_one_kind_too(
 ) -> None:
     host_cpu(AVX512)
     monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx2")
-    assert isa.shared(targets, image, "tcg", ENVELOPE, lambda _: None, always=True) == level
+    assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), lambda _: None, always=True) == level
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from provisioning.processes import TOKEN
-from provisioning.remote import agent as keeper
+from provisioning.remote import agent
 from provisioning.remote.connection import Access, marked
 from provisioning.remote.image_sync import checksums
 from provisioning.remote.places import Place, addresses, chosen, host_name
@@ -58,7 +58,7 @@ def test_a_command_reaches_the_far_shell_as_the_words_that_it_is() -> None:
 
 @contextmanager
 def kept(token: str) -> Iterator["subprocess.Popen[str]"]:
-    argv = [sys.executable, "-I", keeper.__file__, token]
+    argv = [sys.executable, "-I", agent.__file__, token]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -12,12 +12,13 @@ from typing import Any, cast
 import pytest
 
 from provisioning.images.image import Image
-from provisioning.machines import qemu, qmp
-from provisioning.machines.accelerator import QEMU
+from provisioning.machines import qemu_command as qemu
+from provisioning.machines import qmp
+from provisioning.machines.accelerator import PROGRAM, choose_common
+from provisioning.machines.qemu import QEMU, emulated_capability
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.routed import DEVICE, routed
-from provisioning.remote.virtual import accelerator_of, emulated_capability, guest_capability
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 
@@ -65,7 +66,7 @@ def test_machines_with_a_router_between_them_are_refused_by_name(fake_node: FAKE
 
 
 def nodes(fake_node: FAKE, *answers: dict[tuple[str, ...], Completed]) -> list[Machine]:
-    own = {("uname", "-m"): Completed(0, QEMU.removeprefix("qemu-system-"), "")}
+    own = {("uname", "-m"): Completed(0, PROGRAM.removeprefix("qemu-system-"), "")}
     return [cast("Machine", fake_node({**own, **each}, name=f"n{n}")) for n, each in enumerate(answers, start=1)]
 
 
@@ -77,17 +78,17 @@ def test_one_machine_without_kvm_means_emulation_on_all(fake_node: FAKE, make_im
     (image.tree / "boot").mkdir()
     (image.tree / "boot/vmlinuz").write_bytes(b"kernel")
     found = nodes(fake_node, {}, NO_KVM)
-    assert accelerator_of(found, "auto", image, said.append) == "tcg"
+    assert choose_common(found, "auto", image, said.append) == "tcg"
     assert "on n2 KVM is not usable" in said[0]
     with pytest.raises(RequestError, match="--accel kvm: on n2 KVM is not usable"):
-        accelerator_of(found, "kvm", image, said.append)
-    assert accelerator_of(nodes(fake_node, {}, {}), "auto", image, said.append) == "kvm"
+        choose_common(found, "kvm", image, said.append)
+    assert choose_common(nodes(fake_node, {}, {}), "auto", image, said.append) == "kvm"
 
 
 def test_a_machine_of_another_architecture_is_refused(fake_node: FAKE, make_image: Callable[..., Image]) -> None:
     found = nodes(fake_node, {("uname", "-m"): Completed(0, "riscv64\n", "")})
     with pytest.raises(RequestError, match="n1 is riscv64"):
-        accelerator_of(found, "tcg", make_image(), print)
+        choose_common(found, "tcg", make_image(), print)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,9 @@ def test_a_machine_of_another_architecture_is_refused(fake_node: FAKE, make_imag
 )
 def test_the_version_of_qemu_tells_what_its_emulation_has(fake_node: FAKE, version: str, level: str) -> None:
     assert emulated_capability(version) == level
-    (machine,) = nodes(fake_node, {(QEMU, "--version"): Completed(0, version, "")})
-    assert guest_capability(machine, "tcg", "avx512") == level
-    assert guest_capability(machine, "kvm", "avx512") == "avx512"
+    (machine,) = nodes(fake_node, {(PROGRAM, "--version"): Completed(0, version, "")})
+    assert QEMU.guest_capability(machine, "tcg", "avx512") == level
+    assert QEMU.guest_capability(machine, "kvm", "avx512") == "avx512"
 
 
 def answering(path: Path, *answers: object) -> threading.Thread:

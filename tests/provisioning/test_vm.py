@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.layers.vm import _with_console
+from provisioning.machines.qemu import _with_console
 from provisioning.nodes import LocalNode
 from suite.errors import MeasurementError
 from tests.provisioning.test_arguments import VM

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from suite.errors import RequestError
+from suite.registries import every_registry
 from suite.registry import Registry
 
 GROUP = "virtbench.toys"
@@ -53,3 +54,9 @@ def test_a_member_that_fails_to_load_disturbs_no_other_and_says_why(registry: Re
     with pytest.raises(RequestError, match="torn"):
         registry.get("ball")
     assert registry.get("kite") == "their kite"
+
+
+@pytest.mark.parametrize("registry", every_registry(), ids=lambda registry: registry.group)
+def test_every_member_of_the_suites_own_can_be_loaded(registry: Registry) -> None:
+    assert [name for name in registry.own if registry.get(name) is None] == []
+    assert registry.failures() == {}

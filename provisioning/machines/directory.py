@@ -1,4 +1,4 @@
-"""A private directory on a node, for the sockets, keys and logs of one guest; and what is made here for it."""
+"""A private directory on a node, for the sockets, keys and logs of one guest."""
 
 import secrets
 from collections.abc import Iterator
@@ -6,19 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from provisioning import ledger
-from provisioning.lab.containers import undone
-from provisioning.nodes import local_node, write_file
+from provisioning.nodes import local_node, undone, write_file
 from provisioning.paths import runtime
 from suite.errors import BenchError
 from suite.interfaces import Node
 
 ELSEWHERE = "/run/virtbench"
-"""On other machines; short, for a socket's path has 108 bytes at most."""
+"""The parent directory on other machines; short, because the path of a socket has at most 108 bytes."""
 
 
 @contextmanager
-def private(node: Node) -> Iterator[PurePath]:
-    """The directory, and at the end nothing of it."""
+def private_directory(node: Node) -> Iterator[PurePath]:
+    """Make the directory; at the end nothing of it is left."""
     name = f"vm-{secrets.token_hex(6)}"
     if node.local:
         place = runtime() / name
@@ -34,8 +33,11 @@ def private(node: Node) -> Iterator[PurePath]:
 
 
 @contextmanager
-def made_here(node: Node, directory: PurePath) -> Iterator[tuple[Node, Path]]:
-    """A node of this machine, and where to make the files on it that ``directory`` of ``node`` is to hold then."""
+def written_here(node: Node, directory: PurePath) -> Iterator[tuple[Node, Path]]:
+    """Write files on this machine that are to be in ``directory`` of ``node``.
+
+    Yields a node of this machine and the place for the files; they are copied at the end.
+    """
     if node.local:
         yield node, Path(directory)
         return
@@ -49,8 +51,8 @@ def made_here(node: Node, directory: PurePath) -> Iterator[tuple[Node, Path]]:
                 node.run(["chmod", "600", "--", f"{directory}/{path.name}"])
 
 
-def said(node: Node, path: str) -> str:
-    """What a log holds so far."""
+def log_text(node: Node, path: str) -> str:
+    """Return what a log on the node holds so far; empty if there is none."""
     if node.local:
         log = Path(path)
         return log.read_text(errors="replace") if log.exists() else ""

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from provisioning import ledger
 from provisioning.engines.base import image_reference
-from provisioning.engines.docker import PROGRAM, daemon_argv
 from provisioning.images.image import Image, stamp
 from provisioning.images.pack import disk
 from provisioning.nodes import LocalNode, local_node
 from suite.errors import MeasurementError, RequestError
 
+PROGRAM = ("docker",)
 NAME = "docker.img"
 READY_S = 60.0
 
 
 def docker_store(image: Image, note: Callable[[str], None]) -> Path:
-    """The disk, made when it is missing. Raises RequestError without root, MeasurementError when the daemon fails."""
+    """Return the disk, made if it is missing. Raises RequestError without root."""
     target = image.file(NAME)
     if NAME in image.files and target.is_file():
         return target
@@ -50,8 +50,17 @@ def docker_store(image: Image, note: Callable[[str], None]) -> Path:
     return target
 
 
+def daemon_argv() -> list[str]:
+    """Return the command of a daemon that makes containers and nothing else: no bridge, no firewall rules."""
+    return [
+        *("dockerd", "--data-root", "/var/lib/docker", "--exec-root", "/run/docker", "--pidfile", "/run/docker.pid"),
+        *("--storage-driver", "overlay2", "--bridge", "none", "--iptables=false", "--ip6tables=false"),
+        *("--ip-forward=false", "--log-level", "warn"),
+    ]
+
+
 def _load(node: LocalNode, image: Image, store: Path, sockets: Path) -> None:
-    """Start the tree's docker on the store, load the archive, end it. Its namespaces end with it, and so its mounts."""
+    """Start the tree's docker on the store, load the archive and end it; its mounts end with its namespaces."""
     inside = [
         *("bwrap", "--ro-bind", str(image.tree), "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"),
         *("--tmpfs", "/tmp", "--tmpfs", "/etc/docker", "--bind", str(sockets), "/run"),  # noqa: S108 (inside)

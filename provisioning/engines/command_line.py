@@ -1,0 +1,105 @@
+"""The command line that docker and podman share."""
+
+import subprocess
+from collections.abc import Sequence
+
+from provisioning.engines.base import BOUND, SLEEPER, TMPFS, ContainerEngine, ContainerSpec
+from suite.errors import BenchError, CommandError
+from suite.interfaces import Node
+
+COPIED_WITHIN_S = 6 * 3600.0
+REMOVED_WITHIN_S = 120.0
+
+
+class CommandLineEngine(ContainerEngine):
+    """An engine that is driven by docker's command line. See ``base.ContainerEngine``."""
+
+    program: tuple[str, ...]
+    version_field: str
+    """The template that prints the version of the engine behind the command line."""
+    layers_field: str
+    """The template that prints the directory of the containers' layers."""
+    remedy: str
+    """The remedy if the engine does not work."""
+    removal_options: tuple[str, ...] = ()
+    rootfs = "overlay"
+    commands_are_children = False
+
+    def gpu_options(self, spec: ContainerSpec) -> Sequence[str]:
+        """Return the options of ``run`` that give the container its GPUs."""
+        raise NotImplementedError
+
+    def root_options(self, spec: ContainerSpec) -> Sequence[str]:
+        """Return the words of ``run`` that name the image."""
+        raise NotImplementedError
+
+    def version(self, node: Node) -> str:
+        answer = node.run([*self.program, "version", "--format", self.version_field], check=False, timeout_s=60.0)
+        if answer.returncode:
+            last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
+            raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=self.remedy)
+        return answer.stdout.strip()
+
+    def layers_at(self, node: Node) -> str:
+        return node.run([*self.program, "info", "--format", self.layers_field]).stdout.strip()
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        node.run(self.run_argv(spec), timeout_s=300.0)
+        if spec.layer:
+            # The copies belong to root, as the files of an image do.
+            source, target, _ = spec.layer
+            node.run([*self.program, "cp", f"{source}/.", f"{spec.name}:{target}"], timeout_s=COPIED_WITHIN_S)
+
+    def run_argv(self, spec: ContainerSpec) -> list[str]:
+        """Return the ``run`` command with the envelope, and without any privilege that training does not need."""
+        tmpfs = [word for place in TMPFS for word in ("--tmpfs", f"{place}:rw,exec")]
+        limits = ["--cpus", str(spec.cpu_count)] if spec.by_count else ["--cpuset-cpus", spec.cpus]
+        memory = str(spec.memory_bytes)
+        limits += [] if spec.memory_bytes is None else ["--memory", memory, "--memory-swap", memory]
+        for disk in spec.limited_disks:
+            limits += [f"--device-{way}-bps={disk.path}:{spec.disk_limit_bytes_per_s}" for way in ("read", "write")]
+        limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]
+        least = [] if spec.layer else ["--read-only"]
+        least += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+        least += ["--network", spec.network or "none"]
+        least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
+        return [
+            *(*self.program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),
+            *(*limits, *least, *tmpfs, *_mounts(spec), *self.gpu_options(spec), *self.root_options(spec), *SLEEPER),
+        ]
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        return [*self.program, "exec", "--interactive", spec.name]
+
+    def main_pid(self, node: Node, name: str) -> int:
+        return int(node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", name]).stdout)
+
+    def removal(self, name: str) -> list[list[str]]:
+        return [[*self.program, "rm", "--force", "--volumes", *self.removal_options, name]]
+
+    def remove(self, node: Node, name: str) -> None:
+        (argv,) = self.removal(name)
+        answer = node.run(argv, check=False)
+        _raise_unless_gone(argv, answer.returncode, answer.stderr)
+
+    def remove_local(self, name: str) -> None:
+        (argv,) = self.removal(name)
+        answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=REMOVED_WITHIN_S)
+        _raise_unless_gone(argv, answer.returncode, answer.stderr)
+
+
+def _mounts(spec: ContainerSpec) -> list[str]:
+    """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
+    binds = [(f"{spec.tree.rstrip('/')}{place}", place, False) for place in BOUND] if spec.bound_tree else []
+    binds += [spec.data] if spec.data else []
+    return [
+        word
+        for source, target, writable in binds
+        for word in ("--mount", f'type=bind,"source={source}",target={target}{"" if writable else ",readonly"}')
+    ]
+
+
+def _raise_unless_gone(argv: list[str], returncode: int, stderr: str) -> None:
+    # For a container that is gone docker answers 0, and podman from 4.0 on 1 with a message that says so.
+    if returncode and "no such container" not in stderr.lower() and "no container with" not in stderr.lower():
+        raise CommandError(argv, returncode, stderr)

@@ -1,1 +1,0 @@
-"""GPUs: finding them, and giving them to a target."""

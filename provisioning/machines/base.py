@@ -1,0 +1,95 @@
+"""The protocol of machine providers, and the specification of a guest."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from provisioning.images.image import Image
+from provisioning.lab.tap import Tap
+from provisioning.machines.accelerator import Accelerator
+from provisioning.volumes import Volume
+from suite.interfaces import Node
+from suite.job.envelope import Envelope
+from suite.job.job import CpuCapability
+from suite.job.properties import AS_IT_IS, Properties
+from suite.registries import MACHINES
+
+DEFAULT_PROVIDER = "qemu"
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """A guest to boot from the image, with the envelope's CPUs and memory."""
+
+    image: Image
+    accelerator: Accelerator
+    envelope: Envelope
+    vfio: tuple[str, ...] = ()
+    """PCI addresses of the devices that are passed through."""
+    store: str | None = None
+    """The packed file of the image that becomes a disk with the store of a container engine in the guest."""
+    volume: Volume | None = None
+    """Its disk becomes one of the guest's; without a disk its directory is shared by virtiofs."""
+    tap: Tap | None = None
+    """What a second network card of the guest is plugged into; the node must be in the namespace that has it."""
+    properties: Properties = AS_IT_IS
+
+    @property
+    def shared_directory(self) -> Path | None:
+        """The directory that the guest is given by virtiofs; None if there is none."""
+        return self.volume.directory if self.volume and not self.volume.disk else None
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A guest that is booted and takes commands."""
+
+    wrap: Callable[[Sequence[str]], list[str]]
+    """Returns the command that, run on the node below, runs the given one in the guest."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """What the inside cannot see, as fields of ``records.Environment``: the accelerator, the host CPUs, the disks."""
+    substitutes: tuple[str, ...] = ()
+    """What stood in for something that the node lacks, such as ``accelerator:tcg``."""
+    userland: str = "/run/virtbench/rootfs"
+    """The image's tree in the guest, for containers in it."""
+
+
+class MachineProvider(Protocol):
+    """One way to get virtual machines."""
+
+    name: str
+    tools: Mapping[str, str]
+    """The programs that it needs on the machine that runs guests, and the Debian packages that have them."""
+    local_tools: Mapping[str, str]
+    """The further programs that it needs on this machine, wherever the guests run."""
+
+    def version(self, node: Node) -> str:
+        """Return the version of the hypervisor. Raises BenchError, with a remedy, if it cannot run on the node."""
+
+    def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
+        """Return the accelerator of guests on this machine, and one line on why.
+
+        ``requested`` is ``auto``, ``kvm`` or ``tcg``. Raises RequestError for one that cannot be had.
+        """
+
+    def choose_common_accelerator(
+        self, nodes: Sequence[Node], requested: str, image: Image, note: Callable[[str], None]
+    ) -> Accelerator:
+        """Return one accelerator for guests on all of these machines. Raises RequestError as above."""
+
+    def guest_capability(self, node: Node, accelerator: Accelerator, own: CpuCapability) -> CpuCapability:
+        """Return the vector instructions of a guest on another machine, whose own are ``own``, without booting one."""
+
+    def booted(self, node: Node, spec: GuestSpec) -> AbstractContextManager[Guest]:
+        """Boot the guest on the node and wait until it takes commands; at the end nothing of it is left.
+
+        Raises MeasurementError with the guest's console if it does not boot, or fails while it is in use.
+        """
+
+
+def get_provider(name: str) -> MachineProvider:
+    """Return the provider. Raises RequestError for a name that is unknown, or that fails to load."""
+    found: MachineProvider = MACHINES.get(name)
+    return found

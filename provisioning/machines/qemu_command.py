@@ -1,0 +1,138 @@
+"""QEMU's command line, and its control socket."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioning.machines import qmp
+from provisioning.machines.accelerator import PROGRAM, Accelerator
+from suite.errors import CommandError
+from suite.interfaces import Node
+from suite.job.envelope import format_cpu_list
+
+QMP_WITHIN_S = 60.0
+WRITTEN_WITHIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A virtio disk. ``direct`` bypasses the host's page cache (``cache=none``) and uses native AIO."""
+
+    path: str
+    direct: bool = True
+    readonly: bool = True
+    discard_writes: bool = False
+    """Writes go to a temporary file that is gone with QEMU."""
+    limit_bytes_per_s: int | None = None
+    """The throttle of each direction; None for no limit."""
+
+
+@dataclass(frozen=True)
+class QemuSpec:
+    """A virtual machine to start. Paths are those of the node that runs QEMU."""
+
+    name: str
+    accelerator: Accelerator
+    cpus: tuple[int, ...]
+    """The host CPUs that its virtual CPUs are pinned to, one each."""
+    memory_bytes: int
+    kernel: str
+    initrd: str
+    directory: str
+    """Private: the control socket and the console's log lie in it."""
+    disks: tuple[Disk, ...]
+    ssh_port: int
+    pinned: bool = True
+    """Whether QEMU stays on ``cpus``; otherwise it has as many virtual CPUs, on any."""
+    vfio: tuple[str, ...] = ()
+    """PCI addresses of devices passed through."""
+    more: tuple[str, ...] = ()
+    """Further words of the command line."""
+
+    @property
+    def qmp(self) -> str:
+        return f"{self.directory}/qmp"
+
+    @property
+    def console(self) -> str:
+        return f"{self.directory}/console.log"
+
+
+def qemu_argv(spec: QemuSpec) -> list[str]:
+    """Return the command that runs the machine. Memory is in whole MiB; QEMU is confined by its seccomp sandbox."""
+    accel = "kvm" if spec.accelerator == "kvm" else "tcg,thread=multi"
+    return [
+        *(("taskset", "--cpu-list", format_cpu_list(spec.cpus)) if spec.pinned else ()),
+        *(PROGRAM, "-name", f"{spec.name},debug-threads=on"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
+        *("-machine", "q35", "-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
+        *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
+        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", "console=ttyS0 quiet loglevel=4 panic=-1"),
+        *("-chardev", f"file,id=console,path={_escaped(spec.console)}", "-serial", "chardev:console"),
+        *("-qmp", f"unix:{_escaped(spec.qmp)},server=on,wait=off"),
+        *("-object", "iothread,id=disks", "-device", "virtio-rng-pci"),
+        *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
+        # Nothing but the way in: the guest reaches neither this host nor what lies behind it.
+        *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22"),
+        *("-device", "virtio-net-pci,netdev=net,romfile="),
+        *(word for address in spec.vfio for word in ("-device", f"vfio-pci,host={address}")),
+        *spec.more,
+    ]
+
+
+def _disk(number: int, disk: Disk) -> list[str]:
+    options = [f"file={_escaped(disk.path)}", "if=none", f"id=disk{number}", "format=raw"]
+    options += ["cache=none", "aio=native"] if disk.direct else ["cache=writeback", "aio=threads"]
+    if disk.limit_bytes_per_s:
+        # One group: a machine's disks lie on one of the host's, and share its limit.
+        options += [f"throttling.bps-{way}={disk.limit_bytes_per_s}" for way in ("read", "write")]
+        options += ["throttling.group=disks"]
+    options += ["snapshot=on"] if disk.discard_writes else [f"readonly={'on' if disk.readonly else 'off'}"]
+    return ["-drive", ",".join(options), "-device", f"virtio-blk-pci,drive=disk{number},iothread=disks"]
+
+
+def _escaped(path: str) -> str:
+    # A comma in a path would begin a new option: QEMU takes two for one.
+    return path.replace(",", ",,")
+
+
+def execute(node: Node, socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
+    """Send one command to a QEMU that runs on the node. Raises CommandError when it does not answer."""
+    argv = ["python3", "-I", "-", socket, command]
+    return json.loads(node.run(argv, stdin=Path(qmp.__file__).read_bytes(), timeout_s=QMP_WITHIN_S).stdout)
+
+
+def vcpu_threads(node: Node, socket: str) -> list[int]:
+    """Return the thread id, on the node, of each virtual CPU, in order."""
+    found = execute(node, socket, "query-cpus-fast")
+    return [cpu["thread-id"] for cpu in sorted(found, key=lambda cpu: cpu["cpu-index"])]
+
+
+def disk_limit_bytes_per_s(node: Node, socket: str) -> int | None:
+    """Return what reads and writes are throttled to on every disk; None unless it is the same for all."""
+    inserted = [device["inserted"] for device in execute(node, socket, "query-block") if "inserted" in device]
+    limits = {disk[way] for disk in inserted for way in ("bps_rd", "bps_wr")}
+    return (limits.pop() or None) if len(limits) == 1 else None  # QEMU says 0 where there is no limit
+
+
+def end(node: Node, socket: str) -> bool:
+    """Ask QEMU to end at once; False when it no longer answers."""
+    try:
+        execute(node, socket, "quit")
+    except CommandError:
+        return False
+    return True
+
+
+def forget(node: Node, path: str) -> None:
+    """Leave nothing of a file in the node's page cache: of what its writing has left there, a guest would read."""
+    node.run(["sync", "--", path], timeout_s=WRITTEN_WITHIN_S)  # a page that waits to be written is not dropped
+    node.run(["dd", f"if={path}", "iflag=nocache", "count=0", "status=none"])
+
+
+def takes_direct_io(node: Node, path: str) -> bool:
+    """Return whether the node's file system under the file allows O_DIRECT."""
+    words = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct", "status=none"]
+    return node.run(["dd", f"if={path}", *words], check=False).returncode == 0

@@ -1,0 +1,33 @@
+"""The properties of a target that an ablation may change, and their values in the target as it is."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Properties:
+    """How a target is made. The defaults are the target as it is; a layer reads the properties that it has."""
+
+    pinned: bool = True
+    """Whether the CPUs are given by number; otherwise as many of them, any."""
+    memory_limited: bool = True
+    disk_limit_bytes_per_s: int | None = None
+    """The most that is read from each disk, and as much again written to it; None for no limit."""
+    huge_pages: bool = False
+    """Whether the job's memory is in transparent huge pages."""
+    lower_isa: bool = False
+    """Whether the vector instructions are capped one level lower than in the target as it is."""
+    seccomp: bool = True
+    """Whether the container has the engine's system call filter."""
+    host_network: bool = False
+    """Whether the container has the network of its node instead of a namespace of its own."""
+    bound_tree: bool = False
+    """Whether programs and libraries are bound from the image's tree instead of read through the engine's overlay."""
+    data_in_layer: bool = False
+    """Whether the data set is in a layer of the container's own instead of a bind mount."""
+    direct_io: bool = True
+    """Whether the VM's disks bypass the page cache of the host."""
+    virtiofs: bool = False
+    """Whether the VM shares the directory of the data set instead of having a virtual disk that holds it."""
+
+
+AS_IT_IS = Properties()

@@ -1,0 +1,225 @@
+"""Members that other packages add to the registries: each is one file outside the tree, found by an entry point.
+
+Every test uses its toy from the command line, in a process of its own, as a user would.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.process_identity import boot_id
+from suite.userland import MANIFEST
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass
+class Package:
+    """A package outside the tree, and a home of the suite's with an image that holds nothing."""
+
+    place: Path
+    entry_points: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, group: str, name: str, source: str) -> None:
+        """Add a member in a file of its own, whose object is called ``MEMBER``."""
+        module = f"toy_{name.replace('-', '_')}"
+        (self.place / f"{module}.py").write_text(source)
+        self.entry_points.setdefault(group, []).append(f"{name} = {module}:MEMBER")
+        text = "\n".join(line for key, lines in self.entry_points.items() for line in (f"[{key}]", *lines))
+        (self.place / "toys-1.0.dist-info/entry_points.txt").write_text(text)
+
+    def bench(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "cli", *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=self.place,
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{self.place}{os.pathsep}{REPOSITORY}",
+                "VIRTBENCH_HOME": str(self.place / "home"),
+                "XDG_RUNTIME_DIR": str(self.place),
+            },
+        )
+
+    def run(self, *words: str) -> list[dict[str, Any]]:
+        """Measure a probe and return the records of its trials."""
+        out = self.place / "run"
+        probe = ("--scenario", "probe", "--probe", "syscall", "--profile", "smoke", "--memory", "1G", "--isa", "native")
+        ended = self.bench("run", *probe, "--out", str(out), *words)
+        records = [json.loads(path.read_text()) for path in sorted(out.glob("trials/*.json"))]
+        assert ended.returncode == 0, ended.stderr + str([record["outcome"] for record in records])
+        return records
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Package:
+    info = tmp_path / "toys-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    digest = hashlib.sha256(b"").hexdigest()
+    tree = tmp_path / "home/images" / digest[:12] / "tree"
+    (tree / MANIFEST).parent.mkdir(parents=True)
+    (tree / MANIFEST).touch()
+    image = {"digest": digest, "variant": "cpu", "recipe_sha256": "", "created_at": "2026", "base": "", "files": {}}
+    (tree.parent / "image.json").write_text(json.dumps(image))
+    # The image has no kernel to try KVM with.
+    kvm = {"usable": False, "reason": "not tried", "evidence": "the image's kernel", "boot_id": boot_id(), "took_s": 0}
+    (tmp_path / "home/cache").mkdir()
+    (tmp_path / "home/cache/kvm.json").write_text(json.dumps(kvm))
+    (tmp_path / "in_place.py").write_text(IN_PLACE)
+    return Package(tmp_path)
+
+
+# Both the toy engine and the toy provider run commands right here, and say that the memory is as it should be.
+IN_PLACE = """
+import os, runpy, sys
+
+def argv(memory_bytes):
+    return [sys.executable, "-m", "in_place", str(memory_bytes)]
+
+if __name__ == "__main__":
+    _, memory_bytes, *words = sys.argv
+    if "worker" not in words:
+        os.execvp(words[0], words)
+    sys.argv[1:] = words[words.index("worker") + 1:]
+    os.environ.update(word.split("=", 1) for word in words if "=" in word and not word.startswith("PYTHONPATH"))
+    import worker.environment
+    worker.environment.memory = lambda proc: (int(memory_bytes), None)
+    runpy.run_module("worker", run_name="__main__")
+"""
+
+ENGINE = """
+from in_place import argv
+from provisioning.engines.base import ContainerEngine
+
+class Toy(ContainerEngine):
+    name, rootfs, commands_are_children = "toy", "directory", True
+
+    def version(self, node):
+        return "1.0"
+
+    def load(self, host, digest, archive): ...
+
+    def check(self, node, digest): ...
+
+    def host_network(self, namespace):
+        return "host"
+
+    def begin(self, node, spec):
+        self.sleeper = node.start(["sleep", "600"])
+
+    def exec_argv(self, spec):
+        return [*argv(spec.memory_bytes), *(["env", "TOY_SECCOMP=off"] if not spec.seccomp else [])]
+
+    def main_pid(self, node, name):
+        return self.sleeper.popen.pid
+
+    def remove_local(self, name):
+        self.sleeper.kill()
+
+    def layers_at(self, node): ...
+
+    def removal(self, name): ...
+
+    def remove(self, node, name): ...
+
+MEMBER = Toy()
+"""
+
+PROVIDER = """
+from contextlib import contextmanager
+from functools import partial
+from in_place import argv
+from provisioning.machines.base import Guest
+
+class Toy:
+    name, tools, local_tools = "toy", {}, {}
+
+    def version(self, node):
+        return "1.0"
+
+    def choose_accelerator(self, requested):
+        return "kvm", "a toy needs none"
+
+    def choose_common_accelerator(self, nodes, requested, image, note):
+        return "kvm"
+
+    def guest_capability(self, node, accelerator, own):
+        return own
+
+    @contextmanager
+    def booted(self, node, spec):
+        yield Guest(
+            lambda words: [*argv(spec.envelope.memory_bytes), *words],
+            {"accelerator": spec.accelerator, "host_cpus": list(spec.envelope.cpus), "disk": "none"},
+            ("machine:none",),
+        )
+
+MEMBER = Toy()
+"""
+
+ABLATION = """
+from dataclasses import replace
+from suite.job.ablations import Ablation
+
+MEMBER = Ablation(
+    "the network of the node, and huge pages",
+    ("container",),
+    lambda usual: replace(usual, host_network=True, huge_pages=True),
+)
+"""
+
+
+def test_a_container_engine_of_another_package_is_used(package: Package) -> None:
+    package.add("virtbench.engines", "toy", ENGINE)
+    (record,) = package.run("--target", "container", "--engine", "toy")
+    assert record["outcome"]["status"] == "ok"
+    assert record["job"]["layers"]["engine"] == "toy"
+    assert record["environment"]["target"]["container_engine"] == {
+        "name": "toy", "version": "1.0", "network": "none", "rootfs": "directory"
+    }  # fmt: skip
+    assert not list((package.place / "home/ledger").iterdir()), "the ledger's entry is gone, by way of the registry"
+
+
+def test_a_machine_provider_of_another_package_is_used(package: Package) -> None:
+    """The toy hands back this machine, so that only the mechanism is tested."""
+    package.add("virtbench.machines", "toy", PROVIDER)
+    (record,) = package.run("--target", "vm", "--provider", "toy")
+    assert record["outcome"]["status"] == "ok"
+    assert record["job"]["layers"]["provider"] == "toy"
+    assert record["substitutes"] == ["machine:none"]
+    assert record["environment"]["target"]["accelerator"] == "kvm"
+
+
+def test_an_ablation_of_another_package_is_used(package: Package) -> None:
+    package.add("virtbench.engines", "toy", ENGINE)
+    package.add("virtbench.ablations", "toy-open", ABLATION)
+    switched, usual = package.run("--target", "container", "--engine", "toy", "--ablate", "toy-open")
+    assert (switched["ablation"], usual["ablation"]) == ("toy-open", None)
+    inside = [each["environment"]["target"] for each in (switched, usual)]
+    assert [each["container_engine"]["network"] for each in inside] == ["host", "none"]
+    assert ["hugetlb" in each["allocator"] for each in inside] == [True, False]
+
+
+def test_an_extension_that_fails_to_load_is_told_and_disturbs_nothing(package: Package) -> None:
+    package.add("virtbench.engines", "torn", "raise RuntimeError('torn')")
+    package.add("virtbench.engines", "toy", ENGINE)
+    checks = {each["name"]: each for each in json.loads(package.bench("doctor", "--json").stdout)["checks"]}
+    torn = checks["container engine torn"]
+    assert (torn["kind"], torn["usable"]) == ("extension", False)
+    assert torn["reason"] == "the container engine 'torn' cannot be loaded: RuntimeError: torn"
+    assert "uninstall" in torn["remedy"]
+    assert checks["toy"]["usable"]
+    refused = package.bench("run", "--target", "container", "--engine", "torn")
+    assert refused.returncode == 2
+    assert "cannot be loaded: RuntimeError: torn" in refused.stderr
