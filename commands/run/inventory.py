@@ -40,7 +40,14 @@ class Fleet:
         from provisioning.targets import Choices
 
         found = self.survey
-        return Choices(image_of(options), found.engine, found.accelerator, gpus_of(options), inventory=self.inventory)
+        return Choices(
+            image_of(options),
+            found.engine,
+            found.accelerator,
+            gpus_of(options),
+            inventory=self.inventory,
+            provider=found.provider,
+        )
 
     def cluster(self, options: Options, workers: int, servers: int) -> Cluster:
         machines = (
@@ -86,6 +93,7 @@ def fleet_of(options: Options, dataset: Dataset | None, workers: int, servers: i
         options["accel"],
         options["network"],
         with_data=dataset is not None,
+        provider=options["provider"],
     )
     found = discover(inventory, wanted, _data_check(dataset, note), note)
     for each in found.machines:
