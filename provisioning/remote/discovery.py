@@ -29,7 +29,7 @@ PROGRAMS = {
     "sysctl": "procps",
     "tar": "tar",
 }
-"""And the packages that have them, as Debian calls them."""
+"""The programs that every machine needs, and the Debian packages that have them."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,15 @@ class DiscoveredMachine:
 
 @dataclass(frozen=True)
 class Discovery:
+    """The machines, and what they have in common."""
+
     machines: tuple[DiscoveredMachine, ...]
     engine: str
     """A container engine that all of them have."""
     accelerator: Accelerator = "tcg"
     """An accelerator of virtual machines that all of them have."""
+    provider: str = DEFAULT_PROVIDER
+    """The machine provider of virtual machines."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def discover(
         if provider:
             accelerator = provider.choose_common_accelerator(reached, wanted.accelerator, wanted.image, note)
         machines = (_discovered(*each, provider, accelerator) for each in zip(reached, found, strict=True))
-        return Discovery(tuple(machines), engine, accelerator)
+        return Discovery(tuple(machines), engine, accelerator, wanted.provider)
 
 
 def _check_programs(reached: Machine, programs: Mapping[str, str]) -> None:
