@@ -35,7 +35,7 @@ SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.1
 
 
 def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
-    """A record as a real trial leaves it, with random step times."""
+    """Make a record as a real trial leaves it, with random step times."""
     if trial.job.sizes is None:
         raise ValueError("the trials of this benchmark train")
     assert trial.job.sizes  # noqa: S101 (for the type checker: the plan trains)
