@@ -14,7 +14,7 @@ _declared: list[torch.library.Library] = []
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision for CUDA beside torch for CPUs lacks two operators, which no model uses."""
+    """Import torchvision for CUDA beside torch for CPUs: it lacks two operators, which no model uses."""
     try:
         import torchvision
     except RuntimeError:

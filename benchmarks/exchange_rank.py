@@ -130,7 +130,7 @@ def timed(steps: int, step: Callable[[], object]) -> list[float]:
 
 
 def suite(group: Group, steps: int, chunk_bytes: int, train: MakeTraining) -> list[float]:
-    """The suite's own way. What one time needs (the first parameters) is not in a step's time."""
+    """Exchange in the suite's own way. What is needed only once (the first parameters) is in no step's time."""
     if group.cluster.is_server:
         serve(group, learning_rate=LEARNING_RATE, threads=torch.get_num_threads())
         return []

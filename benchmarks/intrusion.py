@@ -69,7 +69,7 @@ def parse() -> argparse.Namespace:
 
 
 def newest_tree(bench: Sequence[str]) -> Path:
-    """The tree of the image that ``bench run`` takes."""
+    """Return the tree of the image that ``bench run`` takes."""
     said = json.loads(output([*bench, "image", "list", "--json"]))
     images = said if isinstance(said, list) else said.get("images", [said])
     if not images:
@@ -78,7 +78,7 @@ def newest_tree(bench: Sequence[str]) -> Path:
 
 
 def suite_trial(bench: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """The record of one trial of the suite."""
+    """Run one trial of the suite and return its record."""
     with tempfile.TemporaryDirectory() as directory:
         what = ["--scenario", "synthetic", "--target", "bare-metal", "--model", options.model]
         output([*bench, "run", *what, "--profile", options.profile, "--out", directory, "--json"])
@@ -103,7 +103,7 @@ def bare_throughput(tree: Path, record: dict[str, Any]) -> float:
 
 
 def bare_argv(tree: Path, record: dict[str, Any]) -> list[str]:
-    """The bare script, read from standard input, in the image's tree."""
+    """Return the command of the bare script, which is read from standard input, in the image's tree."""
     envelope, workload = record["envelope"], record["workload"]
     sizes = [workload[name] for name in ("batch", "image_px", "warmup_steps", "steps")]
     mounts = ["--dev-bind", "/dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"]
@@ -118,7 +118,7 @@ def bare_argv(tree: Path, record: dict[str, Any]) -> list[str]:
 
 
 def output(argv: Sequence[str], given: bytes = b"") -> str:
-    """Standard output of a command; when it fails, this script ends with what it printed."""
+    """Return the standard output of a command; if it fails, end this script with what it printed."""
     done = subprocess.run(argv, input=given, capture_output=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace")[-2000:]

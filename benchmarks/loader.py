@@ -1,4 +1,4 @@
-"""How fast is the input pipeline, beside what torchvision's documentation has users write?
+"""Compare the input pipeline with the one that torchvision's documentation has users write.
 
 Both read the same images in the same order, crop them alike, and use as many processes; in pairs whose order is drawn.
 Prints images per second of both, and the trimmed geometric mean of the pairs' ratios (ours over theirs) with its 95 %

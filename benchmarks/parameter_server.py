@@ -37,7 +37,7 @@ RPC = "rpc"
 
 
 def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Trial:
-    """The instances that the suite itself would open for such a job."""
+    """Plan the trial whose instances the suite itself would open for such a job."""
     lab = LabSpec(nodes=options.workers + 1, rate=options.rate)
     job = Job(
         scenario="distributed",

@@ -67,7 +67,7 @@ def parse() -> argparse.Namespace:
 
 
 def suite_trial(options: argparse.Namespace) -> dict[str, Any]:
-    """The record of one trial of the suite."""
+    """Run one trial of the suite and return its record."""
     with tempfile.TemporaryDirectory() as directory:
         what = ["--scenario", "probe", "--probe", options.probe, "--target", "bare-metal"]
         output([*options.bench.split(), "run", *what, "--profile", options.profile, "--out", directory, "--json"])
@@ -83,14 +83,14 @@ def values(record: dict[str, Any]) -> Numbers:
 
 
 def versions(options: argparse.Namespace, record: dict[str, Any]) -> None:
-    """The suite runs the image's tool, by hand it is this machine's: a difference of the two would be no intrusion."""
+    """Print both versions of the tool: a difference between them is no intrusion of the suite."""
     tool = {"disk": "fio", "network": "iperf3"}[options.probe]
     here = output([tool, "--version"]).splitlines()[0]
     print(f"{tool}: {here} here, {record['details'][tool]} in the image", flush=True)
 
 
 def fio_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
-    """The probe's own job file, given to fio on the command line."""
+    """Give fio the probe's own job file on the command line."""
     variables = {"SIZE": f"{FILE_MIB[options.profile]}m", "RUNTIME": str(RUNTIME_S[options.profile])}
     place = options.directory or state("scratch")
     with tempfile.TemporaryDirectory(dir=place) as directory, tempfile.TemporaryDirectory() as notes:
@@ -104,7 +104,7 @@ def fio_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
 
 
 def iperf3_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
-    """A server in the background and a client, as its manual shows; the round trip has no tool to be held against."""
+    """Start a server and a client as the manual shows; no tool measures the round trip for comparison."""
     pinned = ["taskset", "--cpu-list", format_cpu_list(cpus), "iperf3"]
     numbers = {}
     for name, ways in (("tcp-throughput", []), ("tcp-throughput-reverse", ["--reverse"])):

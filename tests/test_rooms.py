@@ -3,6 +3,7 @@
 import ast
 import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ STARTS_PROCESSES = (
     "worker/aggressors/",
 )
 IN_THE_IMAGE = {"suite", "worker", "torch", "torchvision", "numpy", "PIL", "simplejpeg"}
+MOST_FILES = 20
 NAMES = [path.relative_to(REPOSITORY).as_posix() for path in MODULES]
 
 
@@ -95,6 +97,56 @@ def test_a_room_imports_the_core_and_itself_alone() -> None:
         return roots(tree(name)) & {*ROOMS, "cli", "commands", "tests"} <= {"suite", room, *also}
 
     assert breaking(keeps, (name for name in NAMES if not name.startswith(WIRING))) == []
+
+
+def module_of(name: str) -> str:
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected parts of more than one file (Tarjan 1972)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = low[name] = len(order)
+        stack.append(name)
+        for other in sorted(graph.get(name, ())):
+            if other not in order:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], order[other])
+        if low[name] == order[name]:
+            part = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for name in sorted(graph):
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_no_file_is_part_of_a_circle() -> None:
+    """Imports inside functions and those for the type checker alone are counted, too."""
+    files = {module_of(name): name for name in NAMES}
+    graph = {name: {files[full] for full in imports(tree(name)) if full in files} - {name} for name in NAMES}
+    assert sum(map(len, graph.values())) > len(NAMES)
+    assert circles(graph) == []
+
+
+def test_a_circle_is_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_a_folder_holds_at_most_twenty_files() -> None:
+    folders = Counter(name.rpartition("/")[0] for name in NAMES)
+    assert {folder: count for folder, count in folders.items() if count > MOST_FILES} == {}
 
 
 def test_torch_is_imported_by_the_worker_alone() -> None:
