@@ -105,8 +105,8 @@ def run_json(run: Path) -> dict[str, Any]:
 
 def run_lines(run: Path) -> Iterator[str]:
     """Yield the same as lines."""
-    told = run_json(run)
-    summary, plan = told["summary"], stored_plan(run)
+    described = run_json(run)
+    summary, plan = described["summary"], stored_plan(run)
     yield f"{summary['run_id']}  {run}"
     yield f"  {summary['started_at'] or 'no trial yet'} to {summary['last_at'] or 'now'}"
     job = plan.job
@@ -115,10 +115,10 @@ def run_lines(run: Path) -> Iterator[str]:
     for name, value in settings(job).items():
         yield f"  {name}: {value}"
     yield f"  trials: {summary['ok']} ok, {summary['failed']} failed, {summary['unreadable']} unreadable"
-    for arm in told["arms"]:
+    for arm in described["arms"]:
         yield f"    {arm['model']} on {arm['target']}: {arm['ok']} ok, {arm['failed']} failed"
-    for host in told["hosts"]:
+    for host in described["hosts"]:
         yield f"  host: {host['hostname'] or 'unknown'}, {host['cpu_model'] or 'unknown CPU'}, kernel {host['kernel']}"
-    for failure in told["failures"]:
+    for failure in described["failures"]:
         yield f"  failed: {failure['trial_id']}: {failure['kind']}: {failure['message']}"
     yield f"  compare it with: bench compare {run}"

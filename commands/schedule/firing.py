@@ -95,10 +95,14 @@ def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) 
     if not runs:
         raise RequestError(f"{out} holds no run to compare")
     found = regress(load(find_runs([baseline])), load(runs), fail_above)
-    told = {"baseline": str(baseline), "fail_above": fail_above, "changes": [asdict(one) for one in found.changes]}
+    comparison = {
+        "baseline": str(baseline),
+        "fail_above": fail_above,
+        "changes": [asdict(one) for one in found.changes],
+    }
     if not found.changes:
         raise RequestError(f"{out} and {baseline} have nothing in common that could be compared")
-    return told | ({"outcome": "regressed"} if ok and found.exceeded else {})
+    return comparison | ({"outcome": "regressed"} if ok and found.exceeded else {})
 
 
 def _clear_up(into: Path, kept: list[Path | None], keep_last: int | None) -> list[str]:

@@ -80,7 +80,7 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
         if dry_run:
             cells = _checked(planned, observer.note) if checked_here else []
             backend.dry_run(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
-            click.echo(f"{file} can be run into {directory.path}; bench sweep plan tells what it comes to", err=True)
+            click.echo(f"{file} can be run into {directory.path}; bench sweep plan shows its cells", err=True)
             return
         request = SweepRequest(file, planned, directory, (), observer)
         end = _run(request, backend, only_block, checked_here=checked_here, take_over=take_over)
@@ -133,8 +133,8 @@ def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block
     records = directory.failed(planned.budget.retries)
     failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
     if as_json:
-        told = {"name": planned.name, "directory": str(directory.path), "measured": len(end.made), "failed": failed}
-        click.echo(json.dumps({**told, "ended_early": end.reason}))
+        report = {"name": planned.name, "directory": str(directory.path), "measured": len(end.made), "failed": failed}
+        click.echo(json.dumps({**report, "ended_early": end.reason}))
     else:
         click.echo(f"{len(end.made)} trials run now, {len(failed)} failed in the end: {directory.path}", err=True)
         if end.reason:

@@ -1,4 +1,4 @@
-"""``bench sweep plan``: what a sweep comes to, without starting anything."""
+"""``bench sweep plan``: show what a sweep will run, without starting anything."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ from suite.sweep.model import Sweep
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool) -> None:
-    """Say what a sweep comes to: cells, trials, estimated time, and what is refused and why.
+    """Show the cells and trials of a sweep, the estimated time, and what is refused and why.
 
     Starts nothing and writes nothing. Exit code 2 when a cell is refused.
 
@@ -72,16 +72,16 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
 
 def _cell(sweep: Sweep, directory: SweepDirectory, each: Planned, durations: Durations) -> dict[str, Any]:
     """``first_s`` are the seconds of the first block, with the warm-up before it; ``block_s`` of each further one."""
-    told: dict[str, Any] = {"cell_id": each.cell.cell_id, "settings": each.cell.settings}
-    told |= {"command": each.command, "refused": None, "remedy": None}
+    cell: dict[str, Any] = {"cell_id": each.cell.cell_id, "settings": each.cell.settings}
+    cell |= {"command": each.command, "refused": None, "remedy": None}
     if each.ready is None:
         message, remedy = (each.refusal.message, each.refusal.remedy) if each.refusal else ("refused", None)
-        return {**told, "refused": message, "remedy": remedy, "targets": [], "trials": 0, "trials_left": 0}
+        return {**cell, "refused": message, "remedy": remedy, "targets": [], "trials": 0, "trials_left": 0}
     plan = each.ready.plan
     trials = [trial.trial_id for trial in plan.trials()]
     finished = set(directory.cell(each.cell.cell_id, sweep.budget.retries).finished())
     return {
-        **told,
+        **cell,
         "targets": list(plan.targets),
         "trials": len(trials),
         "trials_left": sum(trial not in finished for trial in trials),

@@ -67,8 +67,8 @@ def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
 
 def _show_json(found: SweepStatus, path: Path, queue: list[str], indent: int | None) -> None:
     widths = {cell.cell_id: dict(widths_of(path / cell.cell_id)) for cell in found.cells}
-    told = {**found.model_dump(mode="json"), "half_widths": widths, "engine": queue}
-    click.echo(json.dumps(told, indent=indent))
+    report = {**found.model_dump(mode="json"), "half_widths": widths, "engine": queue}
+    click.echo(json.dumps(report, indent=indent))
 
 
 def _show_table(found: SweepStatus, path: Path, queue: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""When a cell of a sweep with ``until`` needs no further block; as ``bench run --until`` decides it."""
+"""The stop rule of a sweep with ``until``: a cell needs no further block when ``bench run --until`` would stop."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
     from analysis.statistics.sequential import LEAST_BLOCKS, should_stop
 
     half_width = parse_share(sweep.until or "")
-    # That there is no further block is no reason of the intervals': the last one, begun and cut off, is to be ended.
+    # One more than there are: the rule must not stop for want of blocks, or a last one that was cut off would stay so.
     most = sweep.element_count + 1
     least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.element_count)
 

@@ -65,14 +65,14 @@ def _style(counts: TrialCounts) -> str:
 
 def lines(status: SweepStatus) -> list[str]:
     """Return what runs now and how much is left, as lines."""
-    told = [_now(holder) for holder in status.running if holder.trial]
+    found = [_now(holder) for holder in status.running if holder.trial]
     if status.elements_left:
         seconds = "unknown" if status.left_s is None else span(status.left_s)
         blocks = f"{len(status.elements_left)} blocks"
-        told.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
+        found.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
     if failed := status.count("failed"):
-        told.append(f"{failed} trials failed: their records say why")
-    return told
+        found.append(f"{failed} trials failed: their records say why")
+    return found
 
 
 def _now(holder: LockHolder) -> str:

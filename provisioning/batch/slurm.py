@@ -1,7 +1,7 @@
 """The blocks of a sweep as one array job of Slurm.
 
-The queue is the only memory: a sweep's jobs are found by their name, which is made from its output directory. So there
-is no file of job numbers that a crash between submitting and writing could make untrue.
+The queue is the only memory: a sweep's jobs are found by their name, which is made from its output directory. A file of
+job numbers would be wrong after a crash between submitting and writing.
 """
 
 import hashlib

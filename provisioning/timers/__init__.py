@@ -1,1 +1,1 @@
-"""What starts a command again and again on this host: systemd timers, crontab, Slurm's scrontab. One file each."""
+"""Timers that start a command at set times on this host: systemd timers, crontab, Slurm's scrontab."""

@@ -78,7 +78,7 @@ def remove(entry: PruneCandidate) -> None:
     with ExitStack() as held:
         if entry.kept or not _ours(entry.directory) or not _hold(entry.directory, held):
             raise RequestError(f"{entry.directory} is kept: {entry.kept or 'it has come into use'}")
-        # The records first: what is left of a removal that was cut off still is a run, which the next one finds.
+        # The records first: an interrupted removal leaves a run, which the next one finds.
         try:
             for path in [path for run in find_runs([entry.directory]) for path in (run / TRIALS).iterdir()]:
                 path.unlink()

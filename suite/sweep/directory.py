@@ -53,10 +53,10 @@ class Changes:
             return []
         names = {"kept": "stay valid, with their records", "new": "are new"}
         names["gone"] = "are no longer part of it (their records stay on the disk)"
-        told = [(getattr(self, key), text) for key, text in names.items()]
+        listed = [(getattr(self, key), text) for key, text in names.items()]
         return [
             f"the plan has changed: {'; '.join(self.keys)}",
-            *(f"{len(cells)} cells {text}: {', '.join(cells)}" for cells, text in told if cells),
+            *(f"{len(cells)} cells {text}: {', '.join(cells)}" for cells, text in listed if cells),
         ]
 
 
@@ -98,9 +98,9 @@ class SweepDirectory:
         """Store the plan. An equal file is left as it is: several machines may do this at once."""
         self._refuse_a_run()
         settings = {cell.cell_id: cell.settings for cell in cells}
-        told = Accepted(sha256=plan_hash(sweep), sweep=sweep, cells=settings)
-        if self.accepted() != told:
-            write_atomic(self.path / "sweep.json", told.model_dump_json(indent=1, exclude_none=True) + "\n")
+        accepted = Accepted(sha256=plan_hash(sweep), sweep=sweep, cells=settings)
+        if self.accepted() != accepted:
+            write_atomic(self.path / "sweep.json", accepted.model_dump_json(indent=1, exclude_none=True) + "\n")
 
     def _refuse_a_run(self) -> None:
         if (self.path / PLAN).exists():

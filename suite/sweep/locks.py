@@ -74,7 +74,7 @@ def locked(directory: Path, name: str, *, take_over: bool = False) -> Iterator[L
 
 
 def remove_stale(directory: Path, name: str) -> None:
-    """Remove a lock that nobody needs any more, if a process of this machine left it that was killed."""
+    """Remove a lock that is not needed any more, if it was left by a process of this machine that was killed."""
     path = directory / FOLDER / f"{name}.json"
     if path.exists():
         with suppress(RequestError), _alone_on_this_machine(path.parent, name, directory):

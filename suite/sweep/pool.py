@@ -1,7 +1,7 @@
 """The pool of machines that run a sweep: equal enough for their records to stand in one table.
 
-A block is measured on one machine, so its ratios never mix two. But blocks of unequal machines spread for a reason that
-no target has, and their mean is no machine's.
+A block is measured on one machine, so its ratios never mix two. But blocks of unequal machines vary for a reason
+that no target has, and their mean is that of no machine.
 """
 
 import uuid

@@ -1,4 +1,4 @@
-"""How far a sweep is, as its directory tells."""
+"""Find out from its directory how far a sweep is."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -103,7 +103,7 @@ def latest_sweep(results: Path = RESULTS) -> Path:
 
 
 class _Cell:
-    """The records of a cell, held against its plan."""
+    """The records of a cell, compared with its plan."""
 
     def __init__(self, run: CellRun, sweep: Sweep) -> None:
         self.run = run

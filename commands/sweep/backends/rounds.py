@@ -1,4 +1,4 @@
-"""What is left of a sweep that other machines run, handed out round by round."""
+"""Hand out what is left of a sweep to other machines, round by round."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
