@@ -1,5 +1,6 @@
 """Requests: what each scenario knows, and that a request's command asks for the same."""
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def _a_value(option: Option, scenario: str) -> object:
 
 
 def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(SCENARIOS), "names", lambda _self: ("synthetic", "toy"))
+    monkeypatch.setitem(SCENARIOS._places, "toy", EntryPoint("toy", "toy:Toy", SCENARIOS.group))
     assert RunRequest.of({"scenario": "toy", "model": "alexnet", "until": "2%"}).models == ("alexnet",)
     with pytest.raises(RequestError, match="--strategy is about --scenario distributed"):
         RunRequest.of({"scenario": "toy", "strategy": "all-reduce"})
