@@ -89,7 +89,7 @@ class Loop:
         )
 
     def _measure(self, trial: Trial, course: "_Course") -> None:
-        """Open, measure, close. How far it came is in ``course`` also when it fails."""
+        """Open, measure, close. Progress is kept in ``course`` even if the trial fails."""
         begin = time.monotonic()
         self.observer.phase("opening")
         with self.open_target(trial) as instances:
@@ -135,7 +135,7 @@ def _differences(trial: Trial, measured: Measurement) -> list[str]:
 
 
 def _seen(trial: Trial, measured: Measurement) -> list[tuple[str, Environment]]:
-    """What each instance is called, and what was seen inside it."""
+    """Return what each instance is called, and what was seen inside it."""
     if not trial.job.sharing:
         return [(f"rank {rank.rank}", rank.environment) for rank in measured.ranks]
     found = [("victim", measured.environment)]
@@ -147,7 +147,7 @@ def _seen(trial: Trial, measured: Measurement) -> list[tuple[str, Environment]]:
 
 
 def _numbers(measured: Measurement | None) -> dict[str, Any]:
-    """The fields of a record that only a trial which came to its end has."""
+    """Return the fields of a record that only a trial which came to its end has."""
     if measured is None:
         return {}
     names = ("throughput_images_per_s", "elapsed_s", "steps", "timeline", "data_use", "clock_ratio")
@@ -157,7 +157,7 @@ def _numbers(measured: Measurement | None) -> dict[str, Any]:
 
 
 def _resources(account: Account | None, measured: Measurement | None) -> Resources | None:
-    """What the host has counted, also of a job that failed, with what a job that did not has counted itself."""
+    """Return what the host has counted, also of a failed job, with what a job that ended has counted itself."""
     counted = account.resources if account else None
     if measured is None or measured.usage is None:
         return counted

@@ -117,7 +117,7 @@ class Plan(BaseModel):
                 position += 1
 
     def _arms(self, job: Job) -> list[Arm]:
-        """What a block holds of each job."""
+        """Return what a block holds of each job."""
         switched = [(target, 0, name) for target in self.targets for name in ablations.arms(target, self.ablations)]
         # What a victim loses is held against the same target, so that each target shows what is only noise.
         twice = () if not self.aa else self.targets if job.sharing else (BASELINE,)
@@ -154,7 +154,7 @@ class Plan(BaseModel):
 
 
 def lower(capability: CpuCapability | None) -> CpuCapability:
-    """The next lower level. Raises RequestError where there is none, or where none is known."""
+    """Return the next lower level. Raises RequestError where there is none, or where none is known."""
     if capability in (None, CPU_CAPABILITIES[0]):
         known = "not capped" if capability is None else f"already {capability}"
         raise RequestError(

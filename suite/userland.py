@@ -43,7 +43,7 @@ class Entry:
 
 
 def parse_line(line: str) -> Entry:
-    """Raises ValueError on a line that is none."""
+    """Parse one line of a manifest. Raises ValueError on a line that is none."""
     kind, mode, size, content, path = line.rstrip("\n").split("\t")
     return Entry(json.loads(path), kind, int(mode, 8), int(size), json.loads(content))
 
@@ -92,7 +92,7 @@ def write_manifest(root: str) -> str:
 
 
 def manifest_digest(root: str) -> str | None:
-    """The digest of the tree's own manifest, or None where there is none: not a tree of the image."""
+    """Return the digest of the tree's own manifest; None where there is none: it is not a tree of the image."""
     try:
         return _sha256(os.path.join(root, MANIFEST))
     except FileNotFoundError:

@@ -189,7 +189,7 @@ class TrialRecord(Part):
 
     @model_validator(mode="after")
     def _aggressors_enclose_the_victim(self) -> Self:
-        """A trial whose victim was not under load all the time must not be taken for one that was."""
+        """Refuse a trial whose victim was not under load all the time: it must not be taken for one that was."""
         if self.outcome.status == "ok" and self.aggressor is not None:
             ends_s = [one.aggression.ended_s if one.aggression else 0.0 for one in self.aggressors]
             if not ends_s or min(ends_s) < (self.elapsed_s or 0.0):

@@ -53,7 +53,7 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         values["outcome"] = Outcome(status="failed", kind="command", message=failed)
         values |= {"throughput_images_per_s": None, "elapsed_s": None, "steps": None}
     values |= changes
-    if values["metrics"]:
+    if values["scenario"] == "probe":
         values |= {"throughput_images_per_s": None, "steps": None, "sizes": None}
     arm = values["target"] + ("-again" if values["replica"] else "") + (values["ablation"] or "")
     letter = "w" if values["warm_up"] else "b"

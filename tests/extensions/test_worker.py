@@ -12,69 +12,15 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
+EXTENDING = (REPOSITORY / "docs" / "extending.md").read_text()
 Bench = Callable[..., str]
 Extended = Callable[[str, str], Bench]
 
-TOY_WORKLOAD = """
-from dataclasses import dataclass
 
-from worker.workloads.workload import Workload, WorkloadMetric
-
-
-@dataclass(frozen=True, kw_only=True)
-class Toy(Workload):
-    def build(self):
-        import torch
-
-        layers = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1000)
-        return torch.nn.Sequential(*layers)
-
-    def after_step(self, network, loss):
-        return {"loss": loss}
-
-    def after_job(self, network, steps_s):
-        return {"slowest-step": max(steps_s) * 1e3}
-
-
-TOY = Toy(
-    name="toy",
-    sizes={"smoke": (4, 8)},
-    metrics=(
-        WorkloadMetric("loss", "nat", "less", per="step"),
-        WorkloadMetric("slowest-step", "ms", "less"),
-    ),
-)
-"""
-
-TOY_PROBE = """
-import time
-
-from worker.probes.probe import Probe
-from worker.probes.reading import Measured, median
-
-
-def measure(request):
-    begin_s = time.perf_counter()
-    sum(range(100_000))
-    return Measured({"sum": median([time.perf_counter() - begin_s], "s", "less")}, {"size": request.size})
-
-
-TOY = Probe("toy", measure)
-"""
-
-TOY_AGGRESSOR = """
-from contextlib import contextmanager
-
-from worker.aggressors.aggressor import Aggressor, Load
-
-
-@contextmanager
-def opened(request):
-    yield Load("sums", lambda: float(bool(sum(range(100_000)))))
-
-
-TOY = Aggressor("toy", opened)
-"""
+def example(heading: str) -> str:
+    """Return the module of a section of the documentation."""
+    section = EXTENDING.partition(f"## {heading}\n")[2]
+    return section.partition("```python\n")[2].partition("```")[0]
 
 
 @pytest.fixture
@@ -119,9 +65,10 @@ def rows(bench: Bench, tmp_path: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def test_a_workload_with_a_metric_of_its_own(extended: Extended, tmp_path: Path) -> None:
-    bench = extended("virtbench.workloads", TOY_WORKLOAD)
+    source = example("A workload")
+    bench = extended("virtbench.workloads", source)
     records = run(bench, tmp_path, "--model", "toy")
-    digest = hashlib.sha256(TOY_WORKLOAD.encode()).hexdigest()
+    digest = hashlib.sha256(source.encode()).hexdigest()
     assert [record["details"]["workload_sha256"] for record in records] == [digest] * 2
     assert [len(record["metrics"]["loss"]["samples"]) for record in records] == [2] * 2
     found = rows(bench, tmp_path)
@@ -132,9 +79,10 @@ def test_a_workload_with_a_metric_of_its_own(extended: Extended, tmp_path: Path)
 
 
 def test_a_probe(extended: Extended, tmp_path: Path) -> None:
-    bench = extended("virtbench.probes", TOY_PROBE)
+    source = example("A probe")
+    bench = extended("virtbench.probes", source)
     records = run(bench, tmp_path, "--scenario", "probe", "--probe", "toy")
-    digest = hashlib.sha256(TOY_PROBE.encode()).hexdigest()
+    digest = hashlib.sha256(source.encode()).hexdigest()
     assert [record["details"] for record in records] == [{"size": "smoke", "probe_sha256": digest}] * 2
     found = rows(bench, tmp_path)
     assert {metric for _, metric in found} == {"sum"}
@@ -142,10 +90,11 @@ def test_a_probe(extended: Extended, tmp_path: Path) -> None:
 
 
 def test_an_aggressor(extended: Extended, tmp_path: Path) -> None:
-    bench = extended("virtbench.aggressors", TOY_AGGRESSOR)
+    source = example("An aggressor")
+    bench = extended("virtbench.aggressors", source)
     words = ("--scenario", "shared", "--model", "alexnet", "--aggressor", "toy", "--bare-metal-cpus", "unrestricted")
     records = run(bench, tmp_path, *words)
     beside = [record for record in records if record["aggressor"] == "toy"]
-    digest = hashlib.sha256(TOY_AGGRESSOR.encode()).hexdigest()
+    digest = hashlib.sha256(source.encode()).hexdigest()
     assert [record["details"]["aggressor_sha256"] for record in beside] == [digest] * 2
     assert {record["aggressors"][0]["aggression"]["unit"] for record in beside} == {"sums"}

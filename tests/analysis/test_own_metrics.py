@@ -1,0 +1,73 @@
+"""Metrics that a workload has of its own: beside those of every training, in the groups of that workload alone."""
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from analysis.report.tables import as_markdown
+
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from analysis.report.export import trials_table
+from analysis.report.rows import rows
+from analysis.warnings.types import MetricRedefined
+from suite.records.record import Metric
+
+
+def own(value: float, unit: str = "ms", better: Literal["more", "less"] = "less") -> dict[str, Metric]:
+    return {"slowest-step": Metric(value=value, unit=unit, better=better)}
+
+
+def run(path: Path, save: Any) -> Any:
+    """Eight blocks: toy's slowest step takes twice as long in a VM; resnet50 has no metric of its own."""
+    rng = np.random.default_rng(1)
+    for block in range(8):
+        for target, factor in (("bare-metal", 1.0), ("vm", 2.0)):
+            save(block=block, target=target, model="toy", metrics=own(30 * factor * math.exp(rng.normal(0, 0.01))))
+            save(block=block, target=target)
+    return load([path / "run"])
+
+
+def test_they_have_ratio_interval_and_verdict_in_their_direction(tmp_path: Path, save: Any) -> None:
+    comparison = compare(run(tmp_path, save))
+    found = {group.model: [metric.name for metric in group.metrics] for group in comparison.groups}
+    assert found == {
+        "resnet50": ["throughput", "elapsed", "opening"],
+        "toy": ["throughput", "elapsed", "opening", "slowest-step"],
+    }
+    (row,) = (row for row in rows(comparison) if (row["metric"], row["target"]) == ("slowest-step", "vm"))
+    assert (row["unit"], row["trials"], row["blocks"], row["verdict"]) == ("ms", 8, 8, "slower")
+    assert isinstance(row["ratio"], float)
+    assert 1.9 < row["ratio"] < 2.1
+    assert isinstance(row["ratio_low"], float)
+    assert row["ratio_low"] > 1.5
+    assert "slowest-step ms" in as_markdown(comparison)
+
+
+def test_a_metric_that_is_more_is_better_is_faster_when_it_grows(tmp_path: Path, save: Any) -> None:
+    for block in range(8):
+        for target, value in (("bare-metal", 10.0), ("vm", 20.0 + block / 100)):
+            save(block=block, target=target, model="toy", metrics=own(value, "1/s", "more"))
+    found = rows(compare(load([tmp_path / "run"])))
+    assert [row["verdict"] for row in found if row["metric"] == "slowest-step"] == [None, "faster"]
+
+
+def test_a_workload_and_a_probe_of_one_name_keep_their_metrics_apart(tmp_path: Path, save: Any) -> None:
+    for target in ("bare-metal", "vm"):
+        save(target=target, model="toy", metrics=own(30.0))
+        save(target=target, model="toy", scenario="probe", metrics=own(5.0, "s"))
+    records = load([tmp_path / "run"])
+    assert not records.warnings
+    assert {metric.column: metric.unit for metric in records.metrics[3:]} == {
+        "toy/slowest-step": "s",
+        "training/toy/slowest-step": "ms",
+    }
+    assert {"toy/slowest-step [s]", "training/toy/slowest-step [ms]"} <= set(trials_table(records).columns)
+
+
+def test_a_metric_in_another_unit_is_left_out_and_named(tmp_path: Path, save: Any) -> None:
+    save(target="bare-metal", model="toy", metrics=own(30.0))
+    save(target="vm", model="toy", metrics=own(0.03, "s"))
+    (warning,) = (each for each in load([tmp_path / "run"]).warnings if isinstance(each, MetricRedefined))
+    assert (warning.metric, warning.unit, warning.records) == ("training/toy/slowest-step", "ms", 1)
