@@ -1,4 +1,4 @@
-"""Simulates sweeps with known ratios: do the intervals cover, and are identical targets called different?
+"""Simulate sweeps with known ratios, to see whether intervals cover and identical targets are left alone.
 
     python benchmarks/validity.py [--sweeps 2000] [--seed 1] [--json FILE]
 

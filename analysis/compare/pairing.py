@@ -65,7 +65,7 @@ def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
 
 
 def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
-    """The names of the settings that differ among the trials of a model, in the order of the keys."""
+    """Yield the names of the settings that differ among the trials of a model, in the order of the keys."""
     for _, texts in keys.groupby(models, observed=True):
         found = [settings_in(text) for text in sorted(texts.unique())]
         for name in dict.fromkeys(name for settings in found for name in settings):
@@ -83,17 +83,17 @@ def _label(key: str, told: Iterable[str]) -> str:
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials of the targets as they are: without those that have a property switched, or an aggressor beside."""
+    """Return the trials of the targets as they are: without those that have a property switched, or an aggressor beside."""
     return trials[trials["ablation"].isna() & trials["aggressor"].isna()]
 
 
 def baseline(trials: pd.DataFrame) -> pd.DataFrame:
-    """Bare metal as it is."""
+    """Return the trials of bare metal as it is."""
     return plain(trials[trials["target"] == BASELINE])
 
 
 def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same: Sequence[str] = ()) -> pd.DataFrame:
-    """One row per target and block of ``own`` of which ``base`` has the same block, and the same in columns ``same``.
+    """Return one row per target and block of ``own`` of which ``base`` has the same block, and the same in columns ``same``.
 
     Of trials that are ok and have ``variant``. ``columns`` come to hold log(own / base); of two trials of a target in a
     block the mean counts. What ``validity.assess`` needs is there too, that of ``base`` under names with ``_base``. In

@@ -232,7 +232,7 @@ def _lines(mitigations: dict[str, str] | None) -> str | None:
 
 @lru_cache
 def _joined(items: tuple[tuple[str, str], ...]) -> str:
-    """Cached: a host has the same in all its records."""
+    """Join the items, a line each. Cached: a host has the same in all its records."""
     return "\n".join(f"{name}: {how}" for name, how in sorted(items))
 
 

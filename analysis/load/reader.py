@@ -27,7 +27,7 @@ class Reader:
         self._environments: Environments | None = None
 
     def __call__(self, path: str) -> tuple[Any, ...] | SkippedRecord:
-        """The values of ``fields.COLUMNS``, or why there are none."""
+        """Return the values of ``fields.COLUMNS``, or why there are none."""
         try:
             # Not Path.open: with 100,000 files, the objects and buffers of the easier ways are a third of the time.
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123

@@ -100,7 +100,7 @@ def _table(
 
 
 def _run_ids(trials: pd.DataFrame) -> pd.Series:
-    """The runs' ids; of runs that have the same one, such as the cells of two sweeps, their directories.
+    """Return the ids of the runs; of runs that have the same one, such as cells of two sweeps, their directories.
 
     An id is the name of a directory. Two trials of one name that are no copies are of two runs, and a ratio of one to
     the other would be none inside a block.
@@ -114,7 +114,7 @@ def _run_ids(trials: pd.DataFrame) -> pd.Series:
 
 
 def _files(directory: Path) -> Iterator[str]:
-    """The record files of a run, in the order of their names."""
+    """Yield the record files of a run, in the order of their names."""
     if not directory.is_dir():
         raise RequestError(f"no directory {directory}", remedy="name the directory of a run: the one given to --out")
     try:

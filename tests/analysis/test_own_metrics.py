@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from analysis.report.tables import as_markdown
 
 from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.report.export import trials_table
+from analysis.report.markdown import as_markdown
 from analysis.report.rows import rows
 from analysis.warnings.types import MetricRedefined
 from suite.records.record import Metric
@@ -36,12 +36,12 @@ def test_they_have_ratio_interval_and_verdict_in_their_direction(tmp_path: Path,
         "resnet50": ["throughput", "elapsed", "opening"],
         "toy": ["throughput", "elapsed", "opening", "slowest-step"],
     }
-    (row,) = (row for row in rows(comparison) if (row["metric"], row["target"]) == ("slowest-step", "vm"))
-    assert (row["unit"], row["trials"], row["blocks"], row["verdict"]) == ("ms", 8, 8, "slower")
-    assert isinstance(row["ratio"], float)
-    assert 1.9 < row["ratio"] < 2.1
-    assert isinstance(row["ratio_low"], float)
-    assert row["ratio_low"] > 1.5
+    (row,) = (row for row in rows(comparison) if (row.metric, row.target) == ("slowest-step", "vm"))
+    assert (row.unit, row.trials, row.blocks, row.verdict) == ("ms", 8, 8, "slower")
+    assert isinstance(row.ratio, float)
+    assert 1.9 < row.ratio < 2.1
+    assert isinstance(row.ratio_low, float)
+    assert row.ratio_low > 1.5
     assert "slowest-step ms" in as_markdown(comparison)
 
 
@@ -50,7 +50,7 @@ def test_a_metric_that_is_more_is_better_is_faster_when_it_grows(tmp_path: Path,
         for target, value in (("bare-metal", 10.0), ("vm", 20.0 + block / 100)):
             save(block=block, target=target, model="toy", metrics=own(value, "1/s", "more"))
     found = rows(compare(load([tmp_path / "run"])))
-    assert [row["verdict"] for row in found if row["metric"] == "slowest-step"] == [None, "faster"]
+    assert [row.verdict for row in found if row.metric == "slowest-step"] == [None, "faster"]
 
 
 def test_a_workload_and_a_probe_of_one_name_keep_their_metrics_apart(tmp_path: Path, save: Any) -> None:
