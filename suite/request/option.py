@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
 
 from suite.errors import RequestError, flag, option, spelled
 from suite.suggest import nearest
@@ -48,7 +47,7 @@ class About:
     common: bool = False
     """Whether it is one of those that most people need, which help shows first."""
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
         """Return the JSON schema of a field with this as its description."""
         help_text = self.help if isinstance(self.help, str) else self.help()
         return {**handler(schema), "description": spelled(help_text, str)}
@@ -62,9 +61,8 @@ def checked(parse: Callable[[str], object]) -> AfterValidator:
             try:
                 parse(text)
             except RequestError as error:
-                # With the place of the field, which the parser does not know.
-                context = {"message": error.message, "remedy": error.remedy or ""}
-                raise PydanticCustomError("request", "{message}; {remedy}", context) from error
+                # pydantic adds the place of the field, which the parser does not know.
+                raise ValueError(f"{error.message}; {error.remedy}") from error
         return text
 
     return AfterValidator(check)
@@ -140,7 +138,7 @@ class Option:
         *others, last = self.about.only
         return f"{', '.join(others)} or {last}" if others else last
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
         """Return the JSON schema of a key of a plan file that gives this option."""
         return {**handler(schema), "description": self.description()}
 

@@ -123,8 +123,8 @@ def _refusal(error: ValidationError) -> RequestError:
     """Return what is wrong with the first value that is wrong, in words of the command line."""
     first = error.errors(include_url=False)[0]
     name, value, context = str(first["loc"][1]), first["input"], first.get("ctx", {})
-    if first["type"] == "request":
-        return RequestError(f"{option(name)}: {context['message']}", remedy=context["remedy"])
+    if first["type"] == "value_error" and isinstance(cause := context["error"].__cause__, RequestError):
+        return cause.within(option(name))
     if first["type"] in ("greater_than", "greater_than_equal"):
         least = context["ge"] if "ge" in context else context["gt"] + 1
         return RequestError(f"{option(name)} {value}", remedy=f"give a number from {least} up")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_model
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from suite.errors import flag
 from suite.request.option import NotNegative, OptionGroup, Text, checked
@@ -75,7 +74,7 @@ def _matrix(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
 class _MatrixSchema:
     """Gives the matrix the JSON schema of a table with a list for each key of a cell."""
 
-    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, _schema: Any, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
         properties = {}
         for key, field in Settings.model_json_schema()["properties"].items():
             one = next(kind for kind in field["anyOf"] if kind["type"] != "null")
