@@ -244,7 +244,7 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
         (("--data", "generated"), "with --scenario synthetic"),
         (("--cache", "warm"), "is about a data set"),
         (("--scenario", "real", "--data", "imagenet:/nowhere"), "/nowhere"),
-        (("--scenario", "real", "--data", "coco:/d"), "is no data set"),
+        (("--scenario", "real", "--data", "coco:/d"), "is not a data set"),
         (("--workers", "3"), "is about several instances"),
         (("--aggressor", "disk"), "--aggressor is about jobs beside each other"),
         (("--aggressors", "2"), "--aggressors is about jobs beside each other"),
