@@ -289,7 +289,7 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
         (("--data", "generated"), "with --scenario synthetic"),
         (("--cache", "warm"), "--cache is about --scenario real or distributed"),
         (("--scenario", "real", "--data", "imagenet:/nowhere"), "/nowhere"),
-        (("--scenario", "real", "--data", "coco:/d"), "is no data set"),
+        (("--scenario", "real", "--data", "coco:/d"), "is not a data set"),
         (("--workers", "3"), "--workers is about --scenario distributed"),
         (("--aggressor", "disk"), "--aggressor is about --scenario shared"),
         (("--aggressors", "2"), "--aggressors is about --scenario shared"),

@@ -83,7 +83,7 @@ def _label(key: str, told: Iterable[str]) -> str:
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of the targets as they are: without those that have a property switched, or an aggressor beside."""
+    """Return the trials of the targets as they are: without ablation, and with no aggressor beside them."""
     return trials[trials["ablation"].isna() & trials["aggressor"].isna()]
 
 
@@ -93,9 +93,9 @@ def baseline(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same: Sequence[str] = ()) -> pd.DataFrame:
-    """Return one row per target and block of ``own`` of which ``base`` has the same block, and the same in columns ``same``.
+    """Return one row per target and block of ``own`` of which ``base`` has the same block.
 
-    Of trials that are ok and have ``variant``. ``columns`` come to hold log(own / base); of two trials of a target in a
+    They agree in the columns ``same``, too. Of trials that are ok and have ``variant``. ``columns`` come to hold log(own / base); of two trials of a target in a
     block the mean counts. What ``validity.assess`` needs is there too, that of ``base`` under names with ``_base``. In
     the order of the blocks.
     """

@@ -187,7 +187,7 @@ def test_a_directory_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("text", ["", "photos:/x", "imagenet", "imagenet:", "generated:"])
 def test_words_that_name_no_data_set_are_refused(tmp_path: Path, text: str) -> None:
-    refused(text, tmp_path, "is no data set")
+    refused(text, tmp_path, "is not a data set")
 
 
 def test_synthetic_data_are_no_files(tmp_path: Path) -> None:

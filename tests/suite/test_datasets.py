@@ -19,7 +19,7 @@ def test_a_kind_and_its_directory_are_told_apart_at_the_first_colon(kind: str) -
     "text", ["", "imagenet", "imagenet:", "generated:", "synthetic:", "synthetic:/d", "coco:/d", "/d"]
 )
 def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
-    with pytest.raises(RequestError, match="is no data set") as caught:
+    with pytest.raises(RequestError, match="is not a data set") as caught:
         parse_data(text)
     assert caught.value.remedy
     assert "imagefolder:DIR" in caught.value.remedy
