@@ -16,7 +16,7 @@ from suite.request.request import RunRequest
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep
 from tests.suite.sweep.conftest import PLAN, REPOSITORY
-from tests.suite.sweeping_machine import furnish
+from tests.suite.sweeping_machine import furnish, measure_nothing
 
 Bench = Callable[..., Result]
 PLANS = sorted((REPOSITORY / "plans").glob("*.toml"))
@@ -29,6 +29,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setenv("SLOW_S", "0")
     monkeypatch.delenv("VIRTBENCH_DEBUG", raising=False)
     furnish(monkeypatch, tmp_path / "home")
+    measure_nothing(monkeypatch)
     (tmp_path / "night.toml").write_text(PLAN)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield lambda *words: CliRunner().invoke(cli.main, list(words), prog_name="bench")

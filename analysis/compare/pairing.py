@@ -95,9 +95,9 @@ def baseline(trials: pd.DataFrame) -> pd.DataFrame:
 def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same: Sequence[str] = ()) -> pd.DataFrame:
     """Return one row per target and block of ``own`` of which ``base`` has the same block.
 
-    They agree in the columns ``same``, too. Of trials that are ok and have ``variant``. ``columns`` come to hold log(own / base); of two trials of a target in a
-    block the mean counts. What ``validity.assess`` needs is there too, that of ``base`` under names with ``_base``. In
-    the order of the blocks.
+    They agree in the columns ``same``, too. The trials are ok and have ``variant``. ``columns`` come to hold
+    log(own / base); of two trials of a target in a block the mean counts. What ``validity.assess`` needs is there, too,
+    that of ``base`` under names with ``_base``. The pairs are in the order of the blocks.
     """
     shared = [*_BLOCK, *same]
     extra = [name for name in (*CHECKED, "isa") if name not in ROW]

@@ -78,7 +78,7 @@ def _trial(
         failed=failed,
         throughput_images_per_s=None if failed else 10 * factor,
         elapsed_s=None if failed else 20 / factor,
-        workload=Sizes(batch=8, image_px=64, warmup_steps=1, steps=3),
+        sizes=Sizes(batch=8, image_px=64, warmup_steps=1, steps=3),
         timeline=Timeline(launch_s=0.5, imports_s=1 / factor, build_s=0.3, warmup_s=0.4, teardown_s=0.1),
         substitutes=["accelerator:tcg", "userland:not-the-image's-and-a-long-word-" * 3] if "vm" in target else [],
         resources=Resources(
