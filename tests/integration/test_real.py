@@ -69,9 +69,9 @@ def data_disk(tmp_path: Path) -> Iterator[Path]:
     assert ours() == NOTHING
 
 
-def large_files(place: Path, file_bytes: int) -> Dataset:
-    """12 small pictures in large files: long to read, and next to nothing to decode."""
-    for number in range(12):
+def large_files(place: Path, file_bytes: int, images: int = 12) -> Dataset:
+    """Small pictures in large files: long to read, and next to nothing to decode."""
+    for number in range(images):
         directory = place / f"class{number % 2}"
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{number:02}.jpg"
@@ -126,7 +126,8 @@ def qemu(node: Node) -> int:
 @pytest.mark.parametrize("target", ["bare-metal", "vm"])
 def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Path, data_disk: Path) -> None:
     require("target", target)
-    dataset = large_files(data_disk / "set", FILE_BYTES)
+    # Two processes read four batches ahead of two: of 12 images some would be read a second time, from the page cache.
+    dataset = large_files(data_disk / "set", FILE_BYTES, images=24 if target == "bare-metal" else 12)
     choices = Choices(require_image(), "runc", "tcg")
     prepare(choices, (target,), lambda _: None, dataset)
     device = Path(dataset.directory).stat().st_dev
@@ -219,7 +220,8 @@ def test_a_data_set_on_a_device_of_its_own_is_read_from_there(tmp_path: Path, de
     use = found["container"].data_use
     assert use is not None
     assert (use.filesystem, use.device) == ("ext4", device)
-    assert found["container"].job.dataset == found["bare-metal"].job.dataset
+    assert found["container"].job.dataset is not None
+    assert found["container"].job.dataset.device == device
     check_reads(found["container"])
     assert filesystem(found["container+data-layer"]) == "overlay"
     assert found["container+data-layer"].substitutes == ["disk:other-device"]
