@@ -12,9 +12,7 @@ from suite.job.distributed import InstancePlan, instances_of
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
 from suite.job.properties import Properties
 from suite.request.request import RunRequest
-from suite.targets import BASELINE as BASELINE
-from suite.targets import TARGETS as TARGETS
-from suite.targets import VMS as VMS
+from suite.targets import BASELINE
 from suite.trial_names import arm_name, trial_name
 
 Arm = tuple[str, int, str | None, str | None]

@@ -31,11 +31,12 @@ from suite.errors import MeasurementError, flag
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
 from suite.job.job import settings
-from suite.plan import TARGETS, Trial
+from suite.plan import Trial
 from suite.records.record import Environment, Environments
 from suite.registries import SCENARIOS
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences
+from suite.targets import TARGETS
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
 Bench = Callable[..., Result]
