@@ -10,7 +10,6 @@ from suite.job.profiles import Profile, Sizes
 from suite.registries import AGGRESSORS, WORKLOADS
 
 BareMetalCpus = Literal["unrestricted", "equal"]
-BARE_METAL_CPUS: tuple[BareMetalCpus, ...] = ("unrestricted", "equal")
 SMALL_ALEXNET = "alexnet-small"
 """A victim: AlexNet with the paper's small batch."""
 _SMALLER = 16

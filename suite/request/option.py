@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import RequestError, flag, option, spelled
+from suite.registry import Registry
 from suite.suggest import nearest
 
 Count = Annotated[int, Field(gt=0, strict=True)]
@@ -35,7 +36,10 @@ class About:
     """One sentence, and the meaning of its values where their names do not say it. Other options in it are marked, as
     ``suite.errors.option`` does."""
     choices: Callable[[str | None], Iterable[str]] | None = None
-    """Return the names that it takes with a scenario, or with any. Not needed where its type is a ``Literal``."""
+    """Return the names that it takes with a scenario, or with any. Not needed where its type is a ``Literal``, or where
+    they are the members of registries."""
+    members: tuple[Registry, ...] = ()
+    """The registries whose members it names."""
     also: tuple[str, ...] = ()
     """Other spellings on the command line."""
     only: tuple[str, ...] = ()
@@ -108,7 +112,13 @@ class Option:
         """Return the names that it takes with ``scenario``, or with any; empty where it takes other values."""
         if self.about.choices:
             return tuple(self.about.choices(scenario))
+        if self.about.members:
+            return tuple(dict.fromkeys(name for registry in self.about.members for name in registry))
         return tuple(_literals(self.field.annotation))
+
+    def failures(self) -> dict[str, str]:
+        """Return, by name, why a choice that another package has added cannot be used; empty where all can."""
+        return {name: why for registry in self.about.members for name, why in registry.failures().items()}
 
     def known_to(self, scenario: str) -> bool:
         """Return whether the scenario knows it."""

@@ -63,8 +63,10 @@ class RunRequest(OptionGroup):
 
     def given(self) -> dict[str, object]:
         """Return the options that differ from their defaults, and the scenario, by name."""
-        values = {name: self.value(name) for name in OPTIONS}
-        return {name: value for name, value in values.items() if name == "scenario" or value != OPTIONS[name].default}
+        # A request of another machine can hold a default that is another here; of what its scenario knows, it matters.
+        known = {name: each for name, each in OPTIONS.items() if each.known_to(self.scenario)}
+        values = {name: self.value(name) for name in known}
+        return {name: value for name, value in values.items() if name == "scenario" or value != known[name].default}
 
     def changed(self, **options: object) -> Self:
         """Return the request with other values of some options; None takes one away. Raises RequestError."""
