@@ -4,13 +4,14 @@ import random
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from suite.errors import RequestError
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
 from suite.job.properties import Properties
+from suite.part import Part
 from suite.request.request import RunRequest
 from suite.targets import BASELINE
 from suite.trial_names import arm_name, trial_name
@@ -19,10 +20,8 @@ Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
 
 
-class Trial(BaseModel):
+class Trial(Part):
     """One launch of a job: launched once, finished once, one record."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     trial_id: str
     job: Job
@@ -61,10 +60,8 @@ class Trial(BaseModel):
         return ablations.properties_of(self.ablation)
 
 
-class Plan(BaseModel):
+class Plan(Part):
     """Everything that decides which trials are run and how. Stored beside the records as ``plan.json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     jobs: Annotated[tuple[Job, ...], Field(min_length=1)]
     """One for each model; they are alike in all but the model, its sizes and its source."""

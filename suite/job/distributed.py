@@ -2,11 +2,12 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from suite.errors import RequestError, option
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
+from suite.part import Part
 
 Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
 STRATEGIES: tuple[Strategy, ...] = ("parameter-server", "parameter-server-async", "all-reduce")
@@ -15,10 +16,8 @@ CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "bridge", "host")
 Role = Literal["server", "worker", "victim", "aggressor"]
 
 
-class MachineSpec(BaseModel):
+class MachineSpec(Part):
     """One machine of an inventory as a record knows it: no key, no account, no path of the user's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     address: str
@@ -27,10 +26,8 @@ class MachineSpec(BaseModel):
     """In its own numbers."""
 
 
-class Cluster(BaseModel):
+class Cluster(Part):
     """A distributed job. Ranks are numbered with the servers first; each has a node of the lab, or a machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     strategy: Strategy
     workers: Annotated[int, Field(ge=1, le=64)]
@@ -62,10 +59,8 @@ class Cluster(BaseModel):
         return (*servers * self.servers, *workers * self.workers)
 
 
-class InstancePlan(BaseModel):
+class InstancePlan(Part):
     """One instance of a trial: its role, and its share of the envelope."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Role
     envelope: Envelope

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from suite.job.distributed import InstancePlan, Role, divided
 from suite.job.envelope import Envelope
 from suite.job.profiles import Profile, Sizes
+from suite.part import Part
 from suite.registries import AGGRESSORS, WORKLOADS
 
 BareMetalCpus = Literal["unrestricted", "equal"]
@@ -16,10 +17,8 @@ _SMALLER = 16
 """The paper's large batch of AlexNet, 512, over its small one, 32."""
 
 
-class Sharing(BaseModel):
+class Sharing(Part):
     """What runs beside the victim, and how the CPUs and the memory are divided on bare metal."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     aggressors: Annotated[tuple[str, ...], Field(min_length=1)]
     """What each block holds the victim against, one at a time; see ``aggressor_names``."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from suite.records.base import Count, Part
+from suite.part import Count, Part
 from suite.records.environment import Environment
 from suite.records.usage import Usage
 

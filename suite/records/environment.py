@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from suite.records.base import Part
+from suite.part import Part
 
 
 class Engine(Part):

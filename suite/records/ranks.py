@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from suite.job.distributed import Role
-from suite.records.base import Count, Part, Seconds
+from suite.part import Count, Part, Seconds
 from suite.records.environment import Environment
 
 

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from suite.job.datasets import Kind
 from suite.job.job import Job
+from suite.part import Count, Part, Seconds
 from suite.records.aggression import Aggression, Aggressor
-from suite.records.base import Count, Part, Seconds
 from suite.records.environment import Engine, Environment, Environments, Gpu
 from suite.records.ranks import Link, Rank
 from suite.records.usage import CacheUse, Conditions, GpuUsage, Resources, Usage

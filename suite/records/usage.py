@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from suite.records.base import Count, Part, Seconds
+from suite.part import Count, Part, Seconds
 
 
 class Conditions(Part):

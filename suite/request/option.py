@@ -7,11 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import RequestError, flag, option, spelled
+from suite.part import Part
 from suite.registry import Registry
 from suite.suggest import nearest
 
@@ -22,10 +23,8 @@ ALL = "all"
 """Stands for every choice of an option that can be given several times."""
 
 
-class OptionGroup(BaseModel):
+class OptionGroup(Part):
     """A part of a request: options of one topic. Its docstring is its title in help."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)

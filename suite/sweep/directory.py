@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from suite.errors import RequestError
+from suite.part import Part
 from suite.records.record import TrialRecord
 from suite.results.store import PLAN, RESULTS, TRIALS, StoreError, write_atomic
 from suite.sweep.cell_run import CellRun
@@ -26,10 +27,8 @@ IRRELEVANT = {"output", "engine", "budget"}
 """Tables that say where a sweep runs, and nothing about what is measured."""
 
 
-class Accepted(BaseModel):
+class Accepted(Part):
     """The content of ``sweep.json``; ``cells`` holds the settings of each cell, by its name."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
     sha256: str

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from commands.sweep.resolve import Planned
 from suite.errors import RequestError
 from suite.interfaces import Observer
+from suite.part import Part
 from suite.records.record import TrialRecord
 from suite.registries import BACKENDS
 from suite.suggest import nearest
@@ -44,10 +45,8 @@ class SweepEnd:
     """Why it ended before its last trial; None if it did not."""
 
 
-class NoOptions(BaseModel):
+class NoOptions(Part):
     """The table ``[engine]`` of a backend that has no keys of its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Backend(ABC):
