@@ -108,7 +108,8 @@ class SweepDirectory:
     def refuse_changed(self, sweep: Sweep) -> None:
         """Raise RequestError for a changed plan: a process that runs one block of many must not change it."""
         before = self.accepted()
-        if before is not None and before.sha256 != plan_hash(sweep):
+        # Not the stored hash: in a later suite, which knows more options, the same plan has another one.
+        if before is not None and plan_hash(before.sweep) != plan_hash(sweep):
             raise RequestError(
                 f"{self.path} is a sweep of another plan than this one's",
                 remedy="run bench sweep run without --only-block",
