@@ -60,7 +60,7 @@ class InventoryNode(Part):
     directory: Annotated[str, AfterValidator(_absolute)] = DIRECTORY
     """The directory of the suite on that machine, which holds the images."""
     data: Annotated[str, AfterValidator(_absolute)] | None = None
-    """Where the data set of a run lies on it. Default: where it lies on the machine that launches."""
+    """The directory of the data set on it. Default: the one on the machine that launches."""
     bench: Annotated[str, AfterValidator(_absolute)] | None = None
     """The command ``bench`` there, for sweeps that run on it."""
     cpus: Annotated[str, AfterValidator(_cpus)] | None = None

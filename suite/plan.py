@@ -31,7 +31,7 @@ class Trial(Part):
     ablation: str | None = None
     """The one property of the target that is switched in this trial; see ``suite.job.ablations``."""
     aggressor: str | None = None
-    """What runs beside the victim in this trial; None where the instances beside it are idle."""
+    """The aggressor beside the victim in this trial; None if the other instances are idle."""
     warm_up: bool = False
     """Run and recorded like every trial, and counted in no estimate: it belongs to a block before the first."""
     block: int
@@ -40,10 +40,10 @@ class Trial(Part):
     seed: int
     trial_timeout_s: int
     scratch_bytes: int | None = None
-    """How much room the job needs on the data disk to write to; None where it writes nothing."""
+    """The disk space that the job needs on the data disk; None if it writes nothing."""
     instances: tuple[InstancePlan, ...] = ()
-    """Of a cluster, by rank, or of jobs that share the machine, the victim first; a trial without has one instance with
-    the whole envelope."""
+    """The instances of a distributed job, by rank, or of jobs that share the machine, the victim first. Empty if there
+    is one, which has the whole envelope."""
 
     @property
     def cpu_capability(self) -> CpuCapability | None:
@@ -76,9 +76,9 @@ class Plan(Part):
     warmup_blocks: Annotated[int, Field(ge=0)] = 0
     """Blocks before the first that counts: what the first jobs on a machine meet (cold caches, clocks) is not noise."""
     scratch_bytes: dict[str, Annotated[int, Field(gt=0)]] = {}
-    """By model, of those that write."""
+    """The disk space that each model or probe needs, without those that write nothing."""
     request: RunRequest | None = None
-    """What was asked for, so that it can be repeated; None in plans of older suites. It decides nothing."""
+    """The request that it was made from, to repeat it; None in plans of older suites. It decides nothing."""
 
     @property
     def job(self) -> Job:
@@ -90,12 +90,12 @@ class Plan(Part):
         return tuple(job.model for job in self.jobs)
 
     def trials(self) -> Iterator[Trial]:
-        """Every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""
+        """Yield every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""
         for block in range(self.blocks):
             yield from self.trials_of(block)
 
     def trials_of(self, block: int) -> Iterator[Trial]:
-        """Those of one block, in order. The warm-up blocks belong to the first."""
+        """Yield the trials of one block, in order. The warm-up blocks belong to the first."""
         if block == 0:
             for warm_up in range(self.warmup_blocks):
                 yield from self._block(warm_up, warm_up=True)

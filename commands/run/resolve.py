@@ -1,4 +1,4 @@
-"""From a request to what this machine, or the machines of an inventory, make of it. Nothing is started."""
+"""Resolve a request with the facts of this machine, or of those of an inventory. Nothing is started."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

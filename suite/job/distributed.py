@@ -23,7 +23,7 @@ class MachineSpec(Part):
     address: str
     interface: str
     cpus: Annotated[tuple[int, ...], Field(min_length=1)]
-    """In its own numbers."""
+    """The CPUs, in the machine's own numbers."""
 
 
 class Cluster(Part):
@@ -33,15 +33,15 @@ class Cluster(Part):
     workers: Annotated[int, Field(ge=1, le=64)]
     servers: Annotated[int, Field(ge=0, le=64)]
     network: ContainerNetwork
-    """Of containers; other targets are in the node's own network."""
+    """The network of containers; other targets are in the node's own network."""
     lab: LabSpec | None = None
     machines: tuple[MachineSpec, ...] = ()
-    """By rank, where there is no lab."""
+    """The machines by rank, if there is no lab."""
     guests: Literal["routed"] | None = None
     """How the guests of machines reach each other: ``routed`` by their machines, with no tunnel and no translation. In
     a lab each is plugged into the cable of its node."""
     comm_timeout_s: Annotated[int, Field(gt=0)] = 60
-    """After so long without an answer a peer is given up."""
+    """The time without an answer after which a peer is given up."""
 
     @model_validator(mode="after")
     def _stands_somewhere(self) -> Self:

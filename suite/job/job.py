@@ -69,7 +69,7 @@ class Job(Part):
     devices: Devices = Devices()
     isa: Literal["shared", "native"] | None = None
     cpu_capability: CpuCapability | None = None
-    """What the libraries of every target are capped to; None leaves each target what it has."""
+    """The level to which the libraries of every target are capped; None for no cap."""
     dataset: Dataset | None = None
     page_cache: PageCache | None = None
     loading: Loading | None = None
@@ -100,7 +100,7 @@ _LABELS = {
     "cluster.machines": "machines.",
     "sharing.workloads": "workloads.",
 }
-"""How names of settings begin, by the part that they are in; else they stand alone."""
+"""The prefixes of names of settings, by the part that they are in; others have none."""
 
 
 def settings(job: Job) -> dict[str, str]:

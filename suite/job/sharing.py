@@ -21,9 +21,9 @@ class Sharing(Part):
     """What runs beside the victim, and how the CPUs and the memory are divided on bare metal."""
 
     aggressors: Annotated[tuple[str, ...], Field(min_length=1)]
-    """What each block holds the victim against, one at a time; see ``aggressor_names``."""
+    """The aggressors of each block, one at a time beside the victim; see ``aggressor_names``."""
     copies: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many instances run the aggressor, all the same."""
+    """The number of instances that run the aggressor, all the same."""
     bare_metal_cpus: BareMetalCpus = "unrestricted"
     """Jobs on bare metal are in one operating system: each has all CPUs and all memory of the envelope, as in the
     paper, or as equal a share as an instance of any other target has."""

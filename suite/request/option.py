@@ -29,7 +29,7 @@ class OptionGroup(Part):
 
 @dataclass(frozen=True)
 class About:
-    """What is declared of an option in its annotation."""
+    """The declaration of an option, in its annotation."""
 
     help: str | Callable[[], str]
     """One sentence, and the meaning of its values where their names do not say it. Other options in it are marked, as
@@ -76,7 +76,7 @@ class Option:
     """One option: a field of a part, as the command line, plan files, help and messages need it."""
 
     name: str
-    """As in a plan file; the command line writes dashes: see ``flag``."""
+    """The name in a plan file; the command line writes dashes: see ``flag``."""
     part: str
     """The field of the request that holds the part it is in."""
     field: FieldInfo

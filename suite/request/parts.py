@@ -26,7 +26,7 @@ from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
 
 MOST_BLOCKS = 100
-"""With ``until``, where nothing else is said."""
+"""The most blocks of a run with ``until``, unless ``max_blocks`` says otherwise."""
 _DATA = ("real", "distributed")
 _DISTRIBUTED = ("distributed",)
 _PROBE = ("probe",)

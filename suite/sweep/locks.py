@@ -22,7 +22,7 @@ from suite.results.store import StoreError, write_atomic
 WHOLE = "sweep"
 """The name of the lock on all of a sweep."""
 FOLDER = ".claims"
-"""As older versions call it: they must see the same locks."""
+"""The directory of the locks; older versions call it so, too, and must see the same locks."""
 
 
 class LockHolder(Part):

@@ -23,7 +23,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What ``bench sweep run`` was asked for. Nothing has been started, and nothing written."""
+    """A request to ``bench sweep run``. Nothing has been started, and nothing written."""
 
     file: Path
     """The plan file."""
@@ -37,7 +37,7 @@ class SweepRequest:
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """How a run of a sweep ended."""
+    """The end of a run of a sweep."""
 
     made: Sequence[TrialRecord] = ()
     """The new records."""
