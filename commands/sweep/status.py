@@ -57,9 +57,9 @@ def _stamp(path: Path) -> object:
 
 def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
     """Print the status; return whether the sweep is running."""
-    accepted = SweepDirectory(path).accepted()
-    found = status_of(path, stop_rule_of(accepted.sweep) if accepted else None)
-    queue = _queue(accepted.sweep, path) if accepted else []
+    sweep = SweepDirectory(path).begun().sweep
+    found = status_of(path, stop_rule_of(sweep))
+    queue = _queue(sweep, path)
     if as_json:
         _show_json(found, path, queue, indent=None if as_lines else 1)
     else:

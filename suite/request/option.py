@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
@@ -94,7 +94,7 @@ class Option:
     @cached_property
     def kind(self) -> type:
         """Return bool, int, Path or str: what one value of it is. A number or a text is a str."""
-        kinds = set(_kinds(self.field.annotation))
+        kinds = {str if get_origin(each) is Literal else each for each in _alternatives(self.field.annotation)}
         return kinds.pop() if len(kinds) == 1 else str
 
     @cached_property
@@ -113,7 +113,8 @@ class Option:
             return tuple(self.about.choices(scenario))
         if self.about.members:
             return tuple(dict.fromkeys(name for registry in self.about.members for name in registry))
-        return tuple(_literals(self.field.annotation))
+        literals = (each for each in _alternatives(self.field.annotation) if get_origin(each) is Literal)
+        return tuple(name for each in literals for name in get_args(each))
 
     def failures(self) -> dict[str, str]:
         """Return, by name, why a choice that another package has added cannot be used; empty where all can."""
@@ -192,29 +193,14 @@ class Option:
             yield from (flag(self.name), word)
 
 
-def options_of(part: str, model: type[BaseModel]) -> dict[str, Option]:
-    """Return the options that a part declares, by name and in their order."""
-    return {name: Option(name, part, field) for name, field in model.model_fields.items()}
-
-
 def _words(value: object) -> list[str]:
     return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
-def _kinds(annotation: Any) -> Iterator[type]:  # noqa: ANN401 (what stands after a colon)
-    """Give the types that one value can be of, without None."""
-    if get_origin(annotation) is Literal:
-        yield str
-    elif get_origin(annotation) in (Union, types.UnionType, Annotated, tuple):
+def _alternatives(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 (what stands after a colon)
+    """Give the types and literals that one value can be of, without None."""
+    if get_origin(annotation) in (Union, types.UnionType, Annotated, tuple):
         for each in get_args(annotation):
-            yield from _kinds(each)
-    elif annotation in (bool, int, str, Path):
+            yield from _alternatives(each)
+    elif annotation in (bool, int, str, Path) or get_origin(annotation) is Literal:
         yield annotation
-
-
-def _literals(annotation: Any) -> Iterator[str]:  # noqa: ANN401 (what stands after a colon)
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    elif get_origin(annotation) in (Union, types.UnionType, Annotated, tuple):
-        for each in get_args(annotation):
-            yield from _literals(each)

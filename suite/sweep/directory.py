@@ -77,6 +77,13 @@ class SweepDirectory:
         except ValidationError as error:
             raise RequestError(f"{path} is not the plan of a sweep", remedy="give another --out") from error
 
+    def begun(self) -> Accepted:
+        """Return what is stored. Raises RequestError for a directory that does not hold a sweep."""
+        accepted = self.accepted()
+        if accepted is None:
+            raise RequestError(f"no sweep in {self.path}", remedy="name the directory of one: the one given to --out")
+        return accepted
+
     def changes(self, sweep: Sweep, cells: Sequence[Cell]) -> Changes:
         """Return the changes from the stored plan to this one. In a new directory all cells are new."""
         self._refuse_a_run()

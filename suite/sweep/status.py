@@ -64,9 +64,7 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     Raises RequestError for a directory that does not hold a sweep.
     """
     sweep_directory = SweepDirectory(directory)
-    accepted = sweep_directory.accepted()
-    if accepted is None:
-        raise RequestError(f"no sweep in {directory}", remedy="name the directory of one: the one given to --out")
+    accepted = sweep_directory.begun()
     now = holders(directory)
     running = {(holder.cell, holder.trial) for holder in now}
     cells, left, seconds = [], set(), []

@@ -45,10 +45,6 @@ class SweepEnd:
     """Why it ended before its last trial; None if it did not."""
 
 
-class NoOptions(Part):
-    """The table ``[engine]`` of a backend that has no keys of its own."""
-
-
 class Backend(ABC):
     """Runs the blocks of a sweep somewhere. A block of all cells is the unit: it stays on one machine.
 
@@ -56,8 +52,8 @@ class Backend(ABC):
     scheduler, are its only memory. Lists of text are lines for the user.
     """
 
-    options: type[BaseModel] = NoOptions
-    """The keys of the table ``[engine]`` besides ``kind``."""
+    options: type[BaseModel] = Part
+    """The keys of the table ``[engine]`` besides ``kind``: none, unless the backend has some."""
     runs_here: bool = False
     """Whether this process runs the trials: then all cells are checked on this machine before the first."""
 
