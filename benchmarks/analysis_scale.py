@@ -27,10 +27,11 @@ from analysis.report.rows import as_json
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Job
 from suite.job.profiles import get_profile
-from suite.plan import TARGETS, Plan, Trial
+from suite.plan import Plan, Trial
 from suite.records.record import Environment, Environments, Outcome, Steps, TrialRecord
 from suite.registries import WORKLOADS
 from suite.results.runs import summarise
+from suite.targets import TARGETS
 
 SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.12}
 

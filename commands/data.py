@@ -5,18 +5,21 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from commands.run.options import choice, number, positive
+from provisioning import data_device
+from provisioning.paths import home
+from scenarios.datasets.found import Found, data_folder, generated_sets, newest
+from scenarios.datasets.generate import make
+from scenarios.datasets.pictures import SIZES
+from scenarios.datasets.resolve import resolve
+from scenarios.datasets.verify import verify
 from suite.errors import BenchError
 
-if TYPE_CHECKING:
-    from scenarios.datasets.found import Found
-
-# As scenarios.datasets.pictures has them; a test holds them together. Not imported: help is to be there at once.
-SIZES = ("imagenet", "small")
 SHOWN = 50
 
 
@@ -71,10 +74,6 @@ def data_make(
       bench data make --images 1281167 --out /fast/imagenet-like
       bench data make --images 64 --size small --classes 8 --json
     """
-    from provisioning.paths import home
-    from scenarios.datasets.found import data_folder
-    from scenarios.datasets.generate import make
-
     directory = (out or data_folder(home()) / f"{size}-{images}").absolute()
     with _progress("drawing") as progress:
         made = make(directory, images, size, seed, classes, workers, progress)
@@ -98,10 +97,6 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
       bench data verify
       bench data verify /fast/imagenet-like --json
     """
-    from provisioning.paths import home
-    from scenarios.datasets.found import newest
-    from scenarios.datasets.verify import verify
-
     place = directory or newest(home())
     with _progress("hashing") as progress:
         differences = verify(place, workers, progress)
@@ -131,10 +126,6 @@ def data_disk(device: str, text: str) -> None:
       bench data disk --device /dev/nvme1n1 --data imagenet:/data/ilsvrc
       bench data disk --device /dev/sdb1
     """
-    from provisioning import data_device
-    from provisioning.paths import home
-    from scenarios.datasets.resolve import resolve
-
     name, dataset = resolve(text, home())
     data_device.write(device, dataset, lambda said: click.echo(said, err=True))
     given = f"{name}:{dataset.directory}"
@@ -151,9 +142,6 @@ def data_list(as_json: bool) -> None:
       bench data list
       bench data list --json
     """
-    from provisioning.paths import home
-    from scenarios.datasets.found import generated_sets
-
     found = generated_sets(home())
     if as_json:
         click.echo(json.dumps([_row(each) for each in found], indent=1))
@@ -163,7 +151,7 @@ def data_list(as_json: bool) -> None:
         click.echo(f"{each.directory}  {each.plan.images:,} images, {each.plan.size}  {state}")
 
 
-def _row(found: "Found") -> dict[str, object]:
+def _row(found: Found) -> dict[str, object]:
     described = (found.manifest or found.plan).model_dump(exclude={"files"})
     return {"directory": str(found.directory), "finished": found.manifest is not None, **described}
 
@@ -174,9 +162,6 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield _Lines(what)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)

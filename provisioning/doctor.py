@@ -20,8 +20,8 @@ from provisioning.metrics import cache_counters
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home
 from suite.errors import BenchError
-from suite.plan import TARGETS, VMS
 from suite.registries import ENGINES, MACHINES, every_registry
+from suite.targets import TARGETS, VMS
 
 Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "extension", "target"]
 TOOLS = {

@@ -14,9 +14,9 @@ from provisioning.machines.base import GuestSpec, MachineProvider
 from provisioning.nodes import local_node
 from provisioning.paths import state
 from suite.job.job import CPU_CAPABILITIES, CpuCapability
-from suite.plan import VMS
 from suite.process_identity import boot_id
 from suite.results.store import write_atomic
+from suite.targets import VMS
 
 CPUINFO = Path("/proc/cpuinfo")
 _NEEDS = {"avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"}}

@@ -30,7 +30,8 @@ from suite.job.datasets import Dataset
 from suite.job.envelope import Envelope
 from suite.job.job import Layers
 from suite.job.properties import AS_IT_IS, Properties
-from suite.plan import VMS, Trial
+from suite.plan import Trial
+from suite.targets import VMS
 
 
 @dataclass(frozen=True)

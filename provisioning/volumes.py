@@ -16,7 +16,8 @@ from provisioning.nodes import local_node
 from provisioning.paths import runtime, state
 from suite.errors import MeasurementError, RequestError
 from suite.job.datasets import Dataset
-from suite.plan import VMS, Trial
+from suite.plan import Trial
+from suite.targets import VMS
 
 MOUNT = "/mnt/data"
 """The mount point in every target. The image holds the empty directory."""

@@ -74,7 +74,7 @@ class Node(Protocol):
     local: bool
     """Whether its commands act on this machine's own kernel, so that the ledger must know what they create."""
     facts: Mapping[str, object]
-    """What the layers below know and the inside cannot see: fields of ``records.Environment``."""
+    """Facts that the layers below know and the inside cannot see: fields of ``records.Environment``."""
     substitutes: tuple[str, ...]
     """The substitutes that the layers below had to use, such as ``accelerator:tcg``."""
 
@@ -138,7 +138,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a scenario measured in one trial that came to its end."""
+    """The numbers of one trial that came to its end."""
 
     elapsed_s: float
     throughput_images_per_s: float | None
@@ -175,7 +175,7 @@ class Account(AbstractContextManager[object], Protocol):
 
 
 class Scenario(Protocol):
-    """What is run on a target."""
+    """A job that is run on targets, and how it is measured."""
 
     name: str
 

@@ -15,10 +15,11 @@ from ipaddress import IPv4Address
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from suite.errors import RequestError
 from suite.job.envelope import parse_cpu_list
+from suite.part import Part
 
 DIRECTORY = "/var/lib/virtbench"
 EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'
@@ -42,10 +43,8 @@ def _cpus(text: str) -> str:
     return text
 
 
-class InventoryNode(BaseModel):
+class InventoryNode(Part):
     """An entry: one machine. What is left out is discovered on it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
     host: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@:%-]{0,252}$")]
@@ -61,17 +60,15 @@ class InventoryNode(BaseModel):
     directory: Annotated[str, AfterValidator(_absolute)] = DIRECTORY
     """The directory of the suite on that machine, which holds the images."""
     data: Annotated[str, AfterValidator(_absolute)] | None = None
-    """Where the data set of a run lies on it. Default: where it lies on the machine that launches."""
+    """The directory of the data set on it. Default: the one on the machine that launches."""
     bench: Annotated[str, AfterValidator(_absolute)] | None = None
     """The command ``bench`` there, for sweeps that run on it."""
     cpus: Annotated[str, AfterValidator(_cpus)] | None = None
     """The CPUs to use, as ``0-3,8``. Default: those that a shell there may use."""
 
 
-class Inventory(BaseModel):
+class Inventory(Part):
     """All entries, in the order of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: Annotated[tuple[InventoryNode, ...], Field(alias="node", min_length=1, max_length=64)]
 

@@ -22,12 +22,12 @@ OpenAccount = Callable[[Trial, Sequence[Instance]], Account]
 
 
 _OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
-"""What a record says of its trial: all that both have."""
+"""The fields of a trial that its record copies: all that both have."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """What a run is made of. ``host`` tells the environment of this machine."""
+    """Runs the trials of a plan. ``host`` returns the environment of this machine."""
 
     scenario: Scenario
     open_target: OpenTarget
@@ -106,7 +106,7 @@ class Loop:
 
 @dataclass
 class _Course:
-    """What is known of a trial so far."""
+    """The progress of a trial, kept even if it fails."""
 
     open_s: float | None = None
     close_s: float | None = None
@@ -116,7 +116,7 @@ class _Course:
 
 
 def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]:
-    """Of any of the instances, each once."""
+    """Return the substitutes of all instances, each once."""
     in_lab = trial.job.cluster is not None and trial.job.cluster.lab is not None
     shared = in_lab and cpus_are_shared(trial.job.envelope, len(trial.instances))
     named = [name for instance in instances for name in instance.node.substitutes]
@@ -124,7 +124,7 @@ def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]
 
 
 def _differences(trial: Trial, measured: Measurement) -> list[str]:
-    """Of every instance from its own envelope."""
+    """Return the differences of every instance from its own envelope."""
     if not trial.instances:
         return envelope_differences(trial, trial.job.envelope, measured.environment)
     return [
@@ -176,7 +176,7 @@ def _failure(error: BenchError) -> Outcome:
 
 
 def envelope_differences(trial: Trial, plan: Envelope, seen: Environment) -> list[str]:
-    """In what an instance, as seen from inside, departs from its envelope. An absent attestation departs too.
+    """Return in what an instance, as seen from inside, departs from its envelope. An absent attestation departs, too.
 
     Memory may differ by 2 %: control groups round to pages and a guest's firmware keeps a little.
     """

@@ -4,27 +4,24 @@ import random
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from suite.errors import RequestError
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
 from suite.job.properties import Properties
+from suite.part import Part
 from suite.request.request import RunRequest
-from suite.targets import BASELINE as BASELINE
-from suite.targets import TARGETS as TARGETS
-from suite.targets import VMS as VMS
+from suite.targets import BASELINE
 from suite.trial_names import arm_name, trial_name
 
 Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
 
 
-class Trial(BaseModel):
+class Trial(Part):
     """One launch of a job: launched once, finished once, one record."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     trial_id: str
     job: Job
@@ -34,7 +31,7 @@ class Trial(BaseModel):
     ablation: str | None = None
     """The one property of the target that is switched in this trial; see ``suite.job.ablations``."""
     aggressor: str | None = None
-    """What runs beside the victim in this trial; None where the instances beside it are idle."""
+    """The aggressor beside the victim in this trial; None if the other instances are idle."""
     warm_up: bool = False
     """Run and recorded like every trial, and counted in no estimate: it belongs to a block before the first."""
     block: int
@@ -43,10 +40,10 @@ class Trial(BaseModel):
     seed: int
     trial_timeout_s: int
     scratch_bytes: int | None = None
-    """How much room the job needs on the data disk to write to; None where it writes nothing."""
+    """The disk space that the job needs on the data disk; None if it writes nothing."""
     instances: tuple[InstancePlan, ...] = ()
-    """Of a cluster, by rank, or of jobs that share the machine, the victim first; a trial without has one instance with
-    the whole envelope."""
+    """The instances of a distributed job, by rank, or of jobs that share the machine, the victim first. Empty if there
+    is one, which has the whole envelope."""
 
     @property
     def cpu_capability(self) -> CpuCapability | None:
@@ -63,10 +60,8 @@ class Trial(BaseModel):
         return ablations.properties_of(self.ablation)
 
 
-class Plan(BaseModel):
+class Plan(Part):
     """Everything that decides which trials are run and how. Stored beside the records as ``plan.json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     jobs: Annotated[tuple[Job, ...], Field(min_length=1)]
     """One for each model; they are alike in all but the model, its sizes and its source."""
@@ -81,9 +76,9 @@ class Plan(BaseModel):
     warmup_blocks: Annotated[int, Field(ge=0)] = 0
     """Blocks before the first that counts: what the first jobs on a machine meet (cold caches, clocks) is not noise."""
     scratch_bytes: dict[str, Annotated[int, Field(gt=0)]] = {}
-    """By model, of those that write."""
+    """The disk space that each model or probe needs, without those that write nothing."""
     request: RunRequest | None = None
-    """What was asked for, so that it can be repeated; None in plans of older suites. It decides nothing."""
+    """The request that it was made from, to repeat it; None in plans of older suites. It decides nothing."""
 
     @property
     def job(self) -> Job:
@@ -95,12 +90,12 @@ class Plan(BaseModel):
         return tuple(job.model for job in self.jobs)
 
     def trials(self) -> Iterator[Trial]:
-        """Every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""
+        """Yield every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""
         for block in range(self.blocks):
             yield from self.trials_of(block)
 
     def trials_of(self, block: int) -> Iterator[Trial]:
-        """Those of one block, in order. The warm-up blocks belong to the first."""
+        """Yield the trials of one block, in order. The warm-up blocks belong to the first."""
         if block == 0:
             for warm_up in range(self.warmup_blocks):
                 yield from self._block(warm_up, warm_up=True)

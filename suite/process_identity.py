@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from suite.part import Part
 
 
 def boot_id() -> str:
@@ -26,10 +26,8 @@ def started_ticks(pid: int) -> float | None:
     return None if state in "ZX" else float(fields[18])
 
 
-class ProcessIdentity(BaseModel):
+class ProcessIdentity(Part):
     """A process on a machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     boot_id: str

@@ -62,8 +62,8 @@ class Registry:
         """Return where a member is declared, as ``module:attribute``, without importing it. Raises RequestError."""
         if name not in self._places:
             raise RequestError(f"no {self.what} {name!r}", remedy=nearest(name, list(self.names())))
-        found = self._places[name]
-        return f"{found.module}:{found.attr}"
+        # As it was written: what is no name of a module at all is told when it is loaded.
+        return self._places[name].value.partition("[")[0].strip()
 
     def added(self) -> tuple[str, ...]:
         """Return the names that other packages have added."""

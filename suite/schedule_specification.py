@@ -15,7 +15,7 @@ class ScheduleSpecification:
     """The moments at which a schedule fires."""
 
     text: str
-    """As it was written, with single spaces and small letters."""
+    """The text as it was written, with single spaces and small letters."""
     cron: str
     """The five fields of a crontab."""
     on_calendar: str

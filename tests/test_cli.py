@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,11 +32,13 @@ from suite.errors import MeasurementError, flag
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
 from suite.job.job import settings
-from suite.plan import TARGETS, Trial
+from suite.job.sharing import victim_names
+from suite.plan import Trial
 from suite.records.record import Environment, Environments
-from suite.registries import SCENARIOS
+from suite.registries import PROBES, SCENARIOS, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences
+from suite.targets import TARGETS
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
 Bench = Callable[..., Result]
@@ -383,6 +386,63 @@ def test_of_all_targets_those_that_the_machine_cannot_carry_are_left_out(bench: 
     assert result.exit_code == 0
     assert len(json.loads(result.stdout)["trials"]) == 2
     assert "vm is left out: vm is not there (what to do: install vm)" in result.stderr
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another package adds to each registry a member that fails to load."""
+    for registry in every_registry():
+        monkeypatch.setitem(registry._places, "torn", EntryPoint("torn", "torn_package:TORN", registry.group))
+
+
+Broken = pytest.mark.usefixtures("broken")
+
+
+@Broken
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("given", "what", "models"),
+    [
+        ({"model": "all"}, "workload", WORKLOADS.own),
+        ({"scenario": "probe", "probe": "all"}, "probe", PROBES.own),
+        ({"scenario": "shared"}, "workload", victim_names()),
+        ({"scenario": "shared", "model": "alexnet", "aggressor": "all"}, "aggressor", ["alexnet"]),
+        ({"ablate": "all"}, "ablation", ["resnet50"]),
+    ],
+)
+def test_all_leaves_out_the_member_of_another_package_that_fails_to_load(
+    given: dict[str, str], what: str, models: Sequence[str]
+) -> None:
+    told: list[str] = []
+    plan = ready(RunRequest.of({**given, "target": "bare-metal"}), told.append).plan
+    assert f"left out: the {what} 'torn' cannot be loaded: ModuleNotFoundError: No module named 'torn_package'" in told
+    assert list(plan.models) == [name for name in models if name != "torn"]
+    assert not {"torn"} & {*plan.ablations, *(plan.job.sharing.aggressors if plan.job.sharing else ())}
+
+
+@Broken
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "torn"),
+        ("--scenario", "torn"),
+        ("--scenario", "probe", "--probe", "torn"),
+        ("--scenario", "shared", "--aggressor", "torn"),
+        ("--ablate", "torn"),
+        ("--engine", "torn", "--target", "container"),
+        ("--provider", "torn", "--target", "vm"),
+    ],
+)
+def test_a_member_that_fails_to_load_is_refused_where_it_was_named(bench: Bench, words: tuple[str, ...]) -> None:
+    refused(bench("run", *SMALL, *words), "'torn' cannot be loaded", "mend or uninstall the package")
+
+
+@Broken
+def test_help_and_completion_load_no_member_of_another_package(bench: Bench) -> None:
+    assert bench("run", "--help").exit_code == 0
+    complete = ShellComplete(cli.main, {}, "bench", "_BENCH_COMPLETE")
+    assert [each.value for each in complete.get_completions(["run", "--model"], "t")] == ["torn"]
 
 
 def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured(bench: Bench, machine: Machine) -> None:

@@ -186,6 +186,15 @@ def test_status_shows_cells_targets_and_intervals(bench: Bench) -> None:
     assert told["half_widths"][name] == {"resnet50 on container": pytest.approx(0)}
 
 
+def test_status_is_shown_where_the_backend_is_not_installed(bench: Bench) -> None:
+    assert bench("sweep", "run", "night.toml").exit_code == 0
+    path = Path("results/night/sweep.json")
+    path.write_text(path.read_text().replace('"kind": "local"', '"kind": "moon"'))
+    result = bench("sweep", "status")
+    assert "night: complete" in result.stdout
+    assert "the queue cannot be seen from here: no sweep backend 'moon'" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

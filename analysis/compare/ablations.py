@@ -17,7 +17,7 @@ from analysis.load.metrics import Metric
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import Incomparable
 from suite.job.ablations import columns_that_may_differ
-from suite.plan import TARGETS
+from suite.targets import TARGETS
 
 _Key = tuple[Job, str, str, str]
 

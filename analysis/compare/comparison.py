@@ -23,7 +23,7 @@ from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.conditions import disturbances
 from analysis.warnings.findings import failures, hosts_differ, mixtures, refusals, unnormalised
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 
 def compare(records: Records, *, margin: float = MARGIN, force: bool = False) -> Comparison:

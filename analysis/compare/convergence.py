@@ -13,7 +13,7 @@ from analysis.load.metrics import Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.ratios import Samples, locate
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 
 def should_stop_run(

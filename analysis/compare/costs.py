@@ -11,7 +11,7 @@ from analysis.compare.pairing import ROW
 from analysis.compare.results import Cost, Job, known_first
 from analysis.load.metrics import PROBE, Metric
 from analysis.statistics.ratios import locate
-from suite.plan import BASELINE, TARGETS
+from suite.targets import BASELINE, TARGETS
 
 PER_IMAGES, PER_TRIAL = "1,000 images", "trial"
 ALL_IN = "cost_all_in"

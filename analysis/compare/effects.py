@@ -11,7 +11,7 @@ from analysis.compare.pairing import ROW
 from analysis.compare.results import Effect, Job, Overall, known_first
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.ratios import Location, Verdict, judge, locate
-from suite.plan import TARGETS
+from suite.targets import TARGETS
 
 _Key = TypeVar("_Key", bound=tuple[Any, ...])
 Key = tuple[Job, str, str]

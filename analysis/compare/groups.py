@@ -10,8 +10,8 @@ from analysis.compare.effects import Key
 from analysis.compare.pairing import JOB, ROW
 from analysis.compare.results import Effect, Estimate, Group, Job, TargetSummary, known_first
 from analysis.load.metrics import PROBE, Metric, metrics_of
-from suite.plan import BASELINE, TARGETS
 from suite.registries import WORKLOADS
+from suite.targets import BASELINE, TARGETS
 
 Effects = Mapping[str, Mapping[Key, Effect]]
 """By the metric's column."""

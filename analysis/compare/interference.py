@@ -23,8 +23,8 @@ from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import Incomparable
 from suite.job.sharing import aggressor_names
-from suite.plan import TARGETS
 from suite.registries import WORKLOADS
+from suite.targets import TARGETS
 
 STEP_P99 = Metric("step-p99", "step_p99_s", "s")
 CPU_TIME = Metric("cpu-time", "serving_cpu_s", "s")

@@ -12,7 +12,7 @@ from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.types import BaselineDiffers
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 Group = tuple[Job, str]
 Floors = dict[Group, dict[str, NoiseFloor]]

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.compare.results import Job
 from analysis.compare.validity import COLUMNS as CHECKED
 from analysis.load.fields import BETWEEN
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 JOB = [field.name for field in fields(Job)]
 GROUP = [*JOB, "model"]

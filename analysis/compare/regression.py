@@ -19,8 +19,8 @@ from analysis.compare.results import known_first
 from analysis.load.metrics import Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.ratios import CONFIDENCE, Location, locate, t_quantile
-from suite.plan import BASELINE, TARGETS
 from suite.registries import WORKLOADS
+from suite.targets import BASELINE, TARGETS
 
 
 @dataclass(frozen=True)

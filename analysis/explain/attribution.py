@@ -24,10 +24,10 @@ from analysis.load.metrics import METRICS, PROBE
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN, locate, step_times
 from analysis.warnings.types import AnalysisWarning, SkippedRecord
-from suite.plan import BASELINE, TARGETS
 from suite.records.migrations import current
 from suite.records.record import Steps, Timeline
 from suite.registries import WORKLOADS
+from suite.targets import BASELINE, TARGETS
 
 
 class Parts(BaseModel):

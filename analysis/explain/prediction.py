@@ -19,7 +19,7 @@ from analysis.load.fields import BETWEEN
 from analysis.load.metrics import PROBE, Metric
 from analysis.load.records import Records
 from analysis.statistics.ratios import locate
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 _CPU = ("cpu/matrix-product-all-threads", "cpu/matrix-product-one-thread")
 _DISK = ("disk/sequential-read-throughput", "disk/random-read-depth1-iops")

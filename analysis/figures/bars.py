@@ -21,7 +21,7 @@ from analysis.figures.style import hatch, legend, legend_below, targets_of
 from analysis.load.metrics import PROBE, SHARED, Metric
 from analysis.report.formatting import number
 from analysis.statistics.ratios import NoiseFloor
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 _NAN = float("nan")
 

@@ -12,7 +12,7 @@ from analysis.figures.drawing import Drawing, canvas, style
 from analysis.figures.reference import Reference
 from analysis.figures.style import legend, legend_below, palette, targets_of
 from analysis.load.metrics import METRICS, PROBE
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 _MOST_VECTORS = 2000
 """More dots than these are drawn as one image inside an SVG, which would otherwise grow by 100 bytes for each."""

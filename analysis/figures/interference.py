@@ -16,7 +16,7 @@ from analysis.figures.reference import SOURCE, Reference, expected_loss
 from analysis.figures.style import entry, hatch, legend_below
 from analysis.load.metrics import Metric
 from suite.job.sharing import aggressor_names, victim_names
-from suite.plan import TARGETS
+from suite.targets import TARGETS
 
 _PAPERS_AGGRESSOR = "alexnet"
 _MOST_SAID = 0.6

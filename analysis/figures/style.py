@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.compare.results import Group
-from suite.plan import TARGETS
+from suite.targets import TARGETS
 
 # Colours of seaborn's colour-blind palette, ordered so that they also differ in lightness; hatches for print in grey.
 _COLOURS = {target: sns.color_palette("colorblind")[place] for target, place in zip(TARGETS, (7, 0, 1, 2), strict=True)}

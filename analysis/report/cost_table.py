@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from analysis.compare.results import Cost, Group
 from analysis.report.formatting import number, times
 from analysis.report.table import Cell, Head, Table
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 _UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
 _COLUMNS: Mapping[str, Callable[[Cost], Cell]] = {

@@ -6,7 +6,7 @@ from analysis.compare.results import AblationEffect, Comparison, Effect, Estimat
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import Verdict
 from analysis.warnings.conditions import notices
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 _SOURCES = {"a/a": "A/A in {} blocks", "across-blocks": "bare metal across {} blocks"}
 

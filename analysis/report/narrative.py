@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from analysis.compare.results import Effect, Estimate, Group, Overall, TargetSummary
 from analysis.explain.explanation import UNEXPLAINED, Explanation
 from analysis.report.formatting import seconds
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 
 def answers(group: Group, explanations: Sequence[Explanation], margin: float) -> Iterator[str]:

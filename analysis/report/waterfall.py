@@ -10,7 +10,7 @@ from analysis.explain.explanation import Difference, Explained, Explanation, Pre
 from analysis.report.formatting import ablation_line, seconds
 from analysis.report.terminal import empty_table
 from analysis.statistics.ratios import StepTimes
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 
 def share(part: Difference, whole: Difference) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.compare.pairing import JOB
 from analysis.compare.results import Job
 from analysis.warnings.types import AnalysisWarning
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 
 class OfTarget(AnalysisWarning):

@@ -11,7 +11,7 @@ from analysis.compare.results import Group, Job, ablated
 from analysis.load.metrics import PROBE
 from analysis.warnings.types import FailedTrials, HostsDiffer, Incomparable, MixedSubstitutes, NotNormalised
 from suite.host_compatibility import Host, differences
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 _HOST_COLUMNS = ["hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes", "host_mitigations"]
 

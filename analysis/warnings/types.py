@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from suite.plan import BASELINE
+from suite.targets import BASELINE
 
 
 class AnalysisWarning:

@@ -1,4 +1,4 @@
-"""How the options of the other commands are checked: a refusal names the value and what would do."""
+"""Check the options of the other commands: a refusal names the value and what would do."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""From a resolved request to its plan: everything is checked here, before anything is started."""
+"""Make the plan of a resolved request: everything is checked here, before anything is started."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""From a request to everything that running it takes: the way of ``bench run`` and of a sweep's cells."""
+"""Make a request ready to run: for ``bench run`` and for the cells of a sweep."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""From a request to what this machine, or the machines of an inventory, make of it. Nothing is started."""
+"""Resolve a request with the facts of this machine, or of those of an inventory. Nothing is started."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from scenarios.datasets import resolve as datasets
 from suite.errors import RequestError, option
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.request.parts import gpu_indices, pci_addresses
-from suite.request.request import RunRequest
+from suite.request.request import OPTIONS, RunRequest
 from suite.targets import TARGETS, VMS
 
 Note = Callable[[str], None]
@@ -47,6 +47,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
 
     ``checks`` are what ``doctor.examine`` found on this machine, where that is known already.
     """
+    request = of_members_that_load(request, note)
     data, dataset = data_of(request)
     fio_job = fio_job_of(request)
     ranks_of(request)  # what is wrong with them is said first
@@ -60,6 +61,24 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
         checks = doctor.examine()
     targets = carried(request.targets.target, checks, note)
     return Resolved(request, targets, choices_of(request, checks, targets, note), data, dataset, fio_job, None)
+
+
+def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
+    """Return the request; of all members of a registry, those of other packages that fail to load are left out.
+
+    One that was named among others stays, and is refused where it is used.
+    """
+    asked = {"model": request.models, **{name: request.value(name) for name in ("probe", "aggressor", "ablate")}}
+    for name, names in asked.items():
+        declared = OPTIONS[name]
+        if not declared.known_to(request.scenario) or set(names) != set(declared.choices(request.scenario)):
+            continue
+        failures = declared.failures()
+        for why in failures.values():
+            note(f"left out: {why}")
+        if failures:
+            request = request.changed(**{name: tuple(each for each in names if each not in failures)})
+    return request
 
 
 def carried(targets: tuple[str, ...], checks: Sequence[Check], note: Note) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""From a plan file's cells to runs: each goes the way of ``bench run``."""
+"""Resolve the cells of a plan file: each goes the way of ``bench run``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ def resolve(sweep: Sweep, note: Note) -> list[Planned]:
     cells = cells_of(sweep)
     note(f"{len(cells)} cells; checking this machine")
     checks = doctor.examine()
-    say = _once(note)
+    say = once(note)
     return [_planned(sweep, cell, checks, say) for cell in cells]
 
 
@@ -65,7 +65,7 @@ def refuse_refused(planned: Sequence[Planned]) -> None:
         )
 
 
-def _once(note: Note) -> Note:
+def once(note: Note) -> Note:
     """Return a ``note`` that says nothing twice: what was said of one cell holds for the next."""
     said: set[str] = set()
 

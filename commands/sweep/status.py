@@ -10,12 +10,14 @@ from rich.console import Console
 from commands.sweep.backends.base import backend_of
 from commands.sweep.stop_rule import stop_rule_of
 from commands.sweep.view import lines, matrix, widths_of
+from suite.errors import RequestError
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import lock_files
+from suite.sweep.model import Sweep
 from suite.sweep.status import SweepStatus, latest_sweep, status_of
 
 WATCH_S = 2.0
-"""How often ``--watch`` looks at the locks: one directory and a file; what takes longer only when they changed."""
+"""The interval at which ``--watch`` looks at the locks: a directory and a file. It reads more only if they changed."""
 
 
 @click.command()
@@ -55,14 +57,21 @@ def _stamp(path: Path) -> object:
 
 def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
     """Print the status; return whether the sweep is running."""
-    accepted = SweepDirectory(path).accepted()
-    found = status_of(path, stop_rule_of(accepted.sweep) if accepted else None)
-    queue = backend_of(accepted.sweep).queue(accepted.sweep, path) if accepted else []
+    sweep = SweepDirectory(path).begun().sweep
+    found = status_of(path, stop_rule_of(sweep))
+    queue = _queue(sweep, path)
     if as_json:
         _show_json(found, path, queue, indent=None if as_lines else 1)
     else:
         _show_table(found, path, queue)
     return found.state in ("running", "stopping")
+
+
+def _queue(sweep: Sweep, path: Path) -> list[str]:
+    try:
+        return backend_of(sweep).queue(sweep, path)
+    except RequestError as error:  # a backend that is not installed here; the records are here all the same
+        return [f"the queue cannot be seen from here: {error.message}"]
 
 
 def _show_json(found: SweepStatus, path: Path, queue: list[str], indent: int | None) -> None:

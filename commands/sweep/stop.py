@@ -11,7 +11,7 @@ import click
 from commands.sweep.backends.base import backend_of
 from suite.errors import MeasurementError, RequestError
 from suite.process_identity import ProcessIdentity
-from suite.sweep.directory import Accepted, SweepDirectory
+from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import holders
 from suite.sweep.status import latest_sweep
 
@@ -29,12 +29,13 @@ def stop(directory: Path | None) -> None:
       bench sweep stop
       bench sweep stop results/nightly
     """
-    path, accepted = _sweep(directory)
-    backend = backend_of(accepted.sweep)
+    path = directory or latest_sweep()
+    sweep = SweepDirectory(path).begun().sweep
+    backend = backend_of(sweep)
     if backend.runs_here and not holders(path):
         raise RequestError(f"the sweep in {path} is not running", remedy=f"see bench sweep status {path}")
     SweepDirectory(path).request_stop()
-    for line in (*backend.stop(accepted.sweep, path), f"{path}: ends after its current trial"):
+    for line in (*backend.stop(sweep, path), f"{path}: ends after its current trial"):
         click.echo(line, err=True)
 
 
@@ -48,23 +49,16 @@ def cancel(directory: Path | None) -> None:
       bench sweep cancel
       bench sweep cancel results/nightly
     """
-    path, accepted = _sweep(directory)
+    path = directory or latest_sweep()
+    sweep = SweepDirectory(path).begun().sweep
     owners = [holder.owner for holder in holders(path)]
     here = {owner.pid: owner for owner in owners if owner.here}
-    done = backend_of(accepted.sweep).cancel(accepted.sweep, path)
+    done = backend_of(sweep).cancel(sweep, path)
     if not here and not done:
         where = f"it is {', '.join(map(str, owners))}: cancel it there" if owners else f"see bench sweep status {path}"
         raise RequestError(f"no process of this machine runs the sweep in {path}", remedy=where)
     for line in (*done, *map(_end, here.values())):
         click.echo(line, err=True)
-
-
-def _sweep(directory: Path | None) -> tuple[Path, Accepted]:
-    path = directory or latest_sweep()
-    accepted = SweepDirectory(path).accepted()
-    if accepted is None:
-        raise RequestError(f"no sweep in {path}", remedy="name the directory of one: the one given to --out")
-    return path, accepted
 
 
 def _end(owner: ProcessIdentity) -> str:

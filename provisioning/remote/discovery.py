@@ -16,8 +16,8 @@ from provisioning.remote.places import Place, places
 from suite.errors import BenchError, RequestError
 from suite.inventory import Inventory
 from suite.job.job import CpuCapability
-from suite.plan import VMS
 from suite.registries import ENGINES
+from suite.targets import VMS
 
 PROGRAMS = {
     "bwrap": "bubblewrap",

@@ -3,9 +3,10 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from suite.errors import RequestError, option
+from suite.part import Part
 
 Kind = Literal["imagenet", "imagefolder", "cifar10", "mnist"]
 PageCache = Literal["cold", "warm"]
@@ -14,10 +15,8 @@ SYNTHETIC, GENERATED = "synthetic", "generated"
 KINDS: tuple[Kind, ...] = ("imagenet", "imagefolder", "cifar10", "mnist")
 
 
-class Dataset(BaseModel):
+class Dataset(Part):
     """One data set on this machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
     directory: Annotated[str, Field(exclude=True)] = ""

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from suite.errors import RequestError, option
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
+from suite.part import Part
 
 Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
 STRATEGIES: tuple[Strategy, ...] = ("parameter-server", "parameter-server-async", "all-reduce")
@@ -15,36 +16,32 @@ CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "bridge", "host")
 Role = Literal["server", "worker", "victim", "aggressor"]
 
 
-class MachineSpec(BaseModel):
+class MachineSpec(Part):
     """One machine of an inventory as a record knows it: no key, no account, no path of the user's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     address: str
     interface: str
     cpus: Annotated[tuple[int, ...], Field(min_length=1)]
-    """In its own numbers."""
+    """The CPUs, in the machine's own numbers."""
 
 
-class Cluster(BaseModel):
+class Cluster(Part):
     """A distributed job. Ranks are numbered with the servers first; each has a node of the lab, or a machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     strategy: Strategy
     workers: Annotated[int, Field(ge=1, le=64)]
     servers: Annotated[int, Field(ge=0, le=64)]
     network: ContainerNetwork
-    """Of containers; other targets are in the node's own network."""
+    """The network of containers; other targets are in the node's own network."""
     lab: LabSpec | None = None
     machines: tuple[MachineSpec, ...] = ()
-    """By rank, where there is no lab."""
+    """The machines by rank, if there is no lab."""
     guests: Literal["routed"] | None = None
     """How the guests of machines reach each other: ``routed`` by their machines, with no tunnel and no translation. In
     a lab each is plugged into the cable of its node."""
     comm_timeout_s: Annotated[int, Field(gt=0)] = 60
-    """After so long without an answer a peer is given up."""
+    """The time without an answer after which a peer is given up."""
 
     @model_validator(mode="after")
     def _stands_somewhere(self) -> Self:
@@ -62,10 +59,8 @@ class Cluster(BaseModel):
         return (*servers * self.servers, *workers * self.workers)
 
 
-class InstancePlan(BaseModel):
+class InstancePlan(Part):
     """One instance of a trial: its role, and its share of the envelope."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Role
     envelope: Envelope

@@ -3,18 +3,17 @@
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from suite.errors import RequestError, option
+from suite.part import Part
 
 GIB = 1 << 30
 MOST_CPUS = 8192  # what a Linux kernel can be built for
 
 
-class Envelope(BaseModel):
+class Envelope(Part):
     """What a target is given. ``cpus`` are host CPU numbers, pinned; a guest sees them as 0..n-1."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpus: Annotated[tuple[int, ...], Field(min_length=1)]
     memory_bytes: Annotated[int, Field(gt=0)]

@@ -7,13 +7,14 @@ comparison varies on purpose (the target, its replica, ablation and aggressor, w
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from suite.job.datasets import Dataset, PageCache
 from suite.job.distributed import Cluster
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Recipe, Sizes
 from suite.job.sharing import Sharing
+from suite.part import Part
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 """Names come to stand in file names, so they are names and not paths."""
@@ -21,12 +22,6 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 CpuCapability = Literal["default", "avx2", "avx512"]
 CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
 """Levels of vector instructions, lowest first, as torch's ATen names them."""
-
-
-class Part(BaseModel):
-    """A part of a job: frozen, and without unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Devices(Part):
@@ -74,7 +69,7 @@ class Job(Part):
     devices: Devices = Devices()
     isa: Literal["shared", "native"] | None = None
     cpu_capability: CpuCapability | None = None
-    """What the libraries of every target are capped to; None leaves each target what it has."""
+    """The level to which the libraries of every target are capped; None for no cap."""
     dataset: Dataset | None = None
     page_cache: PageCache | None = None
     loading: Loading | None = None
@@ -105,7 +100,7 @@ _LABELS = {
     "cluster.machines": "machines.",
     "sharing.workloads": "workloads.",
 }
-"""How names of settings begin, by the part that they are in; else they stand alone."""
+"""The prefixes of names of settings, by the part that they are in; others have none."""
 
 
 def settings(job: Job) -> dict[str, str]:

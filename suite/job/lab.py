@@ -6,9 +6,10 @@
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from suite.errors import RequestError, option
+from suite.part import Part
 
 MOST_NODES = 64
 SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**6, 400 * 10**9
@@ -63,10 +64,8 @@ def _a_delay(text: str) -> str:
     return text
 
 
-class LabSpec(BaseModel):
+class LabSpec(Part):
     """A lab: virtual nodes on one switch, each on a link of its own that is limited alike in both directions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: Annotated[int, Field(ge=2, le=MOST_NODES)]
     rate: Annotated[str, AfterValidator(_a_rate)] | None = None

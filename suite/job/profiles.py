@@ -6,20 +6,19 @@ Every number can be overridden on the command line.
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from suite.errors import RequestError, option
 from suite.job.envelope import GIB
+from suite.part import Part
 from suite.registries import WORKLOADS
 
 Positive = Annotated[int, Field(gt=0)]
 Recipe = Literal["reference", "tuned"]
 
 
-class Sizes(BaseModel):
+class Sizes(Part):
     """One training job: the numbers the worker is given. Sizes in pixels, batch per device."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     batch: Positive
     image_px: Positive
@@ -27,10 +26,8 @@ class Sizes(BaseModel):
     steps: Positive
 
 
-class Profile(BaseModel):
+class Profile(Part):
     """How many steps a job takes, and the memory and the time that it may take."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     summary: str

@@ -2,30 +2,28 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from suite.job.distributed import InstancePlan, Role, divided
 from suite.job.envelope import Envelope
 from suite.job.profiles import Profile, Sizes
+from suite.part import Part
 from suite.registries import AGGRESSORS, WORKLOADS
 
 BareMetalCpus = Literal["unrestricted", "equal"]
-BARE_METAL_CPUS: tuple[BareMetalCpus, ...] = ("unrestricted", "equal")
 SMALL_ALEXNET = "alexnet-small"
 """A victim: AlexNet with the paper's small batch."""
 _SMALLER = 16
 """The paper's large batch of AlexNet, 512, over its small one, 32."""
 
 
-class Sharing(BaseModel):
+class Sharing(Part):
     """What runs beside the victim, and how the CPUs and the memory are divided on bare metal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     aggressors: Annotated[tuple[str, ...], Field(min_length=1)]
-    """What each block holds the victim against, one at a time; see ``aggressor_names``."""
+    """The aggressors of each block, one at a time beside the victim; see ``aggressor_names``."""
     copies: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many instances run the aggressor, all the same."""
+    """The number of instances that run the aggressor, all the same."""
     bare_metal_cpus: BareMetalCpus = "unrestricted"
     """Jobs on bare metal are in one operating system: each has all CPUs and all memory of the envelope, as in the
     paper, or as equal a share as an instance of any other target has."""

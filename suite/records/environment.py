@@ -1,8 +1,8 @@
-"""What a record tells of a machine, as the host and as the inside of a target see it."""
+"""A machine, as the host and as the inside of a target see it."""
 
 from typing import Literal
 
-from suite.records.base import Part
+from suite.part import Part
 
 
 class Engine(Part):
@@ -47,7 +47,7 @@ class Environment(Part):
     hypervisor: str | None = None
     disk: str | None = None
     disk_limit_bytes_per_s: int | None = None
-    """Of each disk in each direction, as the control group or QEMU says itself; null where there is no one limit."""
+    """The limit of each disk in each direction, as the control group or QEMU has it; null if there is no one limit."""
     container_engine: Engine | None = None
     cgroup_version: Literal[1, 2] | None = None
     seccomp: Literal["disabled", "strict", "filter"] | None = None

@@ -18,11 +18,11 @@ from suite.trial_names import arm_name
 
 _HEAD_BYTES = 4096
 _BEFORE_JOB, _BEFORE_STEPS = b',\n "job":', b',\n "steps":'
-"""As the store writes a record: a line per key, indented by one. A JSON string holds no line break."""
+"""The layout that the store writes: a line per key, indented by one. A JSON string holds no line break."""
 
 
 class RecordHead(BaseModel):
-    """What the first lines of a record tell, in every schema version."""
+    """The first lines of a record, the same in every schema version."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,7 +37,7 @@ class RecordHead(BaseModel):
 
 
 class RecordHeader(RecordHead):
-    """What all readers but the analysis need of a record. The rest is not validated."""
+    """The part of a record that all readers but the analysis need. The rest is not validated."""
 
     target: str
     replica: int = 0

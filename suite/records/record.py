@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from suite.job.datasets import Kind
 from suite.job.job import Job
+from suite.part import Count, Part, Seconds
 from suite.records.aggression import Aggression, Aggressor
-from suite.records.base import Count, Part, Seconds
 from suite.records.environment import Engine, Environment, Environments, Gpu
 from suite.records.ranks import Link, Rank
 from suite.records.usage import CacheUse, Conditions, GpuUsage, Resources, Usage
@@ -93,14 +93,14 @@ class DataUse(Part):
     loader_workers: Count
     """Processes that read and decode; 0 is the training process itself."""
     page_cache_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """How much of the data set the target's page cache held right before the launch, by mincore(2)."""
+    """The share of the data set that the target's page cache held right before the launch, by mincore(2)."""
     filesystem: str | None = None
-    """On which the target has it: ``ext4``, ``overlay``, ``virtiofs``."""
+    """The file system on which the target has it: ``ext4``, ``overlay``, ``virtiofs``."""
     device: str | None = None
-    """That is mounted there, as the target calls it: ``/dev/vdb``."""
+    """The device that is mounted there, as the target calls it: ``/dev/vdb``."""
     images_read: Count
     bytes_read: Count
-    """Of the files of those images, warm-up and prefetch included; what the disk gave is in the resources."""
+    """The size of those images' files, warm-up and prefetch included; reads from the disk are in the resources."""
     damaged: Count = 0
     """Images that could not be decoded; their neighbours took their places."""
     damaged_files: list[str] = []
@@ -114,7 +114,7 @@ class Metric(Part):
     unit: str
     better: Literal["more", "less"]
     samples: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
-    """What the value was taken from, where the probe repeats itself."""
+    """The repetitions from which the value was taken; null if there was one."""
 
 
 class Outcome(Part):
@@ -148,7 +148,7 @@ class TrialRecord(Part):
     ablation: str | None = None
     """The one property of the target that was switched; see ``suite.job.ablations``."""
     aggressor: str | None = None
-    """What ran beside the victim; null where the instances beside it were idle."""
+    """The aggressor beside the victim; null if the other instances were idle."""
     warm_up: bool = False
     """Whether the trial belongs to a warm-up block: discarded by that rule, whatever it shows."""
     block: Annotated[int, Field(ge=0)]
@@ -156,23 +156,23 @@ class TrialRecord(Part):
     seed: int
     outcome: Outcome
     job: Job
-    """What decides the meaning of the numbers, as the plan and the trial had it."""
+    """The job that decides the meaning of the numbers, as the plan and the trial had it."""
     throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     elapsed_s: Seconds | None = None
-    """From launching the job in the ready target until it has ended, on the host's monotonic clock."""
+    """The time from launching the job in the ready target until it has ended, on the host's monotonic clock."""
     open_s: Seconds | None = None
-    """From nothing to a target that is ready to launch the job."""
+    """The time from nothing to a target that is ready to launch the job."""
     close_s: Seconds | None = None
     steps: Steps | None = None
     timeline: Timeline | None = None
     metrics: dict[str, Metric] = {}
-    """What a probe has measured, in place of a throughput."""
+    """The numbers of a probe, in place of a throughput, by name."""
     data_use: DataUse | None = None
     ranks: list[Rank] = []
     aggressors: list[Aggressor] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     substitutes: list[str] = []
-    """What stood in for what this host lacks; shown wherever the numbers are shown."""
+    """The substitutes for what this host lacks, shown wherever the numbers are shown."""
     environment: Environments
     conditions: Conditions | None = None
     resources: Resources | None = None

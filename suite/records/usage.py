@@ -1,10 +1,10 @@
-"""What a record tells of the host while the job ran, and of what the job has used."""
+"""The state of the host while the job ran, and the resources that the job used."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from suite.records.base import Count, Part, Seconds
+from suite.part import Count, Part, Seconds
 
 
 class Conditions(Part):
@@ -18,30 +18,30 @@ class Conditions(Part):
     other_cpu_s: Seconds | None = None
     """Busy time of the envelope's CPUs, without everything that served the target and the suite itself."""
     throttled_s: Seconds | None = None
-    """By a CPU quota: the most that one of the control groups around the suite or the job was held back."""
+    """Time lost to a CPU quota: the most that one of the control groups around the suite or the job was held back."""
     thermal_throttles: Count | None = None
-    """Of the CPU on which heat did it most often."""
+    """The count of the CPU that was throttled most often."""
     swapped_bytes: Count | None = None
-    """In and out, by the whole host."""
+    """Bytes swapped in and out by the whole host."""
     governor: str | None = None
     frequency_mhz: tuple[Seconds, Seconds] | None = None
-    """Mean of the envelope's CPUs right before the launch, when they are idle, and right after the end."""
+    """The mean of the envelope's CPUs right before the launch, when they are idle, and right after the end."""
     siblings_shared: bool | None = None
     """Whether a core has hardware threads both inside and outside of the envelope."""
     numa_nodes: list[Count] | None = None
     load_1min: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Right before the launch."""
+    """The load average right before the launch."""
     sampler_cpu_s: Seconds | None = None
-    """What taking these counters, and those of the resources, has cost itself."""
+    """The CPU time that reading these counters, and those of the resources, has cost."""
 
 
 class Usage(Part):
-    """What a job has used. Null where the place cannot tell."""
+    """The resources that a job has used; null if they could not be read."""
 
     cpu_s: Seconds | None = None
     peak_memory_bytes: Count | None = None
     disk_read_bytes: Count | None = None
-    """From storage; what the page cache gave is not in it."""
+    """Bytes read from storage; reads served by the page cache are not counted."""
     disk_written_bytes: Count | None = None
     network_received_bytes: Count | None = None
     network_sent_bytes: Count | None = None
@@ -54,27 +54,27 @@ class GpuUsage(Part):
 
     pci_address: str
     utilisation: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Mean share of the time in which a kernel ran."""
+    """The mean share of the time in which a kernel ran."""
     peak_memory_bytes: Count | None = None
 
 
 class CacheUse(Part):
-    """By the hardware's own counters, on the host, from the launch to the end. Null where they cannot tell."""
+    """Counts of the hardware, on the host, from the launch to the end; null if they could not be read."""
 
     cpus: list[Count] | None = None
-    """That the loads are of, with all that ran on them: those that the target alone was given."""
+    """The CPUs that were counted, with all that ran on them: those given to the target alone."""
     llc_loads: Count | None = None
-    """Of the last-level cache."""
+    """Loads from the last-level cache."""
     llc_load_misses: Count | None = None
     memory_read_bytes: Count | None = None
-    """By the memory controllers of the whole host, which serve all jobs."""
+    """Bytes read through the memory controllers of the whole host, which serve all jobs."""
     memory_written_bytes: Count | None = None
     absent: str | None = None
-    """Why something is null."""
+    """The reason why a count is null."""
 
 
 class Resources(Part):
-    """What the job cost, from outside and from inside.
+    """The resources that the job used, as seen from outside and from inside.
 
     ``serving`` is everything on the host that serves the target, the job included, by the host's accounting, from the
     launch to the end: QEMU with all its threads, shims, the clients of the engine. Its peak of memory is since the
@@ -85,9 +85,9 @@ class Resources(Part):
     serving: Usage | None = None
     worker: Usage | None = None
     energy_j: dict[str, Seconds] | None = None
-    """Of the whole host, by counter: ``package-0``, ``dram-0`` (RAPL), ``gpu-0`` (NVML). They do not overlap."""
+    """Energy of the whole host by counter: ``package-0``, ``dram-0`` (RAPL), ``gpu-0`` (NVML). They do not overlap."""
     gpus: list[GpuUsage] | None = None
     cache: CacheUse | None = None
     beside: Usage | None = None
-    """What served the instances beside the victim's, while the victim ran: CPU time; ``serving`` is then the victim's
+    """CPU time of the processes that serve the other instances, while the victim ran; ``serving`` is then the victim's
     alone."""

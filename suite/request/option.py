@@ -7,11 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import RequestError, flag, option, spelled
+from suite.part import Part
+from suite.registry import Registry
 from suite.suggest import nearest
 
 Count = Annotated[int, Field(gt=0, strict=True)]
@@ -21,21 +23,22 @@ ALL = "all"
 """Stands for every choice of an option that can be given several times."""
 
 
-class OptionGroup(BaseModel):
+class OptionGroup(Part):
     """A part of a request: options of one topic. Its docstring is its title in help."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class About:
-    """What is declared of an option in its annotation."""
+    """The declaration of an option, in its annotation."""
 
     help: str | Callable[[], str]
     """One sentence, and the meaning of its values where their names do not say it. Other options in it are marked, as
     ``suite.errors.option`` does."""
     choices: Callable[[str | None], Iterable[str]] | None = None
-    """Return the names that it takes with a scenario, or with any. Not needed where its type is a ``Literal``."""
+    """Return the names that it takes with a scenario, or with any. Not needed where its type is a ``Literal``, or where
+    they are the members of registries."""
+    members: tuple[Registry, ...] = ()
+    """The registries whose members it names."""
     also: tuple[str, ...] = ()
     """Other spellings on the command line."""
     only: tuple[str, ...] = ()
@@ -73,7 +76,7 @@ class Option:
     """One option: a field of a part, as the command line, plan files, help and messages need it."""
 
     name: str
-    """As in a plan file; the command line writes dashes: see ``flag``."""
+    """The name in a plan file; the command line writes dashes: see ``flag``."""
     part: str
     """The field of the request that holds the part it is in."""
     field: FieldInfo
@@ -91,7 +94,7 @@ class Option:
     @cached_property
     def kind(self) -> type:
         """Return bool, int, Path or str: what one value of it is. A number or a text is a str."""
-        kinds = set(_kinds(self.field.annotation))
+        kinds = {str if get_origin(each) is Literal else each for each in _alternatives(self.field.annotation)}
         return kinds.pop() if len(kinds) == 1 else str
 
     @cached_property
@@ -108,7 +111,14 @@ class Option:
         """Return the names that it takes with ``scenario``, or with any; empty where it takes other values."""
         if self.about.choices:
             return tuple(self.about.choices(scenario))
-        return tuple(_literals(self.field.annotation))
+        if self.about.members:
+            return tuple(dict.fromkeys(name for registry in self.about.members for name in registry))
+        literals = (each for each in _alternatives(self.field.annotation) if get_origin(each) is Literal)
+        return tuple(name for each in literals for name in get_args(each))
+
+    def failures(self) -> dict[str, str]:
+        """Return, by name, why a choice that another package has added cannot be used; empty where all can."""
+        return {name: why for registry in self.about.members for name, why in registry.failures().items()}
 
     def known_to(self, scenario: str) -> bool:
         """Return whether the scenario knows it."""
@@ -183,29 +193,14 @@ class Option:
             yield from (flag(self.name), word)
 
 
-def options_of(part: str, model: type[BaseModel]) -> dict[str, Option]:
-    """Return the options that a part declares, by name and in their order."""
-    return {name: Option(name, part, field) for name, field in model.model_fields.items()}
-
-
 def _words(value: object) -> list[str]:
     return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
-def _kinds(annotation: Any) -> Iterator[type]:  # noqa: ANN401 (what stands after a colon)
-    """Give the types that one value can be of, without None."""
-    if get_origin(annotation) is Literal:
-        yield str
-    elif get_origin(annotation) in (Union, types.UnionType, Annotated, tuple):
+def _alternatives(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 (what stands after a colon)
+    """Give the types and literals that one value can be of, without None."""
+    if get_origin(annotation) in (Union, types.UnionType, Annotated, tuple):
         for each in get_args(annotation):
-            yield from _kinds(each)
-    elif annotation in (bool, int, str, Path):
+            yield from _alternatives(each)
+    elif annotation in (bool, int, str, Path) or get_origin(annotation) is Literal:
         yield annotation
-
-
-def _literals(annotation: Any) -> Iterator[str]:  # noqa: ANN401 (what stands after a colon)
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    elif get_origin(annotation) in (Union, types.UnionType, Annotated, tuple):
-        for each in get_args(annotation):
-            yield from _literals(each)

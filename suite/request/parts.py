@@ -19,14 +19,14 @@ from suite.job.distributed import ContainerNetwork, Strategy
 from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.lab import parse_lab
 from suite.job.profiles import PROFILES, Recipe
-from suite.job.sharing import BareMetalCpus, aggressor_names, victim_names
-from suite.registries import ABLATIONS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
+from suite.job.sharing import BareMetalCpus, victim_names
+from suite.registries import ABLATIONS, AGGRESSORS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
 from suite.request.option import About, Count, NotNegative, OptionGroup, Text, checked
 from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
 
 MOST_BLOCKS = 100
-"""With ``until``, where nothing else is said."""
+"""The most blocks of a run with ``until``, unless ``max_blocks`` says otherwise."""
 _DATA = ("real", "distributed")
 _DISTRIBUTED = ("distributed",)
 _PROBE = ("probe",)
@@ -35,10 +35,6 @@ _SHARED = ("shared",)
 
 def _models(scenario: str | None) -> tuple[str, ...]:
     return victim_names() if scenario in (None, *_SHARED) else WORKLOADS.names()
-
-
-def _probes(_scenario: str | None) -> tuple[str, ...]:
-    return PROBES.names()
 
 
 def _parsed(parse: Callable[[str], object]) -> AfterValidator:
@@ -83,7 +79,7 @@ class MeasurementOptions(OptionGroup):
             "What is run. synthetic: training on data in memory. real: training on images from the disk. probe: what a "
             "layer costs by itself. distributed: one job over several instances. shared: a job alone, and beside "
             "another on the same machine.",
-            choices=lambda _: SCENARIOS.names(),
+            members=(SCENARIOS,),
             common=True,
         ),
     ] = "synthetic"
@@ -93,6 +89,7 @@ class MeasurementOptions(OptionGroup):
             f"What is trained. alexnet-small, with its small batch, is a victim of {option('scenario')} shared. "
             f"Default: resnet50; with {option('scenario')} shared every model, except in the profile smoke.",
             choices=_models,
+            members=(WORKLOADS,),
             never=_PROBE,
             common=True,
         ),
@@ -138,11 +135,11 @@ class TargetOptions(OptionGroup):
         Text | None,
         About(
             "Container engine. Default: the first that works.",
-            choices=lambda _: ENGINES.names(),
+            members=(ENGINES,),
             common=True,
         ),
     ] = None
-    provider: Annotated[Text, About("What runs the virtual machines.", choices=lambda _: MACHINES.names())] = "qemu"
+    provider: Annotated[Text, About("What runs the virtual machines.", members=(MACHINES,))] = "qemu"
     accel: Annotated[
         Literal["auto", "kvm", "tcg"],
         About("How virtual machines run. auto: kvm where a guest boots under it, else tcg, which emulates the CPU."),
@@ -162,7 +159,7 @@ class TargetOptions(OptionGroup):
                 + "; ".join(f"{name}: {get_ablation(name).summary}" for name in ABLATIONS.own)
                 + "."
             ),
-            choices=lambda _: ABLATIONS.names(),
+            members=(ABLATIONS,),
         ),
     ] = ()
 
@@ -325,8 +322,8 @@ class DataOptions(OptionGroup):
 class ProbeOptions(OptionGroup):
     """With --scenario probe."""
 
-    probe: Annotated[tuple[Text, ...], About("What is probed.", choices=_probes, only=_PROBE)] = Field(
-        default_factory=lambda: _probes(None)
+    probe: Annotated[tuple[Text, ...], About("What is probed.", members=(PROBES,), only=_PROBE)] = Field(
+        default_factory=PROBES.names
     )
     fio_job: Annotated[Path | None, About("Job file of fio for the disk probe.", only=_PROBE)] = None
 
@@ -379,7 +376,7 @@ class SharedOptions(OptionGroup):
         About(
             "What runs beside the victim, one at a time. alexnet, resnet50 and inception_v3 train; disk runs fio, "
             "memory a triad, network iperf3 to itself, cpu matrix products.",
-            choices=lambda _: aggressor_names(),
+            members=(WORKLOADS, AGGRESSORS),
             only=_SHARED,
         ),
     ] = ("alexnet",)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from suite.errors import RequestError, option
 from suite.job.sharing import victim_names
-from suite.request.option import Option, OptionGroup, options_of
+from suite.request.option import Option, OptionGroup
 from suite.request.parts import (
     DataOptions,
     DistributedOptions,
@@ -63,8 +63,10 @@ class RunRequest(OptionGroup):
 
     def given(self) -> dict[str, object]:
         """Return the options that differ from their defaults, and the scenario, by name."""
-        values = {name: self.value(name) for name in OPTIONS}
-        return {name: value for name, value in values.items() if name == "scenario" or value != OPTIONS[name].default}
+        # A request of another machine can hold a default that is another here; of what its scenario knows, it matters.
+        known = {name: each for name, each in OPTIONS.items() if each.known_to(self.scenario)}
+        values = {name: self.value(name) for name in known}
+        return {name: value for name, value in values.items() if name == "scenario" or value != known[name].default}
 
     def changed(self, **options: object) -> Self:
         """Return the request with other values of some options; None takes one away. Raises RequestError."""
@@ -104,18 +106,13 @@ def command_of(values: Mapping[str, object]) -> list[str]:
     return words
 
 
-def _options() -> dict[str, Option]:
-    found: dict[str, Option] = {}
-    for part, model in PARTS.items():
-        found |= options_of(part, model)
-    return found
-
-
 PARTS: dict[str, type[OptionGroup]] = {
     name: field.annotation for name, field in RunRequest.model_fields.items() if isinstance(field.annotation, type)
 }
 """The model of each part, by the field of the request that holds it."""
-OPTIONS = _options()
+OPTIONS = {
+    name: Option(name, part, field) for part, model in PARTS.items() for name, field in model.model_fields.items()
+}
 """Every option by name, in the order of help."""
 
 

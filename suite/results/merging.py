@@ -23,7 +23,7 @@ GROWING = ("blocks", "warmup_blocks")
 
 @dataclass
 class Merged:
-    """What a merge did: trial ids, and files that were left out because they are not records."""
+    """The result of a merge: trial ids, and files that were left out because they are not records."""
 
     added: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)

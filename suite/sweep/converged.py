@@ -7,8 +7,9 @@ begun again too, whatever the others have measured meanwhile.
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from suite.part import Part
 from suite.results.store import write_atomic
 from suite.sweep.directory import plan_hash
 from suite.sweep.model import Sweep
@@ -16,10 +17,8 @@ from suite.sweep.model import Sweep
 CONVERGED = "enough.json"
 
 
-class ConvergedCells(BaseModel):
+class ConvergedCells(Part):
     """The content of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sha256: str
     """The hash of the plan: what was decided under another plan does not hold."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from suite.errors import RequestError
+from suite.part import Part
 from suite.records.record import TrialRecord
 from suite.results.store import PLAN, RESULTS, TRIALS, StoreError, write_atomic
 from suite.sweep.cell_run import CellRun
@@ -26,10 +27,8 @@ IRRELEVANT = {"output", "engine", "budget"}
 """Tables that say where a sweep runs, and nothing about what is measured."""
 
 
-class Accepted(BaseModel):
+class Accepted(Part):
     """The content of ``sweep.json``; ``cells`` holds the settings of each cell, by its name."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
     sha256: str
@@ -78,6 +77,13 @@ class SweepDirectory:
         except ValidationError as error:
             raise RequestError(f"{path} is not the plan of a sweep", remedy="give another --out") from error
 
+    def begun(self) -> Accepted:
+        """Return what is stored. Raises RequestError for a directory that does not hold a sweep."""
+        accepted = self.accepted()
+        if accepted is None:
+            raise RequestError(f"no sweep in {self.path}", remedy="name the directory of one: the one given to --out")
+        return accepted
+
     def changes(self, sweep: Sweep, cells: Sequence[Cell]) -> Changes:
         """Return the changes from the stored plan to this one. In a new directory all cells are new."""
         self._refuse_a_run()
@@ -109,7 +115,8 @@ class SweepDirectory:
     def refuse_changed(self, sweep: Sweep) -> None:
         """Raise RequestError for a changed plan: a process that runs one block of many must not change it."""
         before = self.accepted()
-        if before is not None and before.sha256 != plan_hash(sweep):
+        # Not the stored hash: in a later suite, which knows more options, the same plan has another one.
+        if before is not None and plan_hash(before.sweep) != plan_hash(sweep):
             raise RequestError(
                 f"{self.path} is a sweep of another plan than this one's",
                 remedy="run bench sweep run without --only-block",

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from suite.job.job import leaves
-from suite.plan import VMS, Plan, Trial
+from suite.plan import Plan, Trial
 from suite.records.headers import RecordHeader, headers
 from suite.results.store import TRIALS
+from suite.targets import VMS
 from suite.trial_names import arm_name
 
 MOST_RECORDS = 5000

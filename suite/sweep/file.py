@@ -1,4 +1,4 @@
-"""From a plan file to a sweep. What is wrong with it is told with the key, the value and what would do."""
+"""Read a plan file. An error names the key, the value and what would do."""
 
 import tomllib
 from pathlib import Path
@@ -34,7 +34,7 @@ _WANTED = {
     "bool_type": "give true or false",
     "string_pattern_mismatch": "small letters, digits, dots and dashes, at most 64, the first a letter or a digit",
 }
-"""In words of the file's; pydantic speaks of Python's types."""
+"""Remedies in terms of the file; pydantic speaks of Python's types."""
 _LISTS_OF_TABLES = ("include", "exclude")
 
 

@@ -12,22 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from suite.errors import RequestError
+from suite.part import Part
 from suite.process_identity import ProcessIdentity
 from suite.results.store import StoreError, write_atomic
 
 WHOLE = "sweep"
 """The name of the lock on all of a sweep."""
 FOLDER = ".claims"
-"""As older versions call it: they must see the same locks."""
+"""The directory of the locks; older versions call it so, too, and must see the same locks."""
 
 
-class LockHolder(BaseModel):
+class LockHolder(Part):
     """Who holds a lock, and what it runs now."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """The name of the lock."""

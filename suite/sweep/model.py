@@ -22,7 +22,7 @@ ELSEWHERE = {
     **{name: name for name in Repetitions.model_fields},
     **{name: f"envelope.{name}" for name in EnvelopeOptions.model_fields},
 }
-"""Where a plan has the options that are no keys of a cell: all cells have them alike."""
+"""The places, in a plan file, of options that are no keys of a cell: all cells have them alike."""
 
 
 CELL_KEYS = tuple(name for name in OPTIONS if name not in ELSEWHERE)
@@ -111,7 +111,7 @@ class Engine(BaseModel):
 
     @property
     def table(self) -> dict[str, Any]:
-        """What the engine's own model validates."""
+        """Return the keys that the engine's own model validates."""
         return dict(self.__pydantic_extra__ or {})
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from suite.errors import RequestError
+from suite.part import Part
 from suite.plan import Trial
 from suite.records.headers import headers
 from suite.results.store import RESULTS
@@ -21,11 +20,7 @@ from suite.trial_names import arm_name
 State = Literal["done", "failed", "running", "missing"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TrialCounts(_Part):
+class TrialCounts(Part):
     """Trials of one arm of a cell; ``failed`` are those whose last attempt so far has failed."""
 
     done: int = 0
@@ -34,7 +29,7 @@ class TrialCounts(_Part):
     missing: int = 0
 
 
-class CellStatus(_Part):
+class CellStatus(Part):
     """One cell; ``arms`` by their names, as ``suite.trial_names.arm_name`` gives them."""
 
     cell_id: str
@@ -44,7 +39,7 @@ class CellStatus(_Part):
     """Whether its intervals are narrow enough, with ``until``."""
 
 
-class SweepStatus(_Part):
+class SweepStatus(Part):
     """All of a sweep."""
 
     name: str
@@ -69,9 +64,7 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     Raises RequestError for a directory that does not hold a sweep.
     """
     sweep_directory = SweepDirectory(directory)
-    accepted = sweep_directory.accepted()
-    if accepted is None:
-        raise RequestError(f"no sweep in {directory}", remedy="name the directory of one: the one given to --out")
+    accepted = sweep_directory.begun()
     now = holders(directory)
     running = {(holder.cell, holder.trial) for holder in now}
     cells, left, seconds = [], set(), []

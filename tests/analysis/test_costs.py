@@ -16,8 +16,8 @@ from analysis.warnings.conditions import DamagedImages, NotRead
 from analysis.warnings.types import Incomparable
 from suite.job.datasets import Dataset
 from suite.job.profiles import Sizes
-from suite.plan import TARGETS
 from suite.records.record import DataUse, Resources, Usage
+from suite.targets import TARGETS
 
 MIB = 1 << 20
 WORK = Sizes(batch=10, image_px=32, warmup_steps=1, steps=4)

@@ -15,7 +15,7 @@ from analysis.figures.reference import Reference, normalised
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.ratios import NoiseFloor
 from suite.errors import RequestError
-from suite.plan import TARGETS
+from suite.targets import TARGETS
 
 JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -8,8 +8,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from commands.data import SIZES
-from scenarios.datasets import pictures
 
 Data = Callable[..., Result]
 SMALL = ("--images", "6", "--size", "small", "--workers", "1")
@@ -86,7 +84,3 @@ def test_a_wrong_request_is_told_with_exit_code_2(data: Data, words: tuple[str, 
     result = data(*words)
     assert result.exit_code == 2
     assert told in result.stderr
-
-
-def test_the_sizes_of_the_help_are_those_that_can_be_drawn() -> None:
-    assert SIZES == pictures.SIZES == tuple(pictures.MAKES)

@@ -22,8 +22,9 @@ from provisioning.doctor import Check
 from provisioning.images.image import Image
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
-from suite.plan import TARGETS, Trial
+from suite.plan import Trial
 from suite.registries import SCENARIOS
+from suite.targets import TARGETS
 from tests.suite.conftest import FakeAccount, FakeScenario, FakeTargets
 
 

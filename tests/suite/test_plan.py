@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from suite.errors import RequestError
 from suite.job import ablations
-from suite.plan import BASELINE, TARGETS, Plan
+from suite.plan import Plan
+from suite.targets import BASELINE, TARGETS
 from tests.suite.conftest import make_plan
 
 seeds = st.integers(min_value=0, max_value=1 << 40)

@@ -1,5 +1,6 @@
 """Registries: their own members, those that other packages add, and those that fail to load."""
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ def test_a_member_that_fails_to_load_disturbs_no_other_and_says_why(registry: Re
     with pytest.raises(RequestError, match="torn"):
         registry.get("ball")
     assert registry.get("kite") == "their kite"
+
+
+def test_an_entry_point_that_names_no_module_fails_as_one_that_cannot_be_imported(registry: Registry) -> None:
+    registry._places["doll"] = EntryPoint("doll", "no module at all", GROUP)
+    assert set(registry.failures()) == {"ball", "doll"}
 
 
 @pytest.mark.parametrize("registry", every_registry(), ids=lambda registry: registry.group)

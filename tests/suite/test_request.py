@@ -137,6 +137,11 @@ def test_all_stands_for_every_name_that_the_scenario_has() -> None:
     assert RunRequest.of({"target": ["vm", "vm"]}).targets.target == ("vm",)
 
 
+def test_a_request_says_nothing_of_a_default_that_its_scenario_does_not_know() -> None:
+    fewer = RunRequest.model_validate({"probes": {"probe": ["disk"]}})
+    assert fewer.command() == ["bench", "run", "--scenario", "synthetic"]
+
+
 def test_paths_are_made_absolute_and_nothing_else_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     request = RunRequest.of({"scenario": "distributed", "inventory": "hosts.toml", "seed": 3})

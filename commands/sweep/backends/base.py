@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from commands.sweep.resolve import Planned
 from suite.errors import RequestError
 from suite.interfaces import Observer
+from suite.part import Part
 from suite.records.record import TrialRecord
 from suite.registries import BACKENDS
 from suite.suggest import nearest
@@ -22,7 +23,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What ``bench sweep run`` was asked for. Nothing has been started, and nothing written."""
+    """A request to ``bench sweep run``. Nothing has been started, and nothing written."""
 
     file: Path
     """The plan file."""
@@ -36,18 +37,12 @@ class SweepRequest:
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """How a run of a sweep ended."""
+    """The end of a run of a sweep."""
 
     made: Sequence[TrialRecord] = ()
     """The new records."""
     reason: str | None = None
     """Why it ended before its last trial; None if it did not."""
-
-
-class NoOptions(BaseModel):
-    """The table ``[engine]`` of a backend that has no keys of its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Backend(ABC):
@@ -57,8 +52,8 @@ class Backend(ABC):
     scheduler, are its only memory. Lists of text are lines for the user.
     """
 
-    options: type[BaseModel] = NoOptions
-    """The keys of the table ``[engine]`` besides ``kind``."""
+    options: type[BaseModel] = Part
+    """The keys of the table ``[engine]`` besides ``kind``: none, unless the backend has some."""
     runs_here: bool = False
     """Whether this process runs the trials: then all cells are checked on this machine before the first."""
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from commands.run.prepare import host_environment
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest
+from commands.sweep.resolve import once
 from commands.sweep.stop_rule import stop_rule_of
 from provisioning.metrics import accounting
 from suite.sweep.cell_run import CellRun, StopRule
@@ -41,21 +42,12 @@ def run_here(
 
     ``take_over``: locks that other machines hold are those of processes that have ended.
     """
-    ready = [each.ready for each in request.planned if each.ready]
-    said: set[str] = set()
-
-    def note_once(text: str) -> None:  # cells are alike
-        if text not in said:
-            said.add(text)
-            request.observer.note(text)
-
-    for each in ready:
-        each.prepare(note_once)
-    cells = [
-        ReadyCell(each.cell, each.ready.plan, each.ready.scenario, each.ready.open_target)
-        for each in request.planned
-        if each.ready
-    ]
+    note = once(request.observer.note)
+    cells = []
+    for each in request.planned:
+        if each.ready:
+            each.ready.prepare(note)
+            cells.append(ReadyCell(each.cell, each.ready.plan, each.ready.scenario, each.ready.open_target))
     runner = Runner(
         request.sweep,
         request.directory,

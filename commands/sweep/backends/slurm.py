@@ -17,7 +17,7 @@ from suite.errors import BenchError
 from suite.sweep.model import Sweep
 
 AT_ONCE = 16
-"""With srun every block that runs or waits is a process here."""
+"""The most blocks at once with srun, where every block that runs or waits is a process here."""
 
 
 class Slurm(Backend):

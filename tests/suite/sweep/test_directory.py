@@ -52,6 +52,14 @@ def test_where_and_by_whom_it_is_run_is_no_change(tmp_path: Path, sweep: MakeSwe
         directory.refuse_changed(sweep(blocks=7))
 
 
+def test_a_plan_that_another_version_of_the_suite_has_stored_is_the_same(tmp_path: Path, sweep: MakeSweep) -> None:
+    directory = accept(tmp_path, sweep())
+    path = tmp_path / "sweep.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "sha256": "0" * 64}))
+    directory.refuse_changed(sweep())
+
+
 def test_accepting_the_same_plan_again_writes_nothing(tmp_path: Path, sweep: MakeSweep) -> None:
     accept(tmp_path, sweep())
     before = (tmp_path / "sweep.json").stat()

@@ -1,4 +1,4 @@
-"""What the parts of a record are made of."""
+"""The base class of the suite's models, and numbers that several of them hold."""
 
 from typing import Annotated
 
@@ -9,4 +9,6 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Part(BaseModel):
+    """A model whose instances are frozen, and that refuses unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
