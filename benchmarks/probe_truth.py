@@ -40,7 +40,7 @@ def main() -> None:
     record = suite_trial(options)
     versions(options, record)
     sides: dict[str, Callable[[], Numbers]] = {
-        "hand": lambda: by_hand(options, record["envelope"]["cpus"]),
+        "hand": lambda: by_hand(options, record["job"]["envelope"]["cpus"]),
         "suite": lambda: values(suite_trial(options)),
     }
     pairs: list[dict[str, Numbers]] = []
@@ -57,9 +57,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--probe", default="disk", choices=("disk", "network"))
     parser.add_argument("--profile", default="quick", choices=tuple(FILE_MIB))
     parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order in each pair")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the order in each pair")
     parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
-    parser.add_argument("--directory", type=Path, help="of fio by hand (default: where the suite makes its data disks)")
+    parser.add_argument(
+        "--directory", type=Path, help="where fio by hand writes (default: where the suite makes its data disks)"
+    )
     options = parser.parse_args()
     if options.pairs < 2:
         parser.error("--pairs must be at least 2: one ratio has no interval")
