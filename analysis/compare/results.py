@@ -248,26 +248,6 @@ class Comparison:
         return tuple(one for group in self.groups for one in group.costs)
 
 
-_ABLATED = {
-    "seccomp": "seccomp off",
-    "network": "network of the node",
-    "rootfs": "root file system bound in place",
-    "huge-pages": "huge pages on",
-    "pinning": "pinning off",
-    "isa": "lower vector instructions",
-    "virtiofs": "data by virtiofs",
-    "data-layer": "data in a layer of its own",
-    "disk-cache": "disk cache writeback",
-    "memory-limit": "memory limit off",
-    "disk-limit": "disk limit on",
-}
-
-
-def ablated(ablation: str) -> str:
-    """Return what an ablation makes of its property, in two or three words."""
-    return _ABLATED.get(ablation, f"{ablation} switched")
-
-
 def known_first(known: Sequence[str], name: str) -> tuple[int, str]:
     """Return a sort key: names in the order of ``known``, all others after them in alphabetical order."""
     return (known.index(name) if name in known else len(known), name)

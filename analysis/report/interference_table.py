@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from analysis.compare.interference import SHARED_METRICS
-from analysis.compare.results import Comparison, Interference, Isolation, Job, ablated, known_first
+from analysis.compare.results import Comparison, Interference, Isolation, Job, known_first
 from analysis.figures import reference
 from analysis.report.formatting import ends, number, ratio, times
 from analysis.report.table import Head, Table
+from suite.job.ablations import label_of
 from suite.job.sharing import aggressor_names
 
 TITLE = "throughput beside an aggressor, over the same alone"
@@ -44,7 +45,7 @@ def interference_lines(comparison: Comparison, job: Job) -> Iterator[str]:
 
 
 def _victim(one: Interference) -> str:
-    return f"{one.model} on {one.target}" + (f", {ablated(one.ablation)}" if one.ablation else "")
+    return f"{one.model} on {one.target}" + (f", {label_of(one.ablation)}" if one.ablation else "")
 
 
 def _ranked(one: Isolation) -> str:
