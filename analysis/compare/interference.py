@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import effect, judged, notes_of, ratios_of
+from analysis.compare.effects import effect, effects_of, judged, notes_of, ratios_of
 from analysis.compare.pairing import ROW, pair
 from analysis.compare.results import Effect, Interference, Isolation, Job, known_first
 from analysis.compare.validity import usable
@@ -103,10 +103,7 @@ def _effects(
     notes: Mapping[Key, tuple[str, ...]],
     margin: float,
 ) -> tuple[Interference, ...]:
-    effects: dict[Key, dict[str, Effect]] = defaultdict(dict)
-    for metric in SHARED_METRICS:
-        for key, one in judged(ratios[metric.column], metric, margin).items():
-            effects[key][metric.name] = one
+    effects = effects_of(ratios, SHARED_METRICS, margin)
     kept, steal, floors = _kept(trials), _steal(trials), _floors(trials)
     return tuple(
         Interference(
