@@ -36,16 +36,16 @@ BARE_LOOP = REPOSITORY / "benchmarks/bare_loop.py"
 
 def main() -> None:
     options = parse()
-    bench = options.bench.split()
-    tree = options.tree or newest_tree(bench)
+    tree = options.tree or newest_tree(options.bench.split())
+    what = ("--scenario", "synthetic", "--model", options.model)
     # Not counted: it says which workload and envelope the profile means on this machine, and warms the page cache.
-    record = suite_trial(bench, options)
+    record = suite_trial(options, *what)
     ratios, bare, suite = [], [], []
     order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for number in range(1, options.pairs + 1):
         one = {}
         for side in order.sample(("bare", "suite"), 2):
-            trial = suite_trial(bench, options) if side == "suite" else None
+            trial = suite_trial(options, *what) if side == "suite" else None
             one[side] = trial["throughput_images_per_s"] if trial else bare_throughput(tree, record)
         bare.append(one["bare"])
         suite.append(one["suite"])
@@ -76,11 +76,11 @@ def newest_tree(bench: Sequence[str]) -> Path:
     return Path(images[0]["tree"])
 
 
-def suite_trial(bench: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Run one trial of the suite and return its record."""
+def suite_trial(options: argparse.Namespace, *what: str) -> dict[str, Any]:
+    """Run one trial of the suite on bare metal and return its record."""
     with tempfile.TemporaryDirectory() as directory:
-        what = ["--scenario", "synthetic", "--target", "bare-metal", "--model", options.model]
-        output([*bench, "run", *what, "--profile", options.profile, "--out", directory, "--json"])
+        argv = [*options.bench.split(), "run", "--target", "bare-metal", *what]
+        output([*argv, "--profile", options.profile, "--out", directory, "--json"])
         (path,) = Path(directory).glob("trials/*.json")
         record: dict[str, Any] = json.loads(path.read_text())
     if record["outcome"]["status"] != "ok":

@@ -14,7 +14,7 @@ from suite.plan import BASELINE, TARGETS
 from suite.registries import WORKLOADS
 
 Effects = Mapping[str, Mapping[Key, Effect]]
-"""By the metric's column."""
+"""The effects by the metric's column."""
 
 
 def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric], effects: Effects) -> list[Group]:

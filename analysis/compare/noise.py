@@ -16,7 +16,7 @@ from suite.plan import BASELINE
 
 Group = tuple[Job, str]
 Floors = dict[Group, dict[str, NoiseFloor]]
-"""By job and model, then by the metric's name."""
+"""The noise floors by job and model, then by the metric's name."""
 
 
 def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key, "pd.Series[float]"]]:

@@ -12,8 +12,8 @@ from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
 
 _JOB, _STEPS, _ENVIRONMENT = b'\n "job": {', b'\n "steps": {', b'\n "environment": {'
-"""In the order in which the store writes them: a line per key, indented by one. A JSON string holds no line break, so a
-mark is what it looks like; in a file written otherwise there are none."""
+"""The marks, in the order in which the store writes them: a line per key, indented by one. A JSON string holds no line
+break, so a mark is what it looks like; in a file written otherwise there are none."""
 _CLOSING = b"\n }"
 _MOST_JOBS = 1000
 
