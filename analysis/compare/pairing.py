@@ -1,7 +1,7 @@
 """Pairs trials: groups those that belong together, and puts each beside the one that it is compared with."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -17,6 +17,11 @@ GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
 _BLOCK = ["scenario", "model", "run_id", "block"]
 _SETTINGS = ["settings", "host_cpu_model"]
+
+
+def job_of(row: Mapping[Hashable, object] | pd.Series) -> Job:
+    """Return the job of a row of trials that have ``variant``."""
+    return Job(*(str(row[key]) for key in JOB))
 
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.compare.pairing import JOB
-from analysis.compare.results import Job
+from analysis.compare.pairing import JOB, job_of
 from analysis.warnings.types import AnalysisWarning
 from suite.plan import BASELINE
 
@@ -186,12 +185,8 @@ def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
             first = disturbed.iloc[0]
             of = int((ok[place] == first[place]).all(axis=1).sum())
             worst = words(float(amounts[disturbed.index].max()))
-            yield kind(str(_job(first)), str(first["target"]), len(disturbed), of, worst)
+            yield kind(str(job_of(first)), str(first["target"]), len(disturbed), of, worst)
     yield from _mitigations(ok)
-
-
-def _job(row: "pd.Series") -> Job:
-    return Job(*(str(row[key]) for key in JOB))
 
 
 def _mitigations(ok: pd.DataFrame) -> Iterator[MitigationsDiffer]:
@@ -201,4 +196,4 @@ def _mitigations(ok: pd.DataFrame) -> Iterator[MitigationsDiffer]:
         first = rows.iloc[0]
         sides = set(str(first["mitigations"]).splitlines()) ^ set(str(first["host_mitigations"]).splitlines())
         names = sorted({line.split(":")[0] for line in sides})
-        yield MitigationsDiffer(str(_job(first)), str(first["target"]), tuple(names))
+        yield MitigationsDiffer(str(job_of(first)), str(first["target"]), tuple(names))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.pairing import JOB, ROW
+from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import Group, Job
 from analysis.load.metrics import PROBE
 from analysis.warnings.types import FailedTrials, HostsDiffer, Incomparable, MixedSubstitutes, NotNormalised
@@ -19,7 +19,7 @@ _HOST_COLUMNS = ["hostname", "host_kernel", "host_cpu_model", "host_cpus", "host
 
 def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
     """Return the job and the model of a row as text."""
-    return f"{Job(*(str(row[key]) for key in JOB))}, {row['model']}"
+    return f"{job_of(row)}, {row['model']}"
 
 
 def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
