@@ -38,8 +38,6 @@ SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.1
 
 def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
     """Make a record as a real trial leaves it, with random step times."""
-    if trial.job.sizes is None:
-        raise ValueError("the trials of this benchmark train")
     assert trial.job.sizes  # noqa: S101 (for the type checker: the plan trains)
     seconds = [SLOWDOWN[trial.target] * noise.lognormvariate(0, 0.05) for _ in range(trial.job.sizes.steps)]
     place = Environment(
@@ -68,7 +66,7 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
 
 
 def write(directory: Path, count: int) -> None:
-    """``count`` records of whole blocks, in files of a run."""
+    """Write ``count`` records of whole blocks, as the files of a run."""
     per_block = len(TARGETS) * len(WORKLOADS.names())
     envelope = Envelope(cpus=(0, 1), memory_bytes=8 * GIB, threads=2)
     profile = get_profile("paper")
@@ -99,7 +97,7 @@ def write(directory: Path, count: int) -> None:
 
 
 def measure(directory: Path) -> dict[str, object]:
-    """Seconds of each command, and the peak of memory until its end, in this process."""
+    """Return the seconds of each command, and the peak of memory until its end, in this process."""
     seconds: dict[str, float] = {}
     peak_mib: dict[str, int] = {}
 

@@ -28,11 +28,11 @@ from worker.workloads.resnet50 import RESNET50
 ELEMENTS = 25_557_040  # ResNet-50's 25,557,032 in whole lines
 LEARNING_RATE = 0.01
 Way = Callable[[Group, int], list[float]]
-"""Takes so many steps and gives the seconds of each; a server's are empty."""
+"""A way to exchange: takes so many steps and returns the seconds of each; none on a server."""
 
 
 class Server:
-    """That of torch's own tutorial (``BatchUpdateParameterServer``): parameters, and the gradients that have come."""
+    """The server of torch's own tutorial (``BatchUpdateParameterServer``): parameters, and the gradients so far."""
 
     def __init__(self, elements: int, workers: int) -> None:
         self.values = torch.zeros(elements)
@@ -43,7 +43,7 @@ class Server:
         self._future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
     def update(self, gradients: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
-        """Every worker's answer is the parameters after all of them have come."""
+        """Answer every worker with the parameters once all gradients have come."""
         with self._lock:
             self._sum += gradients
             self._came += 1
@@ -58,7 +58,7 @@ class Server:
 
 
 SERVERS: list[Server] = []
-"""Of this process: a function that is called from afar finds it here."""
+"""The server of this process, where a function that is called from afar finds it."""
 
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator, unused-ignore]
@@ -203,7 +203,7 @@ def send_and_receive(group: Group, steps: int) -> list[float]:
 
 
 def all_reduce(_: Group, steps: int) -> list[float]:
-    """Of the server too."""
+    """Reduce the gradients of all ranks, the server's too."""
     gradients = torch.zeros(ELEMENTS)
     return timed(steps, lambda: distributed.all_reduce(gradients) and None)
 
@@ -223,7 +223,7 @@ def ways_of(request: Mapping[str, Any]) -> dict[str, Way]:
 
 
 def main() -> None:
-    """Says the seconds of every step, by way and round. The ways take turns, every other time in the opposite order."""
+    """Print the seconds of every step, by way and round. The ways take turns, every other time in opposite order."""
     request = json.loads(sys.argv[1])
     cluster = Cluster(**request["cluster"])
     torch.set_num_threads(1)

@@ -36,16 +36,16 @@ BARE_LOOP = REPOSITORY / "benchmarks/bare_loop.py"
 
 def main() -> None:
     options = parse()
-    bench = options.bench.split()
-    tree = options.tree or newest_tree(bench)
+    tree = options.tree or newest_tree(options.bench.split())
+    what = ("--scenario", "synthetic", "--model", options.model)
     # Not counted: it says which workload and envelope the profile means on this machine, and warms the page cache.
-    record = suite_trial(bench, options)
+    record = suite_trial(options, *what)
     ratios, bare, suite = [], [], []
     order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for number in range(1, options.pairs + 1):
         one = {}
         for side in order.sample(("bare", "suite"), 2):
-            trial = suite_trial(bench, options) if side == "suite" else None
+            trial = suite_trial(options, *what) if side == "suite" else None
             one[side] = trial["throughput_images_per_s"] if trial else bare_throughput(tree, record)
         bare.append(one["bare"])
         suite.append(one["suite"])
@@ -59,7 +59,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--profile", default="quick")
     parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order in each pair")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the order in each pair")
     parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
     parser.add_argument("--tree", type=Path, help="the image's tree (default: that of the newest image)")
     options = parser.parse_args()
@@ -70,18 +70,17 @@ def parse() -> argparse.Namespace:
 
 def newest_tree(bench: Sequence[str]) -> Path:
     """Return the tree of the image that ``bench run`` takes."""
-    said = json.loads(output([*bench, "image", "list", "--json"]))
-    images = said if isinstance(said, list) else said.get("images", [said])
+    images = json.loads(output([*bench, "image", "list", "--json"]))
     if not images:
         sys.exit("no image has been built; run: bench image build")
     return Path(images[0]["tree"])
 
 
-def suite_trial(bench: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Run one trial of the suite and return its record."""
+def suite_trial(options: argparse.Namespace, *what: str) -> dict[str, Any]:
+    """Run one trial of the suite on bare metal and return its record."""
     with tempfile.TemporaryDirectory() as directory:
-        what = ["--scenario", "synthetic", "--target", "bare-metal", "--model", options.model]
-        output([*bench, "run", *what, "--profile", options.profile, "--out", directory, "--json"])
+        argv = [*options.bench.split(), "run", "--target", "bare-metal", *what]
+        output([*argv, "--profile", options.profile, "--out", directory, "--json"])
         (path,) = Path(directory).glob("trials/*.json")
         record: dict[str, Any] = json.loads(path.read_text())
     if record["outcome"]["status"] != "ok":
@@ -90,13 +89,13 @@ def suite_trial(bench: Sequence[str], options: argparse.Namespace) -> dict[str, 
 
 
 def bare_throughput(tree: Path, record: dict[str, Any]) -> float:
-    """Images per second of the bare loop, with the workload and the envelope of the suite's trial.
+    """Return the images per second of the bare loop, with the workload and the envelope of the suite's trial.
 
     The envelope's control group is part of it: the kernel charges every page that a limited group faults in, and the
     script should differ from the suite in nothing but the suite.
     """
     group = f"virtbench-{secrets.token_hex(6)}"
-    envelope = Envelope.model_validate(record["envelope"])
+    envelope = Envelope.model_validate(record["job"]["envelope"])
     with local_node(envelope.cpus, str(tree)) as node, ledger.holding("cgroup", group):
         enter = cgroups.create(node, group, envelope)
         return float(output([*enter, *bare_argv(tree, record)], given=BARE_LOOP.read_bytes()))
@@ -104,15 +103,16 @@ def bare_throughput(tree: Path, record: dict[str, Any]) -> float:
 
 def bare_argv(tree: Path, record: dict[str, Any]) -> list[str]:
     """Return the command of the bare script, which is read from standard input, in the image's tree."""
-    envelope, workload = record["envelope"], record["workload"]
-    sizes = [workload[name] for name in ("batch", "image_px", "warmup_steps", "steps")]
+    job = record["job"]
+    threads = job["envelope"]["threads"]
+    sizes = [job["sizes"][name] for name in ("batch", "image_px", "warmup_steps", "steps")]
     mounts = ["--dev-bind", "/dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"]
     mounts += ["--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108 - inside
-    arguments = [record["model"], *sizes, envelope["threads"], record["seed"]]
+    arguments = [job["model"], *sizes, threads, record["seed"]]
     return [
-        *("taskset", "--cpu-list", format_cpu_list(envelope["cpus"])),
+        *("taskset", "--cpu-list", format_cpu_list(job["envelope"]["cpus"])),
         *("bwrap", "--ro-bind", str(tree), "/", *mounts, "--chdir", "/", "--"),
-        *clean_environment(envelope["threads"], record["recipe"]),
+        *clean_environment(threads, job["recipe"]),
         *("/usr/bin/python3", "/dev/stdin", *map(str, arguments)),
     ]
 
@@ -127,7 +127,7 @@ def output(argv: Sequence[str], given: bytes = b"") -> str:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Of pairs: the trimmed geometric mean, and its 95 % interval, by the suite's own estimator.
+    """Return the trimmed geometric mean of pairs, and its 95 % interval, by the suite's own estimator.
 
     On a machine with neighbours a pair in ten is far off.
     """

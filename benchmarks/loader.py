@@ -86,12 +86,12 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("directory", help="of class folders with JPEG files")
+    parser.add_argument("directory", help="directory of class folders with JPEG files")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="of the process that takes the batches")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the process that takes the batches")
     parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--batches", type=int, default=30, help="to be timed, of each side of a pair")
+    parser.add_argument("--batches", type=int, default=30, help="batches to be timed on each side of a pair")
     parser.add_argument("--image-px", type=int, default=224)
     parser.add_argument("--decoder", default="auto", choices=("auto", "simplejpeg", "pillow"))
     parser.add_argument("--compared", type=int, default=200, help="images whose pixels are compared")
@@ -104,7 +104,7 @@ def parse() -> argparse.Namespace:
 
 
 def rate(side: str, options: argparse.Namespace) -> float:
-    """Images per second, after as many batches as the processes hold ready."""
+    """Return the images per second, after as many batches as the processes hold ready."""
     with_side = opened_ours if side == "ours" else opened_theirs
     for take in with_side(options):
         for _ in range(2 * max(1, options.workers) + 1):

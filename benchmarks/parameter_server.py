@@ -1,13 +1,13 @@
 """What a step with a parameter server costs in the suite, beside torch.distributed.rpc's pattern and plain ways.
 
-One server and two workers exchange ResNet-50's 25.6 million variables, in instances of a target on a lab network:
+One server and two workers exchange ResNet-50's 25.6 million parameters, in instances of a target on a lab network:
 
     python benchmarks/parameter_server.py --target bare-metal --target container
 
 Without ``--batch`` a step is the exchange alone: what share of the link's rate it uses. With it, ResNet-50 trains on
 batches of so many images: images per second. The ways take turns within each round, so that a change of the machine
-meets all of them; a round of two ways is a pair. Root is needed, and the image. The share is that of the variables' own
-bytes: TCP can carry 95.6 % of a link's rate, and 92.3 % through VXLAN.
+meets all of them; a round of two ways is a pair. Root is needed, and the image. The share is that of the parameters'
+own bytes: TCP can carry 95.6 % of a link's rate, and 92.3 % through VXLAN.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def started(rank: int, instances: list[Instance], options: argparse.Namespace) -
 
 
 def measured(target: str, options: argparse.Namespace) -> dict[str, list[list[float]]]:
-    """Seconds of every step of the last worker, by way and round."""
+    """Return the seconds of every step of the last worker, by way and round."""
     choices = Choices(current(), options.engine, "tcg")
     with open_target(trial_of(target, options, choices), choices) as instances:
         ranks = [started(rank, list(instances), options) for rank in range(len(instances))]
@@ -107,11 +107,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", action="append", choices=("bare-metal", "container"), required=True)
     parser.add_argument("--engine", default="runc")
-    parser.add_argument("--network", default="overlay", choices=CONTAINER_NETWORKS, help="of containers")
-    parser.add_argument("--rate", default="1gbit", help="of the lab's links")
+    parser.add_argument("--network", default="overlay", choices=CONTAINER_NETWORKS, help="network of the containers")
+    parser.add_argument("--rate", default="1gbit", help="rate of the lab's links")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="of each way in a round")
+    parser.add_argument("--steps", type=int, default=3, help="steps of each way in a round")
     parser.add_argument("--batch", type=int, default=0, help="images per worker; 0: the exchange alone")
     parser.add_argument("--image-px", type=int, default=64)
     parser.add_argument("--chunk-bytes", type=int, nargs="+", default=[CHUNK_BYTES])

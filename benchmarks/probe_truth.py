@@ -8,7 +8,6 @@ of the pairs' ratios (suite over hand) with its 95 % interval.
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -22,7 +21,7 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]  # as a script, this file is not part of the suite
 
-from intrusion import interval, output  # noqa: E402
+from intrusion import interval, output, suite_trial  # noqa: E402
 
 from provisioning.paths import state  # noqa: E402
 from suite.job.envelope import format_cpu_list  # noqa: E402
@@ -35,13 +34,14 @@ Numbers = dict[str, float]
 
 def main() -> None:
     options = parse()
+    what = ("--scenario", "probe", "--probe", options.probe)
     by_hand = {"disk": fio_by_hand, "network": iperf3_by_hand}[options.probe]
     # Not counted: it says which CPUs the profile means on this machine, and which version of the tool the image holds.
-    record = suite_trial(options)
+    record = suite_trial(options, *what)
     versions(options, record)
     sides: dict[str, Callable[[], Numbers]] = {
-        "hand": lambda: by_hand(options, record["envelope"]["cpus"]),
-        "suite": lambda: values(suite_trial(options)),
+        "hand": lambda: by_hand(options, record["job"]["envelope"]["cpus"]),
+        "suite": lambda: values(suite_trial(options, *what)),
     }
     pairs: list[dict[str, Numbers]] = []
     order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
@@ -57,25 +57,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--probe", default="disk", choices=("disk", "network"))
     parser.add_argument("--profile", default="quick", choices=tuple(FILE_MIB))
     parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order in each pair")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the order in each pair")
     parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
-    parser.add_argument("--directory", type=Path, help="of fio by hand (default: where the suite makes its data disks)")
+    parser.add_argument(
+        "--directory", type=Path, help="where fio by hand writes (default: where the suite makes its data disks)"
+    )
     options = parser.parse_args()
     if options.pairs < 2:
         parser.error("--pairs must be at least 2: one ratio has no interval")
     return options
-
-
-def suite_trial(options: argparse.Namespace) -> dict[str, Any]:
-    """Run one trial of the suite and return its record."""
-    with tempfile.TemporaryDirectory() as directory:
-        what = ["--scenario", "probe", "--probe", options.probe, "--target", "bare-metal"]
-        output([*options.bench.split(), "run", *what, "--profile", options.profile, "--out", directory, "--json"])
-        (path,) = Path(directory).glob("trials/*.json")
-        record: dict[str, Any] = json.loads(path.read_text())
-    if record["outcome"]["status"] != "ok":
-        sys.exit(f"the suite's trial failed: {record['outcome']['message']}")
-    return record
 
 
 def values(record: dict[str, Any]) -> Numbers:

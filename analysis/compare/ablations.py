@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.compare.effects import judged, notes_of, ratios_of
+from analysis.compare.effects import effects_of, notes_of, ratios_of
 from analysis.compare.pairing import pair, plain
-from analysis.compare.results import AblationEffect, Effect, Job, known_first
+from analysis.compare.results import AblationEffect, Job, known_first
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.warnings.findings import refusals
@@ -42,18 +42,6 @@ def ablation_effects(
             for (job, model, target), values in ratios_of(found.pairs, metric).items():
                 ratios[metric.column][job, model, target, str(name)] = values
         notes |= {(*key, str(name)): noted for key, noted in notes_of(own, found.pairs).items()}
-    return _effects(ratios, notes, metrics, margin), warnings
-
-
-def _effects(
-    ratios: "dict[str, dict[_Key, pd.Series[float]]]",
-    notes: dict[_Key, tuple[str, ...]],
-    metrics: Sequence[Metric],
-    margin: float,
-) -> list[AblationEffect]:
-    effects: dict[_Key, dict[str, Effect]] = {}
-    for metric in metrics:
-        for key, effect in judged(ratios[metric.column], metric, margin).items():
-            effects.setdefault(key, {})[metric.name] = effect
+    effects = effects_of(ratios, metrics, margin)
     order = sorted(effects, key=lambda key: (*key[:2], known_first(TARGETS, key[2]), key[3]))
-    return [AblationEffect(*key, effects=effects[key], notes=notes.get(key, ())) for key in order]
+    return [AblationEffect(*key, effects=effects[key], notes=notes.get(key, ())) for key in order], warnings

@@ -5,20 +5,20 @@ scale, and the ratios of the blocks are averaged there. A value is the geometric
 that scale.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from analysis.compare.ablations import ablation_effects
 from analysis.compare.costs import ALL_IN, costs, with_costs
-from analysis.compare.effects import Ratios, interactions, judged, overall, ratios_of
-from analysis.compare.groups import Effects, groups
+from analysis.compare.effects import effects_of, interactions, judged, overall, ratios_of
+from analysis.compare.groups import groups
 from analysis.compare.interference import interference, isolation
-from analysis.compare.noise import against_itself, differing, noise_floors, replicas
+from analysis.compare.noise import differing, noise_floors, replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
-from analysis.compare.results import AblationEffect, Comparison, Cost, Effect, Group, Overall
+from analysis.compare.results import AblationEffect, Comparison, Cost, Group, Overall
 from analysis.compare.validity import usable
-from analysis.load.metrics import SHARED, Metric
+from analysis.load.metrics import SHARED
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.conditions import disturbances
@@ -39,9 +39,11 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     targets = formed.pairs[formed.pairs["target"] != BASELINE]
     ratios = {metric.column: ratios_of(targets, metric) for metric in metrics}
     effects = {metric.column: judged(ratios[metric.column], metric, margin) for metric in metrics}
-    layers = _layers(ratios, metrics, margin)
+    # Opening is left out: one layer comes after the other, and their times add.
+    layered = [metric for metric in metrics if metric.name != "opening"]
+    layers = effects_of({one.column: interactions(ratios[one.column]) for one in layered}, layered, margin)
     again = replicas(ok, metrics)
-    floors, itself = noise_floors(ok, again, metrics), against_itself(again, metrics, margin)
+    floors, itself = noise_floors(ok, again, metrics), effects_of(again, metrics, margin)
     ablations, refused = ablation_effects(every_ok, metrics, margin, force=force)
     taken = costs(ok, formed.pairs)
     shared = interference(every_ok, margin, force=force)
@@ -49,8 +51,8 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         replace(
             group,
             noise_floors=floors.get((group.job, group.model), {}),
-            interactions=_own(group, layers),
-            aa=itself.get((group.job, group.model), {}),
+            interactions=layers.get((group.job, group.model, ""), {}),
+            aa=itself.get((group.job, group.model, BASELINE), {}),
             ablations=_of(group, ablations),
             costs=_of(group, taken),
         )
@@ -73,20 +75,6 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         warmup_trials=records.warmup_trials,
         trials=ok,
     )
-
-
-def _layers(ratios: Mapping[str, Ratios], metrics: Sequence[Metric], margin: float) -> Effects:
-    """Judge whether layers add up. Opening is left out: one layer comes after the other, and their times add."""
-    return {
-        metric.column: judged(interactions(ratios[metric.column]), metric, margin)
-        for metric in metrics
-        if metric.name != "opening"
-    }
-
-
-def _own(group: Group, layers: Effects) -> dict[str, Effect]:
-    key = (group.job, group.model, "")
-    return {metric.name: layers[metric.column][key] for metric in group.metrics if key in layers.get(metric.column, {})}
 
 
 _Found = TypeVar("_Found", AblationEffect, Cost)

@@ -71,13 +71,10 @@ def _cost(row: Mapping[Any, Any], normalised: "Mapping[Key, pd.Series[float]]") 
     *job, model, target = (str(row[key]) for key in ROW)
     key = (Job(*job), model, target)
     place = locate(list(normalised[key])) if key in normalised else None
-    known: dict[str, Any] = {name: _known(row[column]) for name, column in (_MEANS | _PEAKS | _BYTES).items()}
+    found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
+    known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}
     lines = (line for text in row["substitutes"] for line in text.splitlines())
     unit = PER_TRIAL if key[0].scenario == PROBE else PER_IMAGES
     return Cost(
         *key, unit=unit, normalised=effect(place) if place else None, notes=tuple(dict.fromkeys(lines)), **known
     )
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else float(value)  # NaN

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -45,6 +45,17 @@ def judged(ratios: "Mapping[_Key, pd.Series[float]]", metric: Metric, margin: fl
     return found
 
 
+def effects_of(
+    ratios: "Mapping[str, Mapping[_Key, pd.Series[float]]]", metrics: Iterable[Metric], margin: float
+) -> dict[_Key, dict[str, Effect]]:
+    """Return the effects of each key by the metric's name. ``ratios`` by the metric's column."""
+    effects: dict[_Key, dict[str, Effect]] = defaultdict(dict)
+    for metric in metrics:
+        for key, found in judged(ratios[metric.column], metric, margin).items():
+            effects[key][metric.name] = found
+    return effects
+
+
 def effect(place: Location, verdict: Verdict | None = None) -> Effect:
     """Return the effect that a mean of log ratios stands for."""
     ends = place.interval
@@ -84,15 +95,15 @@ def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
     models: dict[tuple[Job, str], list[str]] = defaultdict(list)
     for job, model, target in dict.fromkeys(key for metric in METRICS for key in ratios[metric.column]):
         models[job, target].append(model)
-    effects: dict[tuple[Job, str], dict[str, Effect]] = defaultdict(dict)
-    for metric in METRICS:
-        means = {
-            (job, "", target): _mean(ratios[metric.column], job, names, target)
+    means = {
+        metric.column: {
+            (job, target): _mean(ratios[metric.column], job, names, target)
             for (job, target), names in models.items()
             if len(names) > 1
         }
-        for (job, _, target), found in judged(means, metric, margin).items():
-            effects[job, target][metric.name] = found
+        for metric in METRICS
+    }
+    effects = effects_of(means, METRICS, margin)
     order = sorted(effects, key=lambda key: (key[0], known_first(TARGETS, key[1])))
     return tuple(Overall(job, target, tuple(models[job, target]), effects[job, target]) for job, target in order)
 

@@ -1,20 +1,20 @@
 """Groups: the summaries of the targets of each job and model, made of trials and effects."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare.effects import Key
-from analysis.compare.pairing import JOB, ROW
+from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import Effect, Estimate, Group, Job, TargetSummary, known_first
 from analysis.load.metrics import PROBE, Metric, metrics_of
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 
 Effects = Mapping[str, Mapping[Key, Effect]]
-"""By the metric's column."""
+"""The effects by the metric's column."""
 
 
 def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric], effects: Effects) -> list[Group]:
@@ -24,7 +24,7 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric],
     """
     targets: dict[tuple[Job, str], list[TargetSummary]] = {}
     for row in _table(trials, pairs, metrics).to_dict("records"):
-        job, model = Job(*(row[key] for key in JOB)), row["model"]
+        job, model = job_of(row), row["model"]
         own = metrics_of(metrics, job.scenario, model)
         found = {metric.name: effects[metric.column].get((job, model, row["target"])) for metric in own}
         targets.setdefault((job, model), []).append(_summary(row, own, found))
@@ -81,12 +81,7 @@ def _summary(
         target=row["target"],
         ok=int(row["ok"]),
         failed=int(row["of"] - row["ok"]),
-        substitutes=_items(row["substitutes"]),
+        substitutes=tuple(dict.fromkeys(line for text in row["substitutes"] for line in text.splitlines())),
         marks=() if isinstance(row["marks"], float) else tuple(row["marks"]),
         estimates=estimates,
     )
-
-
-def _items(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct lines of all texts."""
-    return tuple(dict.fromkeys(line for text in texts for line in text.splitlines()))

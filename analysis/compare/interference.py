@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import effect, judged, notes_of, ratios_of
+from analysis.compare.effects import effect, effects_of, judged, notes_of, ratios_of
 from analysis.compare.pairing import ROW, pair
 from analysis.compare.results import Effect, Interference, Isolation, Job, known_first
 from analysis.compare.validity import usable
@@ -85,16 +85,14 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
         for (job, target), found in cells.items()
         if common[job]
     }
+    notes: dict[tuple[Job, str], dict[str, None]] = defaultdict(dict)
+    for found in shared.found:
+        notes[found.job, found.target] |= dict.fromkeys(found.notes)
     made = [
-        Isolation(job, target, len(common[job]), one, _notes_of(shared, job, target))
-        for (job, target), one in judged(means, METRICS[0], margin).items()
+        Isolation(*key, len(common[key[0]]), one, tuple(notes[key]))
+        for key, one in judged(means, METRICS[0], margin).items()
     ]
     return tuple(sorted(made, key=lambda one: (one.job, -one.effect.ratio)))
-
-
-def _notes_of(shared: SharedFindings, job: Job, target: str) -> tuple[str, ...]:
-    mine = [one for one in shared.found if (one.job, one.target) == (job, target)]
-    return tuple(dict.fromkeys(note for one in mine for note in one.notes))
 
 
 def _effects(
@@ -103,10 +101,7 @@ def _effects(
     notes: Mapping[Key, tuple[str, ...]],
     margin: float,
 ) -> tuple[Interference, ...]:
-    effects: dict[Key, dict[str, Effect]] = defaultdict(dict)
-    for metric in SHARED_METRICS:
-        for key, one in judged(ratios[metric.column], metric, margin).items():
-            effects[key][metric.name] = one
+    effects = effects_of(ratios, SHARED_METRICS, margin)
     kept, steal, floors = _kept(trials), _steal(trials), _floors(trials)
     return tuple(
         Interference(
@@ -129,13 +124,11 @@ def _order(key: Key) -> tuple[object, ...]:
 
 def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":
     """Group the trials by what runs in them; the aggressor of a victim alone is empty."""
-    arms = trials.assign(aggressor=trials["aggressor"].fillna(""))
-    return [(_key(key), rows) for key, rows in arms.groupby([*ROW, "ablation", "aggressor"])]
-
-
-def _key(parts: tuple[object, ...]) -> Key:
-    *job, model, target, ablation, aggressor = (str(part) for part in parts)
-    return Job(*job), model, target, ablation, aggressor
+    found = []
+    for key, rows in trials.fillna({"aggressor": ""}).groupby([*ROW, "ablation", "aggressor"]):
+        *job, model, target, ablation, aggressor = (str(part) for part in key)
+        found.append(((Job(*job), model, target, ablation, aggressor), rows))
+    return found
 
 
 def _kept(trials: pd.DataFrame) -> dict[Key, Effect]:

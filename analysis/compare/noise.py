@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import Key, judged, ratios_of
+from analysis.compare.effects import Key, ratios_of
 from analysis.compare.pairing import GROUP, baseline, pair
-from analysis.compare.results import Effect, Job
+from analysis.compare.results import Job
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
@@ -16,7 +16,7 @@ from suite.targets import BASELINE
 
 Group = tuple[Job, str]
 Floors = dict[Group, dict[str, NoiseFloor]]
-"""By job and model, then by the metric's name."""
+"""The noise floors by job and model, then by the metric's name."""
 
 
 def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key, "pd.Series[float]"]]:
@@ -27,17 +27,6 @@ def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key,
         return {metric.column: {} for metric in metrics}
     pairs = pair(again, base[base["replica"] == 0], [metric.column for metric in metrics])
     return {metric.column: ratios_of(usable(pairs).pairs, metric) for metric in metrics}
-
-
-def against_itself(
-    ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric], margin: float
-) -> dict[Group, dict[str, Effect]]:
-    """Return the effects of the second bare-metal trial over the first: a family of its own per job and metric."""
-    found: dict[Group, dict[str, Effect]] = {}
-    for metric in metrics:
-        for (job, model, _), effect in judged(ratios[metric.column], metric, margin).items():
-            found.setdefault((job, model), {})[metric.name] = effect
-    return found
 
 
 def noise_floors(

@@ -1,7 +1,7 @@
-"""From trials to pairs: which trials belong to one group, and each beside the one that it is held against."""
+"""Pairs trials: groups those that belong together, and puts each beside the one that it is compared with."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -17,6 +17,11 @@ GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
 _BLOCK = ["scenario", "model", "run_id", "block"]
 _SETTINGS = ["settings", "host_cpu_model"]
+
+
+def job_of(row: Mapping[Hashable, object] | pd.Series) -> Job:
+    """Return the job of a row of trials that have ``variant``."""
+    return Job(*(str(row[key]) for key in JOB))
 
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
@@ -78,7 +83,7 @@ def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
 def _label(key: str, told: Iterable[str]) -> str:
     settings = settings_in(key)
     text = ", ".join(f"{name}={settings.get(name, 'none')}" for name in told)
-    # Of a digest, the beginning tells as much as a reader can use.
+    # The beginning of a digest tells as much as a reader can use.
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
 
 
@@ -93,7 +98,7 @@ def baseline(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same: Sequence[str] = ()) -> pd.DataFrame:
-    """Return one row per target and block of ``own`` of which ``base`` has the same block.
+    """Return one row per target and block of ``own`` if ``base`` has the same block.
 
     They agree in the columns ``same``, too. The trials are ok and have ``variant``. ``columns`` come to hold
     log(own / base); of two trials of a target in a block the mean counts. What ``validity.assess`` needs is there, too,
@@ -115,5 +120,5 @@ def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -
 
 
 def to_baseline(ok: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Each target beside bare metal in its block, bare metal itself too."""
+    """Pair each target with bare metal in its block, bare metal itself too."""
     return pair(plain(ok), baseline(ok), columns)

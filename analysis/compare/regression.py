@@ -63,7 +63,7 @@ class Regression:
 
     @property
     def exceeded(self) -> bool:
-        """Whether any change is beyond ``fail_above``."""
+        """Return whether any change is beyond ``fail_above``."""
         return any(change.exceeded for change in self.changes)
 
 

@@ -89,12 +89,12 @@ class Group:
     model: str
     targets: tuple[TargetSummary, ...]
     noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
-    """By the metric's name; absent where bare metal has too few trials."""
+    """The noise floors by the metric's name; absent where bare metal has too few trials."""
     interactions: Mapping[str, Effect] = field(default_factory=dict)
-    """By the metric's name: container-vm's ratio over the product of container's and vm's. At 1, the layers add up."""
+    """Container-vm's ratio over the product of container's and vm's, by the metric's name. At 1, the layers add up."""
     metrics: tuple[Metric, ...] = METRICS
     aa: Mapping[str, Effect] = field(default_factory=dict)
-    """By the metric's name: the second bare-metal trial of the blocks over the first. Empty without A/A."""
+    """The second bare-metal trial of the blocks over the first, by the metric's name. Empty without A/A."""
     ablations: "tuple[AblationEffect, ...]" = ()
     costs: "tuple[Cost, ...]" = ()
     """What each target takes of the host, where something is known."""
@@ -109,7 +109,7 @@ class AblationEffect:
     target: str
     ablation: str
     effects: Mapping[str, Effect]
-    """By the metric's name."""
+    """The effects by the metric's name."""
     notes: tuple[str, ...] = ()
     """Substitutes of the trials with the ablation, and how else they differ where the comparison was forced."""
 
@@ -125,11 +125,11 @@ class Interference:
     """The ablation of both; empty where there is none."""
     aggressor: str
     effects: Mapping[str, Effect]
-    """By the metric's name: throughput, elapsed, step-p99 (the 99th percentile of a trial's steps), cpu-time and
-    llc-misses. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it means slower
-    computing."""
+    """The effects by the metric's name: throughput, elapsed, step-p99 (the 99th percentile of a trial's steps),
+    cpu-time and llc-misses. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it
+    means slower computing."""
     noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
-    """By the metric's name: what the victim alone shows against itself."""
+    """What the victim alone shows against itself, by the metric's name."""
     kept: Effect | None = None
     """The aggressor's own speed beside the victim, over that of the same aggressor before the victim was launched."""
     steal_shares: tuple[float | None, float | None] = (None, None)
@@ -192,7 +192,7 @@ class Overall:
     target: str
     models: tuple[str, ...]
     effects: Mapping[str, Effect]
-    """By the metric's name."""
+    """The effects by the metric's name."""
     notes: tuple[str, ...] = ()
     """Substitutes and marks of any of its trials; they are shown wherever the numbers are."""
 
@@ -246,26 +246,6 @@ class Comparison:
     @property
     def costs(self) -> tuple[Cost, ...]:
         return tuple(one for group in self.groups for one in group.costs)
-
-
-_ABLATED = {
-    "seccomp": "seccomp off",
-    "network": "network of the node",
-    "rootfs": "root file system bound in place",
-    "huge-pages": "huge pages on",
-    "pinning": "pinning off",
-    "isa": "lower vector instructions",
-    "virtiofs": "data by virtiofs",
-    "data-layer": "data in a layer of its own",
-    "disk-cache": "disk cache writeback",
-    "memory-limit": "memory limit off",
-    "disk-limit": "disk limit on",
-}
-
-
-def ablated(ablation: str) -> str:
-    """Return what an ablation makes of its property, in two or three words."""
-    return _ABLATED.get(ablation, f"{ablation} switched")
 
 
 def known_first(known: Sequence[str], name: str) -> tuple[int, str]:

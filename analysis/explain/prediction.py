@@ -31,14 +31,14 @@ PREDICTORS: Mapping[str, tuple[str, ...]] = {
     "copy": ("memory/host-to-device-pinned", "memory/host-to-device-pageable"),
     "compute": _CPU,
 }
-"""By part, the columns of the metrics that predict it; the first that was measured counts.
+"""The columns of the metrics that predict each part; the first that was measured counts.
 
 Warm-up steps count as computing. Data are read from the disk in a cold trial only: in a warm one no probe predicts
 them.
 """
 ITSELF = "opening"
 _HOST = ["host_cpu_model", "cpus", "memory_bytes", "threads"]
-_LAYERS = ("engine", "accelerator", "image", "isa")
+_LAYERS = ("engine", "provider", "accelerator", "image", "isa")
 Found = Mapping[str, tuple[Metric, Effect]]
 
 

@@ -1,1 +1,1 @@
-"""How figures are drawn; the only room that imports matplotlib and seaborn."""
+"""Draws figures; the only room that imports matplotlib and seaborn."""

@@ -34,16 +34,18 @@ class _Labels:
 
 
 def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Drawing]:
-    """Yield one drawing per metric that a training measured: models along the axis."""
+    """Yield one drawing per metric that a training measured: the models that have it along the axis."""
     job = comparison.jobs[0]
     if job.scenario in (PROBE, SHARED):
         return
     for metric in dict.fromkeys(metric for group in comparison.groups for metric in group.metrics):
-        if any(metric.name in summary.estimates for group in comparison.groups for summary in group.targets):
-            place = figure_number(job, metric.name)
+        groups = [group for group in comparison.groups if metric in group.metrics]
+        if any(metric.name in summary.estimates for group in groups for summary in group.targets):
+            name = f"{metric.model}-{metric.name}" if metric.model else metric.name
+            place = figure_number(job, name)
             what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
             title = f"Figure {place}: {what}" if place else f"{what[0].upper()}{what[1:]}"
-            yield Drawing(metric.name, title, metric_chart(comparison.groups, metric, title, reference), place)
+            yield Drawing(name, title, metric_chart(groups, metric, title, reference), place)
 
 
 def probe_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:

@@ -193,7 +193,7 @@ class Apart(BaseModel):
         )
 
     def _aggressor_rates(self) -> tuple[float | None, float | None]:
-        """Of all aggressors together, before the victim was launched and beside it; None where one is unknown."""
+        """Return the speed of all aggressors together, before and beside the victim; None where one is unknown."""
         at_work = [one.aggression for one in self.aggressors if one.aggression]
         before, beside = [one.before_per_s for one in at_work], [one.beside_per_s for one in at_work]
         return _sum(before), _sum(beside)

@@ -12,8 +12,8 @@ from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
 
 _JOB, _STEPS, _ENVIRONMENT = b'\n "job": {', b'\n "steps": {', b'\n "environment": {'
-"""In the order in which the store writes them: a line per key, indented by one. A JSON string holds no line break, so a
-mark is what it looks like; in a file written otherwise there are none."""
+"""The marks, in the order in which the store writes them: a line per key, indented by one. A JSON string holds no line
+break, so a mark is what it looks like; in a file written otherwise there are none."""
 _CLOSING = b"\n }"
 _MOST_JOBS = 1000
 
@@ -49,7 +49,7 @@ class Reader:
             environment = content.find(_ENVIRONMENT, job)
             if 0 < job < environment:
                 return self._cut(content, job + len(_JOB) - 1, environment + len(_ENVIRONMENT) - 1)
-        except ValidationError:
+        except ValueError:  # pydantic's is one, too; of a file that was cut off, the end of a part is missing
             pass  # the whole record says what is wrong with it, if anything is
         return Fields.model_validate_json(content).row()
 
@@ -84,7 +84,7 @@ class Reader:
 
 
 def _diagnosis(path: Path, content: bytes, error: ValidationError) -> SkippedRecord:
-    """Why a file is not a record that can be used, from the most to the least foreign."""
+    """Say why a file is not a record that can be used, from the most to the least foreign."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as reason:

@@ -37,8 +37,8 @@ class Records:
     """The trials of one or more runs that count: those of warm-up blocks are left out by that rule.
 
     ``trials`` has one row per trial; its columns are ``fields.COLUMNS``, ``path``, the record's file, and in place of
-    ``metrics`` a column of each of the ``metrics``. Absent values are missing, never zero. ``settings`` and
-    ``substitutes`` hold one item per line.
+    ``metrics`` a column of each of the ``metrics``. Absent values are missing, never zero. ``settings``
+    is the comparison key as text, ``substitutes`` holds one per line.
     """
 
     trials: pd.DataFrame
@@ -46,7 +46,7 @@ class Records:
     warnings: tuple[AnalysisWarning, ...]
     metrics: tuple[Metric, ...] = METRICS
     warmup_trials: int = 0
-    """How many were left out."""
+    """The number of trials of warm-up blocks that were left out."""
 
 
 def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:

@@ -32,7 +32,7 @@ def cost_table(group: Group) -> Table:
         if group.costs
         else ""
     )
-    return Table("target", tuple(map(Head, _COLUMNS)), rows, caption)
+    return Table("target", "", tuple(map(Head, _COLUMNS)), rows, caption)
 
 
 def _itself(cost: Cost) -> str | None:

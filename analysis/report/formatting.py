@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.compare.results import AblationEffect, Comparison, Effect, Estimate, Group, Job, ablated
+from analysis.compare.results import AblationEffect, Comparison, Effect, Estimate, Group, Job
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import Verdict
 from analysis.warnings.conditions import notices
+from suite.job.ablations import label_of
 from suite.targets import BASELINE
 
 _SOURCES = {"a/a": "A/A in {} blocks", "across-blocks": "bare metal across {} blocks"}
@@ -74,7 +75,7 @@ def group_lines(group: Group) -> Iterator[str]:
 def ablation_line(found: AblationEffect, metrics: Sequence[Metric] = METRICS) -> str:
     """Return ``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
     notes = f" ({', '.join(found.notes)})" if found.notes else ""
-    what = f"{found.target}, {ablated(found.ablation)}{notes}"
+    what = f"{found.target}, {label_of(found.ablation)}{notes}"
     return f"switched in the same blocks: {what}: {effects(found.effects, metrics)}"
 
 

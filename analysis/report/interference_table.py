@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from analysis.compare.interference import SHARED_METRICS
-from analysis.compare.results import Comparison, Interference, Isolation, Job, ablated, known_first
+from analysis.compare.results import Comparison, Effect, Interference, Isolation, Job, known_first
 from analysis.figures import reference
 from analysis.report.formatting import ends, number, ratio, times
 from analysis.report.table import Head, Table
-from suite.job.sharing import aggressor_names
+from suite.job.ablations import label_of
+from suite.plan import TARGETS
 
 TITLE = "throughput beside an aggressor, over the same alone"
 
@@ -18,17 +19,19 @@ def jobs_with_aggressors(comparison: Comparison) -> list[Job]:
 
 
 def interference_table(comparison: Comparison, job: Job) -> Table:
-    """Return victims and targets below each other, aggressors beside each other."""
+    """Return victims with their aggressors below each other, targets beside each other."""
     found = comparison.of(job).interference
-    aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(aggressor_names(), name))
-    cells = {(_victim(one), one.aggressor): one.effects.get("throughput") for one in found}
-    notes: dict[str, dict[str, None]] = {}
+    targets = sorted({one.target for one in found}, key=lambda name: known_first(TARGETS, name))
+    rows: dict[str, dict[str, Effect | None]] = {}
     for one in found:
-        notes.setdefault(_victim(one), {}).update(dict.fromkeys(one.notes))
-    rows = tuple(
-        (Head(row, tuple(noted)), tuple(cells.get((row, name)) for name in aggressors)) for row, noted in notes.items()
+        rows.setdefault(_cell(one), {})[one.target] = one.effects.get("throughput")
+    notes = {name: dict.fromkeys(note for one in found if one.target == name for note in one.notes) for name in targets}
+    return Table(
+        "victim",
+        "target",
+        tuple(Head(name, tuple(notes[name])) for name in targets),
+        tuple((Head(row), tuple(cells.get(name) for name in targets)) for row, cells in rows.items()),
     )
-    return Table("victim", tuple(Head(f"beside {name}") for name in aggressors), rows)
 
 
 def interference_lines(comparison: Comparison, job: Job) -> Iterator[str]:
@@ -43,8 +46,9 @@ def interference_lines(comparison: Comparison, job: Job) -> Iterator[str]:
         yield f"{reference.SOURCE}, figure 10 (beside AlexNet at batch 512): {reference.FIGURE_10}"
 
 
-def _victim(one: Interference) -> str:
-    return f"{one.model} on {one.target}" + (f", {ablated(one.ablation)}" if one.ablation else "")
+def _cell(one: Interference) -> str:
+    victim = f"{one.model}, {label_of(one.ablation)}," if one.ablation else one.model
+    return f"{victim} beside {one.aggressor}"
 
 
 def _ranked(one: Isolation) -> str:
@@ -53,7 +57,7 @@ def _ranked(one: Isolation) -> str:
 
 
 def _parts(one: Interference) -> Iterator[str]:
-    yield f"{_victim(one)} beside {one.aggressor}"
+    yield f"{_cell(one)} on {one.target}"
     for metric in SHARED_METRICS:
         if found := one.effects.get(metric.name):
             floor = one.noise_floors.get(metric.name)

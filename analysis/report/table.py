@@ -24,18 +24,19 @@ class Head:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under heads; ``corner`` says what the rows are."""
+    """Rows of cells under heads; ``corner`` says what the rows are, ``across`` what the columns are."""
 
     corner: str
+    across: str
     columns: tuple[Head, ...]
     rows: tuple[tuple[Head, tuple[Cell, ...]], ...]
     caption: str = ""
 
-    def turned(self, corner: str) -> "Table":
+    def turned(self) -> "Table":
         """Return the table with its rows as columns."""
         columns = tuple(head for head, _ in self.rows)
         rows = tuple((head, tuple(cells[place] for _, cells in self.rows)) for place, head in enumerate(self.columns))
-        return Table(corner, columns, rows, self.caption)
+        return Table(self.across, self.corner, columns, rows, self.caption)
 
 
 def line(cell: Cell) -> str:
@@ -57,8 +58,8 @@ def results_table(group: Group) -> Table:
         )
         for summary in group.targets
     )
-    table = Table("target", columns, rows)
-    return table if len(group.metrics) <= _MOST_METRICS else table.turned("metric")
+    table = Table("target", "metric", columns, rows)
+    return table if len(group.metrics) <= _MOST_METRICS else table.turned()
 
 
 def title(metric: Metric) -> str:

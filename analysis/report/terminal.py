@@ -1,5 +1,6 @@
 """Comparisons and regressions for the terminal, printed by rich."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -26,6 +27,7 @@ from analysis.warnings.conditions import notices
 from suite.targets import BASELINE
 
 _NARROW = 72  # columns; below, a table would break its words
+_NOTE_WIDTH = 20  # columns; a longer note is broken at its blanks and hyphens
 _STYLES = {"slower": "red", "faster": "green", "equivalent": "cyan", "undecided": "dim"}
 
 
@@ -46,7 +48,7 @@ class Terminal:
             yield from _notes(group_lines(group))
             if self.costs and group.costs:
                 # Targets beside each other: eight resources in a row are wider than 80 columns.
-                costs = cost_table(group).turned("")
+                costs = cost_table(group).turned()
                 yield Text(costs.caption, style="dim")
                 yield _fitting(console, options, costs)
             yield Text()
@@ -116,23 +118,33 @@ def _warning(text: str) -> Text:
 
 
 def _fitting(console: Console, options: ConsoleOptions, table: Table) -> RichTable | Text:
-    """Return the table, or a list where the terminal is too narrow for it."""
-    shown = empty_table((table.corner, *map(_head, table.columns)))
-    for head, cells in table.rows:
-        shown.add_row(_head(head), *map(_cell, cells))
-    # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells. The words
-    # of the first column may stand below each other.
-    endless = options.update(max_width=10_000)
-    first = [console.measure(cell, options=endless) for cell in shown.columns[0].cells]
-    spare = max(found.maximum for found in first) - max(found.minimum for found in first) if first else 0
-    fits = console.measure(shown, options=endless).maximum - spare <= options.max_width
-    return shown if fits and options.max_width >= _NARROW else _list(table)
+    """Return the table, or else turned, or else as a list: the first that is not too wide for the terminal."""
+    shown = (_if_fitting(console, options, each) for each in (table, table.turned()))
+    return next((each for each in shown if each), _list(table))
 
 
-def _head(head: Head) -> Text:
+def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> RichTable | None:
+    """Return the table; None where the terminal is too narrow for it."""
+    shown = empty_table((table.corner, *(_head(head, "") for head in table.columns)))
+    heads = [_head(head, "  ") for head, _ in table.rows]
+    for head, (_, cells) in zip(heads, table.rows, strict=True):
+        shown.add_row(head, *map(_cell, cells))
+    # The words of the first column may stand below each other, but its notes keep their lines.
+    words = [word for head, _ in table.rows for word in head.text.split()]
+    lines = [line for head in heads for line in head.plain.splitlines()[1:]]
+    first = shown.columns[0]
+    first.min_width = max(map(len, (table.corner, *words, *lines)))
+    spare = max((len(line) for head in heads for line in head.plain.splitlines()), default=0) - first.min_width
+    # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells.
+    needed = console.measure(shown, options=options.update(max_width=10_000)).maximum - max(spare, 0)
+    return shown if max(needed, _NARROW) <= options.max_width else None
+
+
+def _head(head: Head, indent: str) -> Text:
     text = Text(head.text)
     for note in head.notes:
-        text.append(f"\n  {note}", style="yellow")
+        lines = textwrap.wrap(note, _NOTE_WIDTH, break_long_words=False)
+        text.append("".join(f"\n{indent}{line}" for line in lines), style="yellow")
     return text
 
 

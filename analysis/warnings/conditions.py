@@ -5,12 +5,10 @@ A record without conditions says nothing and gives no warning: what was not meas
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pandas as pd
 
-from analysis.compare.pairing import JOB
-from analysis.compare.results import Job
+from analysis.compare.pairing import JOB, job_of
 from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASELINE
 
@@ -56,74 +54,64 @@ class Disturbance(OfTarget):
     trials: int
     of: int
     worst: str
-    disturbance: ClassVar[str]
-    remedy: ClassVar[str]
-
-    @property
-    def finding(self) -> str:
-        return self.disturbance
 
     @property
     def where(self) -> str:
         return f"{self.target} in {self.trials} of {self.of} trials ({self.worst})"
 
-    @property
-    def advice(self) -> str:
-        return self.remedy
-
 
 class StealTime(Disturbance):
     kind = "steal-time"
-    disturbance = "the hypervisor below this host took CPU time away"
-    remedy = "this host is a virtual machine with neighbours: take a dedicated one, or more blocks"
+    finding = "the hypervisor below this host took CPU time away"
+    advice = "this host is a virtual machine with neighbours: take a dedicated one, or more blocks"
 
 
 class OtherLoad(Disturbance):
     kind = "other-load"
-    disturbance = "other processes used the CPUs of the trial"
-    remedy = "stop what else runs on this host, or give the trials CPUs of their own with --cpus"
+    finding = "other processes used the CPUs of the trial"
+    advice = "stop what else runs on this host, or give the trials CPUs of their own with --cpus"
 
 
 class Throttled(Disturbance):
     kind = "throttled"
-    disturbance = "a CPU quota held the target back"
-    remedy = "lift the quota (cpu.max or CPUQuota) of the control group in which bench runs"
+    finding = "a CPU quota held the target back"
+    advice = "lift the quota (cpu.max or CPUQuota) of the control group in which bench runs"
 
 
 class ThermalThrottling(Disturbance):
     kind = "thermal-throttling"
-    disturbance = "the CPU lowered its frequency because of heat"
-    remedy = "cool the machine, or limit its frequency so that every trial has the same"
+    finding = "the CPU lowered its frequency because of heat"
+    advice = "cool the machine, or limit its frequency so that every trial has the same"
 
 
 class Swapping(Disturbance):
     kind = "swapping"
-    disturbance = "memory was swapped"
-    remedy = "lower --memory or the batch, or switch swap off"
+    finding = "memory was swapped"
+    advice = "lower --memory or the batch, or switch swap off"
 
 
 class ClockDrift(Disturbance):
     kind = "clock-drift"
-    disturbance = "the target's clock and the host's went at different rates"
-    remedy = "trust elapsed times, which the host's clock takes; step times of this target are off by this"
+    finding = "the target's clock and the host's went at different rates"
+    advice = "trust elapsed times, which the host's clock takes; step times of this target are off by this"
 
 
 class SlowGovernor(Disturbance):
     kind = "governor"
-    disturbance = "the frequency governor did not hold the CPU at its highest frequency"
-    remedy = "cpupower frequency-set -g performance"
+    finding = "the frequency governor did not hold the CPU at its highest frequency"
+    advice = "cpupower frequency-set -g performance"
 
 
 class SharedSiblings(Disturbance):
     kind = "smt-siblings"
-    disturbance = "hardware threads of the same core were inside and outside of the CPUs of the trial"
-    remedy = "choose whole cores with --cpus (see lscpu -e), or switch SMT off"
+    finding = "hardware threads of the same core were inside and outside of the CPUs of the trial"
+    advice = "choose whole cores with --cpus (see lscpu -e), or switch SMT off"
 
 
 class NumaCrossing(Disturbance):
     kind = "numa-crossing"
-    disturbance = "the CPUs of the trial lay on several NUMA nodes"
-    remedy = "choose CPUs of one node with --cpus (see lscpu)"
+    finding = "the CPUs of the trial lay on several NUMA nodes"
+    advice = "choose CPUs of one node with --cpus (see lscpu)"
 
 
 @dataclass(frozen=True)
@@ -131,6 +119,7 @@ class MitigationsDiffer(OfTarget):
     """The kernel inside a target protects against other CPU flaws than the host's: part of the difference is that."""
 
     kind = "mitigations-differ"
+    advice = "part of the difference may come from this; the records hold both sides (environment.*.mitigations)"
     what: str
     target: str
     names: tuple[str, ...]
@@ -143,23 +132,19 @@ class MitigationsDiffer(OfTarget):
     def where(self) -> str:
         return self.target
 
-    @property
-    def advice(self) -> str:
-        return "part of the difference may come from this; the records hold both sides (environment.*.mitigations)"
-
 
 class NotRead(Disturbance):
     kind = "cold-not-read"
-    disturbance = "the page cache was to be cold, and less was read from the disk than the images hold"
-    remedy = (
+    finding = "the page cache was to be cold, and less was read from the disk than the images hold"
+    advice = (
         "something kept the files in memory: a host's cache below this machine, or another reader; do not call it cold"
     )
 
 
 class DamagedImages(Disturbance):
     kind = "damaged-images"
-    disturbance = "images could not be decoded, and others took their places"
-    remedy = "see damaged_files in the records, and bench data verify"
+    finding = "images could not be decoded, and others took their places"
+    advice = "see damaged_files in the records, and bench data verify"
 
 
 def _share(text: str) -> Callable[[float], str]:
@@ -200,12 +185,8 @@ def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
             first = disturbed.iloc[0]
             of = int((ok[place] == first[place]).all(axis=1).sum())
             worst = words(float(amounts[disturbed.index].max()))
-            yield kind(str(_job(first)), str(first["target"]), len(disturbed), of, worst)
+            yield kind(str(job_of(first)), str(first["target"]), len(disturbed), of, worst)
     yield from _mitigations(ok)
-
-
-def _job(row: "pd.Series") -> Job:
-    return Job(*(str(row[key]) for key in JOB))
 
 
 def _mitigations(ok: pd.DataFrame) -> Iterator[MitigationsDiffer]:
@@ -215,4 +196,4 @@ def _mitigations(ok: pd.DataFrame) -> Iterator[MitigationsDiffer]:
         first = rows.iloc[0]
         sides = set(str(first["mitigations"]).splitlines()) ^ set(str(first["host_mitigations"]).splitlines())
         names = sorted({line.split(":")[0] for line in sides})
-        yield MitigationsDiffer(str(_job(first)), str(first["target"]), tuple(names))
+        yield MitigationsDiffer(str(job_of(first)), str(first["target"]), tuple(names))

@@ -6,11 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.pairing import JOB, ROW
-from analysis.compare.results import Group, Job, ablated
+from analysis.compare.pairing import ROW, job_of
+from analysis.compare.results import Group, Job
 from analysis.load.metrics import PROBE
 from analysis.warnings.types import FailedTrials, HostsDiffer, Incomparable, MixedSubstitutes, NotNormalised
 from suite.host_compatibility import Host, differences
+from suite.job.ablations import label_of
 from suite.targets import BASELINE
 
 _HOST_COLUMNS = ["hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes", "host_mitigations"]
@@ -18,7 +19,7 @@ _HOST_COLUMNS = ["hostname", "host_kernel", "host_cpu_model", "host_cpus", "host
 
 def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
     """Return the job and the model of a row as text."""
-    return f"{Job(*(str(row[key]) for key in JOB))}, {row['model']}"
+    return f"{job_of(row)}, {row['model']}"
 
 
 def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
@@ -30,7 +31,7 @@ def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
     of = arms.groupby(arm)["ok"].transform("size")
     for _, failed in arms[~arms["ok"]].groupby(arm):
         first = failed.iloc[0]
-        target = f"{first['target']}, {ablated(first['ablation'])}" if first["ablation"] else first["target"]
+        target = f"{first['target']}, {label_of(first['ablation'])}" if first["ablation"] else first["target"]
         target += f", beside {first['aggressor']}" if first["aggressor"] else ""
         error = f"{first['error_kind']}: {first['error_message']}"
         yield FailedTrials(_what(first), target, len(failed), int(of[failed.index[0]]), error, Path(first["path"]))
@@ -49,7 +50,7 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
     """Yield one warning per target, model and difference of the pairs that ``validity.usable`` refused."""
     for _, blocks in refused.groupby([*(refused[key] for key in ROW), refused["difference"]]):
         first = blocks.iloc[0]
-        target = f"{first['target']}, {ablated(ablation)}" if ablation else str(first["target"])
+        target = f"{first['target']}, {label_of(ablation)}" if ablation else str(first["target"])
         yield Incomparable(_what(first), target, len(blocks), str(first["difference"]), against)
 
 

@@ -60,6 +60,7 @@ class CopiedRecords(AnalysisWarning):
     """The same trial was read from more than one place; it counts once."""
 
     kind = "copied-records"
+    advice = "name each run once"
     count: int
     first: Path
 
@@ -67,16 +68,13 @@ class CopiedRecords(AnalysisWarning):
     def message(self) -> str:
         return f"{self.count} records are copies of others and count once (the first: {self.first})"
 
-    @property
-    def advice(self) -> str:
-        return "name each run once"
-
 
 @dataclass(frozen=True)
 class MetricRedefined(AnalysisWarning):
-    """Records of a probe that give one of its metrics another unit or direction than the first record."""
+    """Records that give a metric of a probe or workload another unit or direction than the first record."""
 
     kind = "metric-redefined"
+    advice = "records of different versions of the probe or workload: compare the runs one at a time"
     metric: str
     unit: str
     records: int
@@ -86,10 +84,6 @@ class MetricRedefined(AnalysisWarning):
         return (
             f"{self.metric} is not in {self.unit}, or has another direction, in {self.records} records: left out there"
         )
-
-    @property
-    def advice(self) -> str:
-        return "records of different versions of the probe: compare the runs one at a time"
 
 
 @dataclass(frozen=True)
@@ -176,6 +170,7 @@ class BaselineDiffers(AnalysisWarning):
     """The two bare-metal trials of the blocks differ from each other: the noise is not only random."""
 
     kind = "a-a-differs"
+    advice = "look for what changes inside a block: other load, temperature, a cache that the first trial fills"
     what: str
     metric: str
     ratio: float
@@ -189,16 +184,13 @@ class BaselineDiffers(AnalysisWarning):
             f"first (95 % interval {low:.3f} to {high:.3f}); no smaller difference between targets means anything"
         )
 
-    @property
-    def advice(self) -> str:
-        return "look for what changes inside a block: other load, temperature, a cache that the first trial fills"
-
 
 @dataclass(frozen=True)
 class MixedSubstitutes(AnalysisWarning):
     """Trials with and without a substitute lie in one mean."""
 
     kind = "mixed-substitutes"
+    advice = "compare the runs one at a time"
     what: str
     target: str
     substitutes: tuple[str, ...]
@@ -209,23 +201,16 @@ class MixedSubstitutes(AnalysisWarning):
             f"{self.what}: only some trials on {self.target} used {', '.join(self.substitutes)}; their mean mixes both"
         )
 
-    @property
-    def advice(self) -> str:
-        return "compare the runs one at a time"
-
 
 @dataclass(frozen=True)
 class HostsDiffer(AnalysisWarning):
     """The trials come from hosts, or from states of one host, that are not equal."""
 
     kind = "hosts-differ"
+    advice = "a block is of one host, so its ratios hold there; for one answer, compare the hosts one at a time"
     hosts: tuple[str, ...]
     found: tuple[str, ...]
 
     @property
     def message(self) -> str:
         return f"the trials are of hosts that are not equal ({', '.join(self.hosts)}): {'; '.join(self.found)}"
-
-    @property
-    def advice(self) -> str:
-        return "a block is of one host, so its ratios hold there; for one answer, compare the hosts one at a time"

@@ -21,6 +21,8 @@ class Ablation:
 
     summary: str
     """A phrase that says what the switched target has instead."""
+    label: str
+    """The same in two or three words, for tables and warnings."""
     targets: tuple[str, ...]
     change: Callable[[Properties], Properties]
     """Returns the properties of the switched target, given those of the target as it is."""
@@ -29,28 +31,34 @@ class Ablation:
     switched itself. Everything else must still agree."""
 
 
-SECCOMP = Ablation("no system call filter on the container", _CONTAINERS, lambda usual: replace(usual, seccomp=False))
+SECCOMP = Ablation(
+    "no system call filter on the container", "seccomp off", _CONTAINERS, lambda usual: replace(usual, seccomp=False)
+)
 NETWORK = Ablation(
     "the network of the node itself instead of a namespace of the container's own",
+    "network of the node",
     _CONTAINERS,
     lambda usual: replace(usual, host_network=True),
 )
 ROOTFS = Ablation(
     "the image's tree bound in place instead of the engine's overlay over it",
+    "root file system bound in place",
     _CONTAINERS,
     lambda usual: replace(usual, bound_tree=True),
 )
 HUGE_PAGES = Ablation(
-    "memory of the job in transparent huge pages", _ALL, lambda usual: replace(usual, huge_pages=True)
+    "memory of the job in transparent huge pages", "huge pages on", _ALL, lambda usual: replace(usual, huge_pages=True)
 )
 PINNING = Ablation(
     "CPUs by count (a quota, unpinned vCPUs) instead of by number",
+    "pinning off",
     _ALL,
     lambda usual: replace(usual, pinned=False),
     differs=("affinity", "seen_cpus"),
 )
 ISA = Ablation(
     "vector instructions capped to the next lower level",
+    "lower vector instructions",
     _ALL,
     lambda usual: replace(usual, lower_isa=True),
     differs=("torch_cpu_capability",),
@@ -58,27 +66,32 @@ ISA = Ablation(
 # The memory of a guest limits everything that runs in it: container-vm has no limit to lift.
 MEMORY_LIMIT = Ablation(
     "no memory limit on the instance: page cache and memory of the machine are anyone's",
+    "memory limit off",
     ("bare-metal", "container"),
     lambda usual: replace(usual, memory_limited=False),
     differs=("seen_memory_bytes",),
 )
 DISK_LIMIT = Ablation(
     "at most 32 MiB/s read from each disk and 32 MiB/s written to it, by the control group or by the hypervisor",
+    "disk limit on",
     _ALL,
     lambda usual: replace(usual, disk_limit_bytes_per_s=32 << 20),
 )
 VIRTIOFS = Ablation(
     "the data set's directory shared with the VM instead of a virtual disk that holds it",
+    "data by virtiofs",
     _VMS,
     lambda usual: replace(usual, virtiofs=True),
 )
 DATA_LAYER = Ablation(
     "the data set in a layer of the container's own instead of a bind mount",
+    "data in a layer of its own",
     ("container",),
     lambda usual: replace(usual, data_in_layer=True),
 )
 DISK_CACHE = Ablation(
     "cache=writeback instead of cache=none for the disks of the VM",
+    "disk cache writeback",
     _VMS,
     lambda usual: replace(usual, direct_io=False),
 )
@@ -113,7 +126,18 @@ def check(ablations: Sequence[str], targets: Sequence[str]) -> None:
 
 def columns_that_may_differ(name: str) -> tuple[str, ...]:
     """Return ``Ablation.differs``; nothing for an ablation that is not installed here, of a run made elsewhere."""
+    found = _installed(name)
+    return found.differs if found else ()
+
+
+def label_of(name: str) -> str:
+    """Return ``Ablation.label``; made of the name for an ablation that is not installed here."""
+    found = _installed(name)
+    return found.label if found else f"{name} switched"
+
+
+def _installed(name: str) -> Ablation | None:
     try:
-        return get_ablation(name).differs
+        return get_ablation(name)
     except RequestError:
-        return ()
+        return None

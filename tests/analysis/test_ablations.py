@@ -183,3 +183,10 @@ def test_two_bare_metal_trials_that_differ_are_called_so_and_warned_of(tmp_path:
     assert verdict
     assert verdict.name == "slower"
     assert [type(found) for found in comparison.warnings] == [BaselineDiffers]
+
+
+def test_an_ablation_that_is_not_installed_here_is_shown_by_its_name(tmp_path: Path, save: Any) -> None:
+    for block in range(3):
+        save(block=block, target="container")
+        save(block=block, target="container", ablation="elsewhere")
+    assert "container, elsewhere switched" in as_markdown(compare(load([tmp_path / "run"])))

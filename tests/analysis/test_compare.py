@@ -25,7 +25,7 @@ def compared(*directories: Path) -> Comparison:
 
 
 def summaries(comparison: Comparison) -> dict[str, TargetSummary]:
-    """Of the only group."""
+    """Return the targets of the only group."""
     (group,) = comparison.groups
     return {summary.target: summary for summary in group.targets}
 

@@ -197,13 +197,13 @@ def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_pat
     comparison = compare(records)
     (job,) = jobs_with_aggressors(comparison)
     laid = interference_table(comparison, job)
-    assert [head.text for head in laid.columns] == ["beside alexnet", "beside disk"]
-    assert [head.text for head, _ in laid.rows] == ["resnet50 on bare-metal", "resnet50 on vm"]
+    assert [head.text for head in laid.columns] == ["bare-metal", "vm"]
+    assert [head.text for head, _ in laid.rows] == ["resnet50 beside alexnet", "resnet50 beside disk"]
     text = list(interference_lines(comparison, job))
     assert any(line.startswith("isolation, best first (mean over 2 victim-aggressor pairs): vm 0.8") for line in text)
     assert "AlexNet at batch 512 exceeds 30 %" in text[-1]
     for form in (as_markdown(comparison), write_report(records, tmp_path / "page.html").read_text()):
-        assert "resnet50 on vm" in form
+        assert "resnet50 beside disk on vm" in form
         assert "isolation, best first" in form
         assert "bare metal degrades most and the VM least" in form
     told = json.loads(as_json(comparison))

@@ -85,6 +85,18 @@ def test_a_record_edited_to_nonsense_is_left_out(tmp_path: Path, save: Any, key:
     assert key in records.warnings[0].message
 
 
+def test_a_record_that_was_cut_off_is_left_out_wherever_it_was_cut(tmp_path: Path, save: Any) -> None:
+    save()
+    made = save(block=1)
+    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for count in range(len(lines)):
+        path.write_bytes(b"".join(lines[:count]))
+        records = load([tmp_path / "run"])
+        assert len(records.trials) == 1
+        assert "not JSON" in records.warnings[0].message
+
+
 def test_records_of_several_environments_in_turn_keep_each_their_own(tmp_path: Path, save: Any) -> None:
     for block in range(6):
         save(block=block, userland="ab"[block % 2] * 64, capability=("AVX2", "AVX512")[block // 3])

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.compare.comparison import compare
+from analysis.figures.bars import training_bars
 from analysis.load.records import load
 from analysis.report.export import trials_table
 from analysis.report.markdown import as_markdown
@@ -64,6 +65,19 @@ def test_a_workload_and_a_probe_of_one_name_keep_their_metrics_apart(tmp_path: P
         "training/toy/slowest-step": "ms",
     }
     assert {"toy/slowest-step [s]", "training/toy/slowest-step [ms]"} <= set(trials_table(records).columns)
+
+
+def test_each_has_a_figure_of_the_workloads_that_measure_it_alone(tmp_path: Path, save: Any) -> None:
+    for target in ("bare-metal", "vm"):
+        save(target=target)
+        save(target=target, model="toy", metrics=own(30.0))
+        save(target=target, model="other", metrics=own(5.0, "s"))
+    comparison = compare(load([tmp_path / "run"]))
+    charts = {drawing.name: drawing.chart for drawing in training_bars(comparison, {})}
+    assert set(charts) == {"throughput", "elapsed", "opening", "toy-slowest-step", "other-slowest-step"}
+    (axes,) = charts["toy-slowest-step"].axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["toy"]
+    assert "failed" not in {text.get_text() for text in axes.texts}
 
 
 def test_a_metric_in_another_unit_is_left_out_and_named(tmp_path: Path, save: Any) -> None:

@@ -114,6 +114,7 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
         {"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1)},
         {"engine": "docker"},
         {"accelerator": "kvm"},
+        {"provider": "another"},
     ],
 )
 def test_probes_of_another_envelope_or_of_other_layers_predict_nothing(

@@ -1,19 +1,24 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analysis.compare.results import Comparison, Effect, Estimate, Group, Job, Overall, TargetSummary
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison, Effect, Estimate, Group, Interference, Job, Overall, TargetSummary
+from analysis.load.records import load
 from analysis.report.formatting import number
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.warnings.types import NotNormalised
+from suite.job.sharing import aggressor_names
+from suite.plan import TARGETS
 
 JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
 
@@ -33,9 +38,9 @@ COMPARISON = Comparison(
 )
 
 
-def printed(comparison: Comparison, width: int) -> str:
+def printed(comparison: Comparison, width: int, *, costs: bool = False) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(Terminal(comparison))
+    console.print(Terminal(comparison, costs=costs))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -47,6 +52,30 @@ def test_every_word_and_number_is_whole_on_every_terminal(width: int) -> None:
         assert word in text
     assert "2 failed" in text
     assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("run", ["shared", "shared-equal", "synthetic-all", "distributed-async", "probe", "real"])
+def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
+    comparison = compare(load([Path(__file__).parents[1] / "samples/runs" / run]))
+    text = printed(comparison, 80, costs=True)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    heads = [line.split()[0] for line in text.splitlines() if line.startswith(("target ", "metric ", "victim "))]
+    assert heads.count("victim") == bool(comparison.interference)
+    assert len(heads) == len(comparison.groups) + heads.count("victim"), "no table gave way to a list"
+
+
+def test_the_interference_of_every_target_and_aggressor_fits_80_columns() -> None:
+    shared = Job("shared", "synthetic", "smoke", "reference", "")
+    effects = {"throughput": Effect(0.766, 3, (0.286, 2.05), Verdict("undecided", 0.1, 30))}
+    found = tuple(
+        Interference(shared, "inception_v3", target, "", aggressor, effects, notes=notes)
+        for target, notes in zip(TARGETS, ((), (), ("accelerator:tcg",), ("accelerator:tcg",)), strict=True)
+        for aggressor in aggressor_names()
+    )
+    text = printed(Comparison(("run",), (), (), interference=found), 80)
+    (head,) = (line for line in text.splitlines() if line.startswith("victim"))
+    assert head.split()[1:] == ["bare-metal", "container", "accelerator:tcg", "accelerator:tcg"]
 
 
 @pytest.mark.parametrize("render", [as_json, as_csv, as_markdown, lambda c: printed(c, 80)])

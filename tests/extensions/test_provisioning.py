@@ -174,6 +174,7 @@ from suite.job.ablations import Ablation
 
 MEMBER = Ablation(
     "the network of the node, and huge pages",
+    "network of the node, huge pages on",
     ("container",),
     lambda usual: replace(usual, host_network=True, huge_pages=True),
 )
