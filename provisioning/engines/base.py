@@ -46,14 +46,14 @@ class ContainerSpec:
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
     gpus: tuple[str, ...] = ()
     edits: Edits = NO_EDITS
-    """What gives it the GPUs, for an engine with ``gpus_by_edits``."""
+    """The devices and mounts that give it the GPUs, for an engine with ``gpus_by_edits``."""
     data: tuple[str, str, bool] | None = None
     """The data volume: its directory on the node, its place in the container, and whether it may be written."""
     seccomp: bool = True
     network: str | None = None
-    """What ``ContainerEngine.host_network`` returns; None for an empty network of its own."""
+    """The value that ``ContainerEngine.host_network`` returns; None for an empty network of its own."""
     layer: tuple[str, str, str] | None = None
-    """What is copied into a layer of the container's own, in place of ``data``: the directory on the node, the place
+    """The data to copy into a layer of the container's own, in place of ``data``: the directory on the node, the place
     in the container, and a directory on a disk for engines that keep no layers themselves."""
     bound_tree: bool = False
     """Whether the tree's programs and libraries are bound in place of what the engine's overlay shows of them."""
@@ -94,7 +94,7 @@ class ContainerEngine(Protocol):
 
     name: str
     rootfs: str
-    """How the tree becomes the container's root: ``overlay`` or ``directory``."""
+    """The way in which the tree becomes the container's root: ``overlay`` or ``directory``."""
     commands_are_children: bool
     """Whether a command in the container descends from the client that starts it, not from a shim or a daemon."""
     gpus_by_edits: bool = False

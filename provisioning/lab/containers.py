@@ -145,7 +145,7 @@ def forwarding(node: Node) -> Iterator[None]:
 
 
 def mtu_of(node: Node, device: str) -> int:
-    """Asked of ip: /sys would show the namespace that it was mounted in."""
+    """Return the MTU that ip tells: /sys would show the namespace that it was mounted in."""
     try:
         mtu: int = json.loads(node.run(["ip", "-json", "link", "show", "dev", device]).stdout)[0]["mtu"]
     except (ValueError, LookupError):

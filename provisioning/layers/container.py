@@ -1,7 +1,7 @@
 """The container layer: any engine, on any node."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,14 +70,10 @@ class ContainerLayer:
                 pid = engine.main_pid(node, spec.name)
                 stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
             enter = engine.exec_argv(spec)
-
-            def wrap(argv: Sequence[str]) -> list[str]:
-                return [*enter, *argv]
-
             host_processes = _host_processes(engine, node, spec.name) if node.local else None
             yield WrappedNode(
                 parent=node,
-                wrap=wrap,
+                wrap=lambda argv: [*enter, *argv],
                 name=f"{node.name}/{engine.name}",
                 userland="/",
                 cpus=node.cpus,

@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -69,13 +69,9 @@ class UserlandLayer:
             enter += chroot_argv(tree, edits_for(node, self.gpus), data)
 
             host_processes = HostProcesses(group=ControlGroup.named(group))
-
-            def wrap(argv: Sequence[str]) -> list[str]:
-                return [*enter, *argv]
-
             inside = WrappedNode(
                 parent=node,
-                wrap=wrap,
+                wrap=lambda argv: [*enter, *argv],
                 name=f"{node.name}/userland",
                 userland="/",
                 cpus=node.cpus,
