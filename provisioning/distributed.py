@@ -184,7 +184,7 @@ def _upper(
 
 
 def _plugged(stack: ExitStack, layer: ContainerLayer, place: Instance, bridge: ContainerBridge) -> Instance:
-    plug = Plug(bridge, bridge.address())
+    plug = Plug(bridge, bridge.address)
     node = stack.enter_context(replace(layer, plug=plug).opened(place.node))
     return replace(
         place,

@@ -48,7 +48,6 @@ class ContainerLayer:
     plug: Plug | None = None
     layer: str | None = None
     """A directory on a disk: the data volume is copied into a layer of the container's own, by some engines there."""
-    name: str = "container"
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:

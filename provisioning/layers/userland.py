@@ -47,7 +47,6 @@ class UserlandLayer:
     properties: Properties = AS_IT_IS
     writable: bool = False
     """Whether the data volume may be written."""
-    name: str = "userland"
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
@@ -89,7 +88,6 @@ class OwnEnvironmentLayer:
     """Bare metal without root: the suite's own Python, pinned. A named substitute: it is not the image's userland."""
 
     envelope: Envelope
-    name: str = "own-environment"
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
