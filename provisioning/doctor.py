@@ -22,8 +22,10 @@ from provisioning.paths import home
 from suite.errors import BenchError
 from suite.plan import TARGETS, VMS
 from suite.registries import ENGINES, MACHINES, every_registry
+from suite.registry import Registry
 
 Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "extension", "target"]
+EXTENSION_REMEDY = "repair or uninstall the package that adds it"
 TOOLS = {
     "taskset": "pinning: package util-linux",
     "bwrap": "bare metal in the image's tree: package bubblewrap",
@@ -49,9 +51,8 @@ class Check(BaseModel):
 def examine() -> list[Check]:
     """Return every check of this machine. Takes seconds: the longest is a guest that does not boot under KVM."""
     failures = {registry.what: registry.failures() for registry in every_registry()}
-    remedy = "repair or uninstall the package that adds it"
     extensions = [
-        _check("extension", f"{what} {name}", "tried", reason, remedy)
+        _check("extension", f"{what} {name}", "tried", reason, EXTENSION_REMEDY)
         for what, failed in failures.items()
         for name, reason in failed.items()
     ]
@@ -59,8 +60,8 @@ def examine() -> list[Check]:
     engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         checks = [*_host(node), *_tools(providers), _image(), *_accelerators()]
-        checks += [_tried("provider", each.name, partial(_version, each, node)) for each in providers]
-        checks += [_tried("engine", each.name, partial(_version, each, node)) for each in engines]
+        checks += [_tried("provider", each.name, partial(_version, MACHINES, each, node)) for each in providers]
+        checks += [_tried("engine", each.name, partial(_version, ENGINES, each, node)) for each in engines]
         checks += [*(_check("gpu", *found) for found in gpu_checks()), *extensions]
         return [*checks, *(_target(name, checks, node, providers) for name in TARGETS)]
 
@@ -71,8 +72,14 @@ def _check(kind: Kind, name: str, evidence: str, reason: str | None = None, reme
     return Check(kind=kind, name=name, usable=usable, evidence=evidence, reason=reason, remedy=remedy)
 
 
-def _version(of: MachineProvider | ContainerEngine, node: LocalNode) -> str:
-    return f"version {of.version(node)}"
+def _version(registry: Registry, member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
+    """Return the member's version. An error in another package is told as a BenchError: every run asks the doctor."""
+    try:
+        return f"version {member.version(node)}"
+    except Exception as error:
+        if isinstance(error, BenchError) or member.name in registry.own:
+            raise
+        raise BenchError(f"{type(error).__name__}: {error}", remedy=EXTENSION_REMEDY) from error
 
 
 def _host(node: LocalNode) -> Iterator[Check]:
