@@ -25,7 +25,7 @@ Found = tuple[str, str, str | None, str | None]
 
 @dataclass(frozen=True)
 class Device:
-    """A character device: where it lies, and its numbers."""
+    """A character device: its path and its numbers."""
 
     path: str
     major: int

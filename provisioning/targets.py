@@ -48,7 +48,7 @@ class Choices:
     """The machine provider of the VM targets."""
 
     def layers(self) -> Layers:
-        """Return what a job says of them."""
+        """Return the choices as a job records them."""
         return Layers(
             engine=self.engine,
             accelerator=self.accelerator,

@@ -21,7 +21,7 @@ from suite.records.record import Usage
 
 PROC = Path("/proc")
 Amounts = Mapping[str, float | None]
-"""Fields of ``records.Usage`` that add up. None is what cannot be told, and so is every sum with it."""
+"""Fields of ``records.Usage`` that add up. None is unknown, and so is every sum with it."""
 COUNTED = ("cpu_s", "disk_read_bytes", "disk_written_bytes", "minor_faults", "major_faults")
 NOTHING: Amounts = dict.fromkeys(COUNTED, 0)
 
