@@ -1,4 +1,4 @@
-"""Opens the instances of a distributed job, joined as the target joins them.
+"""Open the instances of a distributed job, joined as the target joins them.
 
 Each is in a node of a lab network, or on a machine of an inventory.
 """
@@ -184,7 +184,7 @@ def _upper(
 
 
 def _plugged(stack: ExitStack, layer: ContainerLayer, place: Instance, bridge: ContainerBridge) -> Instance:
-    plug = Plug(bridge, bridge.address())
+    plug = Plug(bridge, bridge.address)
     node = stack.enter_context(replace(layer, plug=plug).opened(place.node))
     return replace(
         place,
@@ -220,7 +220,7 @@ def _linked(instances: Sequence[Instance], cluster: Cluster, *, tunnelled: bool)
 
 
 def _end(name: str, place: Instance) -> End:
-    """Named so that a message says which machine and which interface it is about."""
+    """Return the end, named so that messages tell the machine and the interface."""
     return End(f"{name} ({place.node.name}, {place.interface})", place.node, str(place.address), port=place.port or 0)
 
 

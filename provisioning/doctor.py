@@ -21,9 +21,11 @@ from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home
 from suite.errors import BenchError
 from suite.registries import ENGINES, MACHINES, every_registry
+from suite.registry import Registry
 from suite.targets import TARGETS, VMS
 
 Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "extension", "target"]
+EXTENSION_REMEDY = "repair or uninstall the package that adds it"
 TOOLS = {
     "taskset": "pinning: package util-linux",
     "bwrap": "bare metal in the image's tree: package bubblewrap",
@@ -50,14 +52,7 @@ def examine() -> list[Check]:
     """Return every check of this machine. Takes seconds: the longest is a guest that does not boot under KVM."""
     failures = {registry.what: registry.failures() for registry in every_registry()}
     extensions = [
-        Check(
-            kind="extension",
-            name=f"{what} {name}",
-            usable=False,
-            evidence="loaded",
-            reason=reason,
-            remedy="repair or uninstall the package that adds it",
-        )
+        _check("extension", f"{what} {name}", "tried", reason, EXTENSION_REMEDY)
         for what, failed in failures.items()
         for name, reason in failed.items()
     ]
@@ -65,55 +60,44 @@ def examine() -> list[Check]:
     engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         checks = [*_host(node), *_tools(providers), _image(), *_accelerators()]
-        checks += [_tried("provider", each.name, partial(_version, each, node)) for each in providers]
-        checks += [_tried("engine", each.name, partial(_version, each, node)) for each in engines]
-        checks += [*map(_gpu, gpu_checks()), *extensions]
+        checks += [_tried("provider", each.name, partial(_version, MACHINES, each, node)) for each in providers]
+        checks += [_tried("engine", each.name, partial(_version, ENGINES, each, node)) for each in engines]
+        checks += [*(_check("gpu", *found) for found in gpu_checks()), *extensions]
         return [*checks, *(_target(name, checks, node, providers) for name in TARGETS)]
 
 
-def _version(of: MachineProvider | ContainerEngine, node: LocalNode) -> str:
-    return f"version {of.version(node)}"
+def _check(kind: Kind, name: str, evidence: str, reason: str | None = None, remedy: str | None = None) -> Check:
+    """Return a check of something that is usable unless there is a reason why not."""
+    usable = reason is None
+    return Check(kind=kind, name=name, usable=usable, evidence=evidence, reason=reason, remedy=remedy)
 
 
-def _gpu(found: tuple[str, bool, str, str | None, str | None]) -> Check:
-    name, usable, evidence, reason, remedy = found
-    return Check(kind="gpu", name=name, usable=usable, evidence=evidence, reason=reason, remedy=remedy)
+def _version(registry: Registry, member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
+    """Return the member's version. An error in another package is told as a BenchError: every run asks the doctor."""
+    try:
+        return f"version {member.version(node)}"
+    except Exception as error:
+        if isinstance(error, BenchError) or member.name in registry.own:
+            raise
+        raise BenchError(f"{type(error).__name__}: {error}", remedy=EXTENSION_REMEDY) from error
 
 
 def _host(node: LocalNode) -> Iterator[Check]:
-    root = os.geteuid() == 0
-    yield Check(
-        kind="host",
-        name="root",
-        usable=root,
-        evidence=f"effective user {os.geteuid()}",
-        reason=None if root else "not root",
-        remedy=None if root else "README.md, 'Without root', says what is possible; else use sudo",
-    )
-    version = cgroups.version(node)
-    yield Check(kind="host", name="control-groups", usable=True, evidence=f"memory is governed by version {version}")
-    reason = cache_counters.absent()
-    yield Check(
-        kind="host",
-        name="cache-counters",
-        usable=reason is None,
-        evidence="perf counts the misses of the last-level cache" if reason is None else "tried",
-        reason=reason,
-        remedy=None if reason is None else "records say so; nothing else needs them",
-    )
+    user = os.geteuid()
+    refused = ("not root", "README.md, 'Without root', says what is possible; else use sudo") if user else ()
+    yield _check("host", "root", f"effective user {user}", *refused)
+    yield _check("host", "control-groups", f"memory is governed by version {cgroups.version(node)}")
+    if reason := cache_counters.absent():
+        yield _check("host", "cache-counters", "tried", reason, "records say so; nothing else needs them")
+    else:
+        yield _check("host", "cache-counters", "perf counts the misses of the last-level cache")
     place = home()
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    enough = free >= build.NEEDED_BYTES
-    yield Check(
-        kind="host",
-        name="disk",
-        usable=enough,
-        evidence=f"{free >> 30} GiB free in {place}",
-        reason=None if enough else f"building an image needs {build.NEEDED_BYTES >> 30} GiB",
-        remedy=None if enough else "free some space, or set VIRTBENCH_HOME to another disk",
-    )
+    reason = f"building an image needs {build.NEEDED_BYTES >> 30} GiB"
+    refused = (reason, "free some space, or set VIRTBENCH_HOME to another disk") if free < build.NEEDED_BYTES else ()
+    yield _check("host", "disk", f"{free >> 30} GiB free in {place}", *refused)
 
 
 def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
@@ -123,15 +107,11 @@ def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
         for tool, package in {**provider.tools, **provider.local_tools}.items()
     }
     for tool, what in {**of_providers, **TOOLS}.items():
-        path = shutil.which(tool)
-        yield Check(
-            kind="tool",
-            name=tool,
-            usable=path is not None,
-            evidence=path or "not on PATH",
-            reason=None if path else f"{tool} is not installed",
-            remedy=None if path else f"install it ({what}); in a checkout: make setup",
-        )
+        if path := shutil.which(tool):
+            yield _check("tool", tool, path)
+        else:
+            remedy = f"install it ({what}); in a checkout: make setup"
+            yield _check("tool", tool, "not on PATH", f"{tool} is not installed", remedy)
 
 
 def _image() -> Check:
@@ -139,57 +119,39 @@ def _image() -> Check:
         image = current()
         image.check()
     except BenchError as error:
-        return Check(kind="image", name="cpu", usable=False, evidence="none", reason=error.message, remedy=error.remedy)
-    fresh = build.built("cpu") is not None
-    age = "" if fresh else "; the recipe has changed since: bench image build makes the new one"
-    return Check(kind="image", name="cpu", usable=True, evidence=f"{image.digest[:12]} of {image.created_at}{age}")
+        return _check("image", "cpu", "none", error.message, error.remedy)
+    age = "" if build.built("cpu") else "; the recipe has changed since: bench image build makes the new one"
+    return _check("image", "cpu", f"{image.digest[:12]} of {image.created_at}{age}")
 
 
 def _accelerators() -> Iterator[Check]:
     probe = accelerator.probe_kvm()
-    yield Check(
-        kind="accelerator",
-        name="kvm",
-        usable=probe.usable,
-        evidence=f"{probe.evidence}, {probe.took_s} s",
-        reason=None if probe.usable else probe.reason,
-        remedy=None
-        if probe.usable
-        else "VMs run under tcg (emulation), named beside every number; else use another host",
-    )
-    qemu = shutil.which(accelerator.PROGRAM)
-    yield Check(
-        kind="accelerator",
-        name="tcg",
-        usable=qemu is not None,
-        evidence=qemu or "no QEMU",
-        reason=None if qemu else "QEMU is not installed",
-        remedy=None if qemu else "install it (VMs: package qemu-system-x86); in a checkout: make setup",
-    )
+    remedy = "VMs run under tcg (emulation), named beside every number; else use another host"
+    refused = () if probe.usable else (probe.reason, remedy)
+    yield _check("accelerator", "kvm", f"{probe.evidence}, {probe.took_s} s", *refused)
+    if qemu := shutil.which(accelerator.PROGRAM):
+        yield _check("accelerator", "tcg", qemu)
+    else:
+        remedy = "install it (VMs: package qemu-system-x86); in a checkout: make setup"
+        yield _check("accelerator", "tcg", "no QEMU", "QEMU is not installed", remedy)
 
 
 def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:
     try:
-        return Check(kind=kind, name=name, usable=True, evidence=attempt())
+        return _check(kind, name, attempt())
     except BenchError as error:
-        return Check(kind=kind, name=name, usable=False, evidence="tried", reason=error.message, remedy=error.remedy)
+        return _check(kind, name, "tried", error.message, error.remedy)
 
 
 def _target(name: str, checks: list[Check], node: LocalNode, providers: Sequence[MachineProvider]) -> Check:
     """Return whether everything that the layers of the target need is there."""
-    reasons = [check for check in _needs(name, checks, providers) if not check.usable]
-    if not reasons and name == "bare-metal" and os.geteuid() == 0:
+    missing = next((check for check in _needs(name, checks, providers) if not check.usable), None)
+    if missing:
+        return _check("target", name, "something that it needs is missing", missing.reason, missing.remedy)
+    if name == "bare-metal" and os.geteuid() == 0:
         tree = str(current().tree)
         return _tried("target", name, lambda: _entered(node, tree))
-    first = reasons[0] if reasons else None
-    return Check(
-        kind="target",
-        name=name,
-        usable=not reasons,
-        evidence="all that it needs is there" if not reasons else "something that it needs is missing",
-        reason=first.reason if first else None,
-        remedy=first.remedy if first else None,
-    )
+    return _check("target", name, "all that it needs is there")
 
 
 def _entered(node: LocalNode, tree: str) -> str:

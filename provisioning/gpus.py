@@ -19,13 +19,13 @@ SYS = Path("/sys")
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 
-Found = tuple[str, bool, str, str | None, str | None]
-"""Name, usable, evidence, reason, remedy: the fields of ``doctor.Check``."""
+Found = tuple[str, str, str | None, str | None]
+"""The name, the evidence, and for a refusal its reason and remedy, as in ``doctor.Check``."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A character device: where it lies, and its numbers."""
+    """A character device: its path and its numbers."""
 
     path: str
     major: int
@@ -90,14 +90,14 @@ def _nvml() -> Found:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return "nvml", False, "asked", f"no NVIDIA driver answers: {error}", "none is needed unless you ask for GPUs"
+        return "nvml", "asked", f"no NVIDIA driver answers: {error}", "none is needed unless you ask for GPUs"
     try:
         driver = pynvml.nvmlSystemGetDriverVersion()
         count = pynvml.nvmlDeviceGetCount()
         names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
     finally:
         pynvml.nvmlShutdown()
-    return "nvml", True, f"driver {driver}: {', '.join(names) or 'no GPU'}", None, None
+    return "nvml", f"driver {driver}: {', '.join(names) or 'no GPU'}", None, None
 
 
 def passthrough(device: Path) -> Found:
@@ -108,23 +108,18 @@ def passthrough(device: Path) -> Found:
     group = device / "iommu_group"
     if not group.exists():
         remedy = "switch the IOMMU on in the firmware and the kernel (intel_iommu=on or amd_iommu=on)"
-        return name, False, f"driver {driver}", "it is in no IOMMU group", remedy
+        return name, f"driver {driver}", "it is in no IOMMU group", remedy
     members = sorted(path.name for path in (group / "devices").glob("*"))
     evidence = f"driver {driver}, IOMMU group {group.resolve().name}: {', '.join(members)}"
     # Functions of the same card (its audio, its USB) go with it; bridges are not handed over.
     card = device.name.rpartition(".")[0]
     strangers = [m for m in members if not m.startswith(card) and not _is_bridge(group / "devices" / m)]
     if strangers:
-        return name, False, evidence, f"shares its IOMMU group with {', '.join(strangers)}", "use another slot"
+        return name, evidence, f"shares its IOMMU group with {', '.join(strangers)}", "use another slot"
     if driver != "vfio-pci":
-        return (
-            name,
-            False,
-            evidence,
-            f"its driver is {driver}",
-            f"bind it: driverctl set-override {device.name} vfio-pci",
-        )
-    return name, True, evidence, None, None
+        remedy = f"bind it: driverctl set-override {device.name} vfio-pci"
+        return name, evidence, f"its driver is {driver}", remedy
+    return name, evidence, None, None
 
 
 def _is_bridge(device: Path) -> bool:

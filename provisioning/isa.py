@@ -1,4 +1,4 @@
-"""Which vector instructions the targets of a run share, so that all of them compute in the same way.
+"""The vector instructions that the targets of a run share, so that all of them compute in the same way.
 
 A guest may be offered less than its host has: emulation has no AVX-512. Libraries choose their code by what they find,
 and a comparison would then measure that choice. The levels are those between which torch's ATen chooses.

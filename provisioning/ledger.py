@@ -76,8 +76,8 @@ def _remove_mount(what: str) -> None:
 
 
 def _remove_directory(what: str) -> None:
-    path = _ours(what)
-    shutil.rmtree(path, ignore_errors=False) if path.exists() else None
+    if (path := _ours(what)).exists():
+        shutil.rmtree(path)
 
 
 def _remove_container(what: str) -> None:
@@ -85,18 +85,14 @@ def _remove_container(what: str) -> None:
     ENGINES.get(engine).remove_local(name)
 
 
-def _sweep_run(what: str) -> None:
-    sweep_temporaries(Path(what))
-
-
-REMOVERS: dict[str, Callable[[str], None]] = {
+REMOVERS: dict[str, Callable[[str], object]] = {
     "processes": processes.end_all,
     "directory": _remove_directory,
     "mount": _remove_mount,
     "cgroup": cgroups.remove,
     "netns": netns.remove,
     "container": _remove_container,
-    "run-directory": _sweep_run,
+    "run-directory": lambda what: sweep_temporaries(Path(what)),
 }
 
 

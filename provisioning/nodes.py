@@ -48,7 +48,7 @@ class LocalNode:
         return completed
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
-        """Pipes, as ``LocalProcess`` takes them, can stand for what is given and for what is heard."""
+        """Start and return at once. ``stdin`` and ``stdout`` may be pipes, as ``LocalProcess`` takes them."""
         process = LocalProcess(argv, self.token, stdin, self.directory, stdout)
         self._started.append(process)
         return process

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class Choices:
     """The machine provider of the VM targets."""
 
     def layers(self) -> Layers:
-        """Return what a job says of them."""
+        """Return the choices as a job records them."""
         return Layers(
             engine=self.engine,
             accelerator=self.accelerator,
@@ -216,15 +216,6 @@ def _prepare_machine(
         get_engine(choices.engine).load(reached, choices.image.digest, choices.image.file("oci.tar"))
 
 
-def _cluster(
-    trial: Trial, choices: Choices, stacks: Sequence[Sequence[Layer]], directory: str | None
-) -> AbstractContextManager[tuple[Instance, ...]]:
-    assert trial.job.cluster  # noqa: S101 (asked by the caller)
-    if choices.inventory is None:
-        return open_in_lab(trial.job.cluster, trial.instances, stacks, str(choices.image.tree), directory)
-    return open_on_machines(trial.job.cluster, choices.inventory, stacks, choices.image, trial.job.dataset)
-
-
 @contextmanager
 def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]]:
     """Open the instances of the trial's target on this machine; at the end nothing of them is left."""
@@ -242,8 +233,12 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
             layers(trial.target, choices, envelope, properties=trial.properties, volume=volume)
             for envelope in envelopes
         ]
-        if trial.job.cluster:
-            yield stack.enter_context(_cluster(trial, choices, stacks, directory))
+        cluster = trial.job.cluster
+        if cluster and choices.inventory:
+            opened = open_on_machines(cluster, choices.inventory, stacks, choices.image, trial.job.dataset)
+            yield stack.enter_context(opened)
+        elif cluster:
+            yield stack.enter_context(open_in_lab(cluster, trial.instances, stacks, tree, directory))
         else:
             node = stack.enter_context(local_node(trial.job.envelope.cpus, tree, directory))
             yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)

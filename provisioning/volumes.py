@@ -38,7 +38,7 @@ class Volume:
     """An empty directory of the suite's, on its disk, for what goes into a layer of the container's own."""
     writable: bool = False
     same_device: bool = True
-    """Whether disk and directory lie on one device of that machine."""
+    """Whether disk and directory are on one device of that machine."""
 
 
 @contextmanager

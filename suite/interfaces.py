@@ -111,9 +111,6 @@ class Instance:
 class Layer(Protocol):
     """Something opened on a node that gives a new node; closing it leaves nothing behind."""
 
-    @property
-    def name(self) -> str: ...
-
     def opened(self, node: Node) -> AbstractContextManager[Node]:
         """Open on ``node``. A half start cleans up after itself before the error leaves."""
 

@@ -38,22 +38,22 @@ class ControlGroup:
         return None if used_us is None else used_us / 1e6
 
     def peak_memory_bytes(self) -> int | None:
-        """Since the group was made; with the page cache that it brought in."""
+        """Return the peak since the group was made, with the page cache that it brought in."""
         for name in ("memory.max_usage_in_bytes", "memory.peak"):
             if (peak := read(self._file("memory", name))).isdigit():
                 return int(peak)
         return None
 
     def faults(self) -> tuple[int | None, int | None]:
-        """Page faults, minor and major. The kernel counts the major ones among all."""
+        """Return the minor and the major page faults. The kernel counts the major ones among all."""
         counted = _pairs(self._file("memory", "memory.stat"))
         both, major = counted.get("pgfault"), counted.get("pgmajfault")
         return (None, None) if both is None or major is None else (both - major, major)
 
     def disk_bytes(self) -> tuple[int | None, int | None]:
-        """Read and written. Version 1 sees no writing that a cache takes, so that none of it is told.
+        """Return the bytes read and written. Version 1 does not see what a cache writes: None.
 
-        And it counts on devices alone on which something is throttled: a total without a device is no zero.
+        It counts only on devices on which something is throttled, so that a total without a device is no zero.
         """
         if text := read(self._file("blkio", "blkio.throttle.io_service_bytes")):
             reads = [int(line.split()[2]) for line in text.splitlines() if " Read " in line]
@@ -114,6 +114,6 @@ def read(path: Path | None) -> str:
 
 
 def _pairs(path: Path | None) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Return what the file's lines of a name and a number hold."""
     words = (line.split() for line in read(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}

@@ -4,6 +4,7 @@ The container runs nothing of its own but a sleeper: commands come by the engine
 is a node like every other.
 """
 
+import subprocess
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
 from provisioning.nodes import Host
+from suite.errors import CommandError
 from suite.interfaces import Node
 from suite.job.envelope import parse_cpu_list
 from suite.registries import ENGINES
@@ -21,6 +23,7 @@ SLEEPER = ("/opt/virtbench/guest/sleeper",)
 BOUND = ("/usr", "/opt")
 """The directories of the tree from which a job reads programs and libraries."""
 TMPFS = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (inside the container)
+REMOVED_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,14 @@ class ContainerSpec:
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
     gpus: tuple[str, ...] = ()
     edits: Edits = NO_EDITS
-    """What gives it the GPUs, for an engine with ``gpus_by_edits``."""
+    """The devices and mounts that give it the GPUs, for an engine with ``gpus_by_edits``."""
     data: tuple[str, str, bool] | None = None
     """The data volume: its directory on the node, its place in the container, and whether it may be written."""
     seccomp: bool = True
     network: str | None = None
-    """What ``ContainerEngine.host_network`` returns; None for an empty network of its own."""
+    """The value that ``ContainerEngine.host_network`` returns; None for an empty network of its own."""
     layer: tuple[str, str, str] | None = None
-    """What is copied into a layer of the container's own, in place of ``data``: the directory on the node, the place
+    """The data to copy into a layer of the container's own, in place of ``data``: the directory on the node, the place
     in the container, and a directory on a disk for engines that keep no layers themselves."""
     bound_tree: bool = False
     """Whether the tree's programs and libraries are bound in place of what the engine's overlay shows of them."""
@@ -91,13 +94,15 @@ class ContainerEngine(Protocol):
 
     name: str
     rootfs: str
-    """How the tree becomes the container's root: ``overlay`` or ``directory``."""
+    """The way in which the tree becomes the container's root: ``overlay`` or ``directory``."""
     commands_are_children: bool
     """Whether a command in the container descends from the client that starts it, not from a shim or a daemon."""
     gpus_by_edits: bool = False
     """Whether it takes GPUs as devices and mounts (``ContainerSpec.edits``) and not by an option of its own."""
     guest_store: GuestStore | None = None
     """The disk that a guest needs in which the engine is to run; None if the image's tree is enough."""
+    says_gone: tuple[str, ...] = ()
+    """The messages, in lower case, with which ``removal`` fails for a container that is gone, if it does."""
 
     def version(self, node: Node) -> str:
         """Return the version of the engine, started first where nobody else starts it: in a guest of the suite's.
@@ -105,11 +110,16 @@ class ContainerEngine(Protocol):
         Raises BenchError, with a remedy, if it could not run a container on the node.
         """
 
-    def load(self, host: Host, digest: str, archive: Path) -> None:
-        """Make the image known to the engine, once. ``archive`` is the packed image, on this machine."""
+    def load(self, host: Host, digest: str, archive: Path) -> None:  # noqa: ARG002 (engines with a store do)
+        """Make the image known to the engine, once; do nothing for an engine that runs the tree where it is.
 
-    def check(self, node: Node, digest: str) -> None:
-        """Raise MeasurementError of kind ``image`` if the engine does not know the image."""
+        ``archive`` is the packed image, on this machine.
+        """
+        return
+
+    def check(self, node: Node, digest: str) -> None:  # noqa: ARG002 (engines with a store do)
+        """Raise MeasurementError of kind ``image`` if the engine has not loaded the image, and needs to."""
+        return
 
     def layers_at(self, node: Node) -> str:
         """Return the directory, on the node, that holds the containers' own layers."""
@@ -135,9 +145,20 @@ class ContainerEngine(Protocol):
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove the container; harmless if it is not there."""
+        for argv in self.removal(name):
+            answer = node.run(argv, check=False)
+            _raise_unless_gone(argv, answer.returncode, answer.stderr, self.says_gone)
 
     def remove_local(self, name: str) -> None:
         """Kill and remove the container on this machine, where no node is open: the ledger calls this."""
+        for argv in self.removal(name):
+            answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=REMOVED_WITHIN_S)
+            _raise_unless_gone(argv, answer.returncode, answer.stderr, self.says_gone)
+
+
+def _raise_unless_gone(argv: list[str], returncode: int, stderr: str, says_gone: tuple[str, ...]) -> None:
+    if returncode and not any(words in stderr.lower() for words in says_gone):
+        raise CommandError(argv, returncode, stderr)
 
 
 def get_engine(name: str) -> ContainerEngine:

@@ -1,14 +1,12 @@
 """The command line that docker and podman share."""
 
-import subprocess
 from collections.abc import Sequence
 
 from provisioning.engines.base import BOUND, SLEEPER, TMPFS, ContainerEngine, ContainerSpec
-from suite.errors import BenchError, CommandError
+from suite.errors import BenchError
 from suite.interfaces import Node
 
 COPIED_WITHIN_S = 6 * 3600.0
-REMOVED_WITHIN_S = 120.0
 
 
 class CommandLineEngine(ContainerEngine):
@@ -22,6 +20,8 @@ class CommandLineEngine(ContainerEngine):
     remedy: str
     """The remedy if the engine does not work."""
     removal_options: tuple[str, ...] = ()
+    # For a container that is gone docker answers 0, and podman from 4.0 on 1 with a message that says so.
+    says_gone = ("no such container", "no container with")
     rootfs = "overlay"
     commands_are_children = False
 
@@ -77,16 +77,6 @@ class CommandLineEngine(ContainerEngine):
     def removal(self, name: str) -> list[list[str]]:
         return [[*self.program, "rm", "--force", "--volumes", *self.removal_options, name]]
 
-    def remove(self, node: Node, name: str) -> None:
-        (argv,) = self.removal(name)
-        answer = node.run(argv, check=False)
-        _raise_unless_gone(argv, answer.returncode, answer.stderr)
-
-    def remove_local(self, name: str) -> None:
-        (argv,) = self.removal(name)
-        answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=REMOVED_WITHIN_S)
-        _raise_unless_gone(argv, answer.returncode, answer.stderr)
-
 
 def _mounts(spec: ContainerSpec) -> list[str]:
     """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
@@ -97,9 +87,3 @@ def _mounts(spec: ContainerSpec) -> list[str]:
         for source, target, writable in binds
         for word in ("--mount", f'type=bind,"source={source}",target={target}{"" if writable else ",readonly"}')
     ]
-
-
-def _raise_unless_gone(argv: list[str], returncode: int, stderr: str) -> None:
-    # For a container that is gone docker answers 0, and podman from 4.0 on 1 with a message that says so.
-    if returncode and "no such container" not in stderr.lower() and "no container with" not in stderr.lower():
-        raise CommandError(argv, returncode, stderr)

@@ -1,12 +1,9 @@
 """Podman: no daemon, rootless where the user is not root. Its containers are the unpacked tree under an overlay."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.command_line import CommandLineEngine
-from provisioning.nodes import Host
-from suite.interfaces import Node
 
 
 class Podman(CommandLineEngine):
@@ -26,12 +23,6 @@ class Podman(CommandLineEngine):
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
         # ":O" puts a throw-away overlay on the tree, as an image of podman's own store would have.
         return ["--rootfs", f"{spec.tree}:O"]
-
-    def load(self, host: Host, digest: str, archive: Path) -> None:
-        """Do nothing: ``--rootfs`` takes the tree where it is."""
-
-    def check(self, node: Node, digest: str) -> None:
-        """Do nothing: the tree is the image."""
 
     def host_network(self, namespace: str | None) -> str:
         return f"ns:{namespace}" if namespace else "host"

@@ -1,24 +1,20 @@
 """runc on a bundle of our own: no daemon, no store. The default where neither docker nor podman works. Needs root."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 from provisioning.cgroup.limits import PERIOD_US
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerEngine, ContainerSpec
 from provisioning.engines.command_line import COPIED_WITHIN_S
-from provisioning.engines.seccomp import PROFILE, bundle_profile
-from provisioning.nodes import Host, write_file
+from provisioning.nodes import write_file
 from provisioning.paths import state
-from suite.errors import BenchError, CommandError, MeasurementError
+from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Node
 
 ROOT = "/run/virtbench/runc"
 BUNDLES = "/run/virtbench/bundles"
 PROGRAM = ("runc", "--root", ROOT)
-NAMESPACES = ("pid", "ipc", "uts", "mount", "network", "cgroup")
+NAMESPACES = ("pid", "ipc", "uts", "mount", "cgroup")
 # What Docker hides of /proc and /sys (its documentation, "runtime privilege").
 MASKED = (
     *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
@@ -27,6 +23,9 @@ MASKED = (
 READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 READY_S = 60.0
+PROFILE = "usr/share/containers/seccomp.json"
+"""Docker's seccomp profile in the tree: that of ``containers/common``, which Debian's packages of engines share."""
+ARCHITECTURE, LONG_ARCHITECTURE = "amd64", "SCMP_ARCH_X86_64"
 
 
 class Runc(ContainerEngine):
@@ -44,12 +43,6 @@ class Runc(ContainerEngine):
         if node.local and node.run(["id", "-u"]).stdout.strip() != "0":
             raise BenchError("runc needs root", remedy="use --engine podman, which has a rootless mode, or sudo")
         return answer.stdout.split()[2]
-
-    def load(self, host: Host, digest: str, archive: Path) -> None:
-        """Do nothing: a bundle takes the tree where it is."""
-
-    def check(self, node: Node, digest: str) -> None:
-        """Do nothing: the tree is the image."""
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (other engines are asked)
         """Return a directory of the suite's own: runc keeps no layers."""
@@ -84,17 +77,6 @@ class Runc(ContainerEngine):
     def removal(self, name: str) -> list[list[str]]:
         return [[*PROGRAM, "delete", "--force", name], ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
 
-    def remove(self, node: Node, name: str) -> None:
-        for argv in self.removal(name):
-            node.run(argv)
-
-    def remove_local(self, name: str) -> None:
-        argv = self.removal(name)[0]
-        answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
-        if answer.returncode:
-            raise CommandError(argv, answer.returncode, answer.stderr)
-        shutil.rmtree(Path(BUNDLES) / name, ignore_errors=True)
-
 
 RUNC = Runc()
 
@@ -102,11 +84,12 @@ RUNC = Runc()
 def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any]:
     """Return the ``config.json`` (OCI runtime specification 1.0.2) of the container that docker would make."""
     none: dict[str, list[str]] = {k: [] for k in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+    joined = {"path": spec.network} if spec.network else {}
     return {
         "ociVersion": "1.0.2",
         "hostname": spec.name,
         "root": {"path": spec.tree, "readonly": True},
-        "mounts": [*_mounts(), *({"type": "bind", **_bind(*pair)} for pair in spec.edits.mounts), *_data(spec)],
+        "mounts": [*_mounts(), *(_bind(*pair) for pair in spec.edits.mounts), *_data(spec)],
         "process": {
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
@@ -118,9 +101,10 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
             "rlimits": [{"type": f"RLIMIT_{name.upper()}", "hard": v, "soft": v} for name, v in spec.limits],
         },
         "linux": {
-            "namespaces": _namespaces(spec),
+            # One with a path is joined and not made.
+            "namespaces": [*({"type": kind} for kind in NAMESPACES), {"type": "network", **joined}],
             "cgroupsPath": f"/{spec.name}",
-            "resources": {"cpu": _cpu(spec), **_limits(spec), "devices": _device_rules(spec)},
+            "resources": {**_limits(spec), "devices": _device_rules(spec)},
             "devices": _devices(spec),
             **({"seccomp": seccomp} if spec.seccomp else {}),
             "maskedPaths": list(MASKED),
@@ -145,8 +129,9 @@ def _mounts() -> list[dict[str, Any]]:
     return [{"destination": to, "type": kind, "source": source, "options": how} for to, kind, source, how in table]
 
 
-def _bind(source: str, target: str) -> dict[str, Any]:
-    return {"source": source, "destination": target, "options": ["rbind", "ro", "nosuid", "nodev"]}
+def _bind(source: str, target: str, writable: bool = False) -> dict[str, Any]:
+    options = ["rbind", "rw" if writable else "ro", "nosuid", "nodev"]
+    return {"type": "bind", "source": source, "destination": target, "options": options}
 
 
 def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
@@ -156,25 +141,12 @@ def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
         return [
             {"type": "overlay", "source": "overlay", "destination": target, "options": [*options, "nosuid", "nodev"]}
         ]
-    if not spec.data:
-        return []
-    source, target, writable = spec.data
-    options = ["rbind", "rw" if writable else "ro", "nosuid", "nodev"]
-    return [{"type": "bind", "source": source, "destination": target, "options": options}]
-
-
-def _namespaces(spec: ContainerSpec) -> list[dict[str, str]]:
-    """Return the namespaces; one with a path is joined and not made."""
-    joined = {"path": spec.network} if spec.network else {}
-    return [{"type": kind, **(joined if kind == "network" else {})} for kind in NAMESPACES]
-
-
-def _cpu(spec: ContainerSpec) -> dict[str, Any]:
-    return {"quota": spec.cpu_count * PERIOD_US, "period": PERIOD_US} if spec.by_count else {"cpus": spec.cpus}
+    return [_bind(*spec.data)] if spec.data else []
 
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
-    limits: dict[str, Any] = {}
+    quota = {"quota": spec.cpu_count * PERIOD_US, "period": PERIOD_US}
+    limits: dict[str, Any] = {"cpu": quota if spec.by_count else {"cpus": spec.cpus}}
     if spec.memory_bytes is not None:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:
@@ -197,3 +169,36 @@ def _device_rules(spec: ContainerSpec) -> list[dict[str, Any]]:
         {"allow": True, "type": "c", "major": d.major, "minor": d.minor, "access": "rw"} for d in spec.edits.devices
     ]
     return [{"allow": False, "access": "rwm"}, *allowed]
+
+
+def bundle_profile(text: str) -> dict[str, Any]:
+    """Return ``linux.seccomp`` of a bundle: docker's default profile for a container without capabilities.
+
+    The profile's rules are conditional on architecture, capabilities and kernel; a bundle has no conditions, so they
+    are decided here. Raises ValueError for a profile that is not JSON.
+    """
+    profile = json.loads(text)
+    below = [a["subArchitectures"] or [] for a in profile.get("archMap", []) if a["architecture"] == LONG_ARCHITECTURE]
+    return {
+        "defaultAction": profile["defaultAction"],
+        "defaultErrnoRet": profile.get("defaultErrnoRet", 1),
+        "architectures": [LONG_ARCHITECTURE, *(name for names in below for name in names)],
+        "syscalls": [_rule(rule) for rule in profile["syscalls"] if _applies(rule)],
+    }
+
+
+def _applies(rule: dict[str, Any]) -> bool:
+    includes, excludes = rule.get("includes") or {}, rule.get("excludes") or {}
+    if (wanted := includes.get("arches")) and ARCHITECTURE not in wanted:
+        return False
+    # Rules for a capability are for containers that have it.
+    return ARCHITECTURE not in (excludes.get("arches") or ()) and not includes.get("caps")
+
+
+def _rule(rule: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {"names": rule["names"], "action": rule["action"]}
+    if rule.get("errnoRet") is not None and rule["action"] == "SCMP_ACT_ERRNO":
+        kept["errnoRet"] = rule["errnoRet"]
+    if rule.get("args"):
+        kept["args"] = [{k: v for k, v in arg.items() if v is not None} for arg in rule["args"]]
+    return kept

@@ -14,7 +14,7 @@ from typing import Literal
 
 from provisioning import ledger
 from provisioning.images import pack
-from provisioning.images.image import BUILD, PACKED, Image, images, stamp
+from provisioning.images.image import PACKED, Image, images, stamp
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import RECIPE, ROOMS, home, state
 from suite import userland
@@ -25,7 +25,7 @@ BASE_SUITE = "bookworm"
 TARGET_PYTHON = "3.11"  # of the base; the wheels must fit it, whatever Python the host has
 NEEDED_BYTES = 12 << 30
 NEEDED_BYTES_CUDA = 48 << 30
-# What of the suite runs inside: the worker and its attestation.
+# The parts of the suite that run inside: the worker and its attestation.
 INSIDE = ("suite/__init__.py", "suite/userland.py", "worker")
 Note = Callable[[str], None]
 Variant = Literal["cpu", "cuda"]
@@ -39,7 +39,7 @@ class Builder:
     probe: str
     """The subcommand that succeeds if the program works."""
     local_prefix: str
-    """What it puts before the names of images that it has made itself."""
+    """The prefix of the names of images that it has made itself."""
     options: tuple[str, ...] = ()
 
 
@@ -146,16 +146,9 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     if not (kept.exists() and kept.read_bytes() == requirements.read_bytes()):
         note("fetching torch and torchvision")
         shutil.rmtree(wheels, ignore_errors=True)
-        argv = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--only-binary=:all:",
-            "--disable-pip-version-check",
-        ]
-        argv += ["--python-version", TARGET_PYTHON, "--dest", str(wheels), "--requirement", str(requirements)]
+        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        argv += ["--only-binary=:all:", "--python-version", TARGET_PYTHON]
+        argv += ["--dest", str(wheels), "--requirement", str(requirements)]
         node.run(argv, timeout_s=3600.0)
         if variant == "cuda" and (found := list(wheels.glob("torch-*+cpu-*.whl"))):
             raise RequestError(
@@ -211,17 +204,8 @@ def _tree(
         node.run([builder.program, "export", "--output", str(archive), name], timeout_s=1800.0)
     owner = [] if os.geteuid() == 0 else ["--no-same-owner"]
     # Devices are the target's own business, and only root could unpack them.
-    argv = [
-        "tar",
-        "--extract",
-        "--file",
-        str(archive),
-        "--directory",
-        str(tree),
-        "--exclude=./dev/*",
-        "--exclude=dev/*",
-    ]
-    node.run([*argv, *owner], timeout_s=1800.0)
+    argv = ["tar", "--extract", "--exclude=./dev/*", "--exclude=dev/*", *owner]
+    node.run([*argv, "--file", str(archive), "--directory", str(tree)], timeout_s=1800.0)
     archive.unlink()
     _settle(tree)
 
@@ -264,6 +248,3 @@ def _finish(node: LocalNode, building: Path, variant: Variant, recipe: str, base
     image.save()
     note(f"image {digest[:12]} is ready in {image.directory}")
     return image
-
-
-__all__ = ["BUILD", "build", "built"]

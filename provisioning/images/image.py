@@ -1,4 +1,4 @@
-"""Images that were built: what they consist of, where they lie, whether they are whole.
+"""Images that were built: their files, their place, and the check that they are whole.
 
 HOME/images/DIGEST12/image.json   this description
                      tree/        the unpacked root filesystem

@@ -1,4 +1,4 @@
-"""Whether all instances of a job reach each other, and how fast.
+"""Check that all instances of a job reach each other, and measure how fast.
 
 It is checked before a job, because a wrong interface is the commonest fault of a distributed one, and looks like a slow
 network.

@@ -57,11 +57,10 @@ class ContainerBridge:
     def gateway(self) -> str:
         return str(self.subnet[1])
 
-    def address(self, place: int = 1) -> str:
-        """Return the address of the node's first container, second, and so on."""
-        if not 1 <= place <= self.subnet.num_addresses - 3:
-            raise RequestError(f"no address for container {place} in {self.subnet}", remedy="start fewer on a node")
-        return str(self.subnet[place + 1])
+    @property
+    def address(self) -> str:
+        """The address of the node's container."""
+        return str(self.subnet[2])
 
     def cidr(self, address: str) -> str:
         return f"{address}/{self.subnet.prefixlen}"
@@ -145,7 +144,7 @@ def forwarding(node: Node) -> Iterator[None]:
 
 
 def mtu_of(node: Node, device: str) -> int:
-    """Asked of ip: /sys would show the namespace that it was mounted in."""
+    """Return the MTU that ip tells: /sys would show the namespace that it was mounted in."""
     try:
         mtu: int = json.loads(node.run(["ip", "-json", "link", "show", "dev", device]).stdout)[0]["mtu"]
     except (ValueError, LookupError):

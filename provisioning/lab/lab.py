@@ -72,7 +72,6 @@ class LabNode:
 class Lab:
     """A lab that is open."""
 
-    spec: LabSpec
     nodes: tuple[LabNode, ...]
     switch: str
     """The path of the switch's namespace."""
@@ -103,7 +102,7 @@ def open_lab(spec: LabSpec) -> Iterator[Lab]:
             for argv in limit_argvs(switch, node, spec, limiter):
                 machine.run(argv)
             machine.run(node.argv(["ip", "-batch", "-"]), stdin=neighbours_batch(node, nodes))
-        yield Lab(spec, nodes, switch, limiter, machine)
+        yield Lab(nodes, switch, limiter, machine)
 
 
 def _node(token: str, number: int, address: str) -> LabNode:

@@ -51,7 +51,7 @@ def remove(name: str) -> None:
 
 
 def _names(listed: str) -> list[str]:
-    """Return the names in what ``ip -json link`` says; none if it says nothing (a half-made namespace)."""
+    """Return the names in the output of ``ip -json link``; none if it is empty (a half-made namespace)."""
     return [link["ifname"] for link in json.loads(listed or "[]") if link["ifname"] != "lo"]
 
 

@@ -72,9 +72,9 @@ def tap_argvs() -> list[list[str]]:
     ]
 
 
-def qemu_words(plugged: Tap, *, vhost: bool = False) -> list[str]:
+def qemu_words(plugged: Tap) -> list[str]:
     """Return the words of QEMU's command line for the card; its user-mode network remains the way in."""
-    backend = f"tap,id=lab,ifname={plugged.ifname},script=no,downscript=no{',vhost=on' if vhost else ''}"
+    backend = f"tap,id=lab,ifname={plugged.ifname},script=no,downscript=no"
     return ["-netdev", backend, "-device", f"virtio-net-pci,netdev=lab,mac={plugged.mac},romfile="]
 
 

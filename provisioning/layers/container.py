@@ -1,7 +1,7 @@
 """The container layer: any engine, on any node."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,6 @@ class ContainerLayer:
     plug: Plug | None = None
     layer: str | None = None
     """A directory on a disk: the data volume is copied into a layer of the container's own, by some engines there."""
-    name: str = "container"
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
@@ -70,14 +69,10 @@ class ContainerLayer:
                 pid = engine.main_pid(node, spec.name)
                 stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
             enter = engine.exec_argv(spec)
-
-            def wrap(argv: Sequence[str]) -> list[str]:
-                return [*enter, *argv]
-
             host_processes = _host_processes(engine, node, spec.name) if node.local else None
             yield WrappedNode(
                 parent=node,
-                wrap=wrap,
+                wrap=lambda argv: [*enter, *argv],
                 name=f"{node.name}/{engine.name}",
                 userland="/",
                 cpus=node.cpus,

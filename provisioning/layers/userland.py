@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -47,7 +47,6 @@ class UserlandLayer:
     properties: Properties = AS_IT_IS
     writable: bool = False
     """Whether the data volume may be written."""
-    name: str = "userland"
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
@@ -69,13 +68,9 @@ class UserlandLayer:
             enter += chroot_argv(tree, edits_for(node, self.gpus), data)
 
             host_processes = HostProcesses(group=ControlGroup.named(group))
-
-            def wrap(argv: Sequence[str]) -> list[str]:
-                return [*enter, *argv]
-
             inside = WrappedNode(
                 parent=node,
-                wrap=wrap,
+                wrap=lambda argv: [*enter, *argv],
                 name=f"{node.name}/userland",
                 userland="/",
                 cpus=node.cpus,
@@ -93,7 +88,6 @@ class OwnEnvironmentLayer:
     """Bare metal without root: the suite's own Python, pinned. A named substitute: it is not the image's userland."""
 
     envelope: Envelope
-    name: str = "own-environment"
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:

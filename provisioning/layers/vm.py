@@ -20,7 +20,6 @@ class VmLayer:
 
     provider: MachineProvider
     spec: GuestSpec
-    name: str = "vm"
 
     def plugged(self, tap: Tap) -> "VmLayer":
         """Return the layer with a second network card of its guest plugged into the tap."""

@@ -1,4 +1,4 @@
-"""Which accelerator a VM gets. That /dev/kvm opens proves nothing: only a guest that has booted under it does."""
+"""The accelerator of VMs. That /dev/kvm opens proves nothing: only a guest that has booted under it does."""
 
 import os
 import secrets
@@ -30,7 +30,7 @@ _SECTOR_STATUS = 33
 
 
 class Probe(BaseModel):
-    """Whether a guest boots under KVM here, and what showed it."""
+    """The answer to whether a guest boots under KVM here, with its evidence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,7 +62,7 @@ def probe_kvm() -> Probe:
 
     Never raises for what the host lacks: that is the answer.
     """
-    kernel = _kernel()
+    kernel = next(((str(image.tree / "boot/vmlinuz"), str(image.file("initrd.img"))) for image in images()), None)
     evidence = "the image's kernel" if kernel else "a boot sector"
     cache = state("cache") / "kvm.json"
     try:
@@ -97,25 +97,15 @@ def _missing() -> str | None:
     return None
 
 
-def _kernel() -> tuple[str, str] | None:
-    for image in images():
-        return str(image.tree / "boot/vmlinuz"), str(image.file("initrd.img"))
-    return None
-
-
 def _boot(kernel: tuple[str, str] | None) -> str | None:
     """Return why the guest did not boot, or None if it did."""
     try:
         with local_node((), None) as node:
-            return boot(node, kernel, str(_sector_file()))
+            sector = state("cache") / "boot-sector.img"
+            sector.write_bytes(_SECTOR)
+            return boot(node, kernel, str(sector))
     except BenchError as error:
         return error.message
-
-
-def _sector_file() -> Path:
-    sector = state("cache") / "boot-sector.img"
-    sector.write_bytes(_SECTOR)
-    return sector
 
 
 def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | None:

@@ -33,7 +33,7 @@ class GuestSpec:
     volume: Volume | None = None
     """Its disk becomes one of the guest's; without a disk its directory is shared by virtiofs."""
     tap: Tap | None = None
-    """What a second network card of the guest is plugged into; the node must be in the namespace that has it."""
+    """The tap of the guest's second network card; the node must be in the namespace that has it."""
     properties: Properties = AS_IT_IS
 
     @property
@@ -49,9 +49,9 @@ class Guest:
     wrap: Callable[[Sequence[str]], list[str]]
     """Returns the command that, run on the node below, runs the given one in the guest."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """What the inside cannot see, as fields of ``records.Environment``: the accelerator, the host CPUs, the disks."""
+    """The facts that the inside cannot see, such as the accelerator, as fields of ``records.Environment``."""
     substitutes: tuple[str, ...] = ()
-    """What stood in for something that the node lacks, such as ``accelerator:tcg``."""
+    """The substitutes for what the node lacks, such as ``accelerator:tcg``."""
     userland: str = "/run/virtbench/rootfs"
     """The image's tree in the guest, for containers in it."""
 

@@ -40,7 +40,7 @@ class QemuSpec:
     kernel: str
     initrd: str
     directory: str
-    """Private: the control socket and the console's log lie in it."""
+    """A private directory, with the control socket and the console's log."""
     disks: tuple[Disk, ...]
     ssh_port: int
     pinned: bool = True

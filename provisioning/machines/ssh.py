@@ -30,7 +30,7 @@ MaxSessions 100
 
 @dataclass(frozen=True)
 class SshAccess:
-    """How a guest is reached. ``directory`` holds the client's key, the known host and the connection's socket."""
+    """The way into a guest. ``directory`` holds the client's key, the known host and the connection's socket."""
 
     directory: str
     port: int

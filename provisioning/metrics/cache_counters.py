@@ -1,4 +1,4 @@
-"""What the CPUs' own counters say of the last-level cache and of memory, by ``perf stat`` on this host.
+"""The CPUs' own counters of the last-level cache and of memory, by ``perf stat`` on this host.
 
 Counted are CPUs and not processes: a guest's are then counted as a container's are. Most hosts that are virtual
 machines themselves have no such counters, which is a normal state and recorded with its reason.

@@ -1,7 +1,7 @@
 """The state of this host around a job: what the kernel has counted, and how the CPUs are set."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -74,7 +74,10 @@ class Host:
         )
 
     def _cpu_s(self) -> tuple[float | None, float | None]:
-        """Busy and stolen. proc(5): user nice system idle iowait irq softirq steal; a guest's time is in user's."""
+        """Return the busy and the stolen seconds.
+
+        proc(5): user nice system idle iowait irq softirq steal; a guest's time is in user's.
+        """
         ticks_per_s = os.sysconf("SC_CLK_TCK")
         lines = [line.split() for line in read(self.proc / "stat").splitlines()]
         names = {f"cpu{cpu}" for cpu in self.cpus}
@@ -114,7 +117,7 @@ class Host:
         texts = [read(self._cpu(cpu) / "topology/thread_siblings_list") for cpu in self.cpus]
         if not all(texts):
             return None
-        return not set(_numbers(texts)) <= set(self.cpus)
+        return not {cpu for text in texts for cpu in parse_cpu_list(text)} <= set(self.cpus)
 
     def _numa_nodes(self) -> list[int] | None:
         nodes = {path.name.removeprefix("node") for cpu in self.cpus for path in self._cpu(cpu).glob("node[0-9]*")}
@@ -124,10 +127,6 @@ class Host:
         return self.sys / f"devices/system/cpu/cpu{cpu}"
 
 
-def _numbers(texts: Iterable[str]) -> Iterable[int]:
-    return (cpu for text in texts for cpu in parse_cpu_list(text))
-
-
 def _minus(a: Number | None, b: Number | None) -> Number | None:
-    """Never below nothing: the kernel counts CPU time of processes finer than that of CPUs."""
+    """Return the difference, never below 0: the kernel counts CPU time of processes finer than that of CPUs."""
     return None if a is None or b is None else max(a - b, type(a)(0))

@@ -21,7 +21,7 @@ from suite.records.record import Usage
 
 PROC = Path("/proc")
 Amounts = Mapping[str, float | None]
-"""Fields of ``records.Usage`` that add up. None is what cannot be told, and so is every sum with it."""
+"""Fields of ``records.Usage`` that add up. None is unknown, and so is every sum with it."""
 COUNTED = ("cpu_s", "disk_read_bytes", "disk_written_bytes", "minor_faults", "major_faults")
 NOTHING: Amounts = dict.fromkeys(COUNTED, 0)
 
@@ -78,7 +78,8 @@ class Footprint:
                 grouped = total(grouped, difference(earlier, later))
             # Children are in the groups too; only what of them nobody waited for is in those alone.
             by_children = all(each.by_children for each in self.host_processes)
-            used = {**used, "cpu_s": _larger(used, grouped)} if by_children else total(used, grouped)
+            known = [amounts["cpu_s"] for amounts in (used, grouped) if amounts["cpu_s"] is not None]
+            used = {**used, "cpu_s": max(known, default=None)} if by_children else total(used, grouped)
         received, sent = _between(before.networks, after.networks)
         peak = self._peak_memory_bytes()
         return Usage.model_validate(
@@ -100,19 +101,15 @@ def total(a: Amounts, b: Amounts) -> Amounts:
 
 
 def difference(before: Amounts, after: Amounts) -> Amounts:
-    """After minus before, and never below nothing."""
+    """Return after minus before, and never below 0."""
     pairs = ((name, before[name], after[name]) for name in COUNTED)
     return {name: None if x is None or y is None else max(0, y - x) for name, x, y in pairs}
-
-
-def _larger(a: Amounts, b: Amounts) -> float | None:
-    return max((x for x in (a["cpu_s"], b["cpu_s"]) if x is not None), default=None)
 
 
 def _between(
     before: Sequence[tuple[int, int] | None], after: Sequence[tuple[int, int] | None]
 ) -> tuple[int | None, int | None]:
-    """Received and sent by all together; nothing where one of them cannot be told."""
+    """Return the bytes received and sent by all together; None if one of them is not known."""
     pairs = [(a, b) for a, b in zip(before, after, strict=True) if a and b]
     if not pairs or len(pairs) < len(before):
         return None, None
@@ -165,7 +162,7 @@ def peak_memory_bytes(pid: int, proc: Path = PROC) -> int | None:
 
 
 def network_bytes(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
-    """Received and sent in the process's network namespace, without loopback; None where that is shared with us."""
+    """Return the bytes received and sent in the process's network namespace, without loopback; None if it is ours."""
     try:
         if (proc / str(pid) / "ns/net").readlink() == (proc / "self/ns/net").readlink():
             return None

@@ -53,7 +53,7 @@ class GpuSampler:
             self._nvml.nvmlShutdown()
 
     def stop(self) -> tuple[dict[str, float] | None, list[GpuUsage] | None]:
-        """Joules by counter (``gpu-0``), and what each GPU did; None where there is no GPU."""
+        """Return the joules by counter (``gpu-0``) and the use of each GPU; None if there is no GPU."""
         if not self._gpus:
             return None, None
         ends_mj = [self._energy_mj(gpu.handle) for gpu in self._gpus]

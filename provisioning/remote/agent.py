@@ -21,7 +21,7 @@ TOKEN = b"VIRTBENCH_TOKEN="
 GONE_WITHIN_S = 30.0
 UNDO_WITHIN_S = 60.0
 GREETING, FAREWELL = 0, -1
-"""The numbers of what is said unasked."""
+"""The numbers of the two messages that answer no request."""
 
 
 def carrying(mark: str) -> list[int]:

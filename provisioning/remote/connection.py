@@ -49,7 +49,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Access:
-    """How a machine is reached. ``socket`` is the shared connection's."""
+    """The way to a machine. ``socket`` is the shared connection's."""
 
     planned: InventoryNode
     socket: str

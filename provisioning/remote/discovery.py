@@ -43,7 +43,7 @@ class DiscoveredMachine:
     memory_bytes: int
     capability: CpuCapability
     clock_offset_s: float
-    """How far its time of day is ahead of this machine's."""
+    """The seconds that its time of day is ahead of this machine's."""
     guest_capability: CpuCapability | None = None
     """The level of its virtual machines, if there are to be some."""
 

@@ -26,11 +26,13 @@ def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> s
     Raises RequestError when there is no room, MeasurementError when what has arrived is not the image.
     """
     final = tree_of(machine.planned, image)
-    if _digest(machine, final) == image.digest:
+    hashed = machine.run(["sha256sum", "--", f"{final}/{MANIFEST}"], check=False).stdout
+    if hashed.partition(" ")[0] == image.digest:
         return final
     images = f"{machine.planned.directory}/images"
     machine.run(["mkdir", "-p", "-m", "700", "--", images])
-    size_bytes = _size_bytes(machine, image)
+    measured = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout
+    size_bytes = int(measured.split()[0])
     check_disk_space(machine, images, size_bytes, "the image")
     note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
     arriving = f"{images}/.arriving-{secrets.token_hex(6)}"
@@ -71,15 +73,6 @@ def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], N
                 remedy="see that the image is whole here: bench image verify; then run again",
             )
         machine.run(["mv", "-T", "--", arriving, final])
-
-
-def _digest(machine: Machine, tree: str) -> str:
-    return machine.run(["sha256sum", "--", f"{tree}/{MANIFEST}"], check=False).stdout.partition(" ")[0]
-
-
-def _size_bytes(machine: Machine, image: Image) -> int:
-    """Return the size of the image's tree on this machine."""
-    return int(machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout.split()[0])
 
 
 def _send(machine: Machine, source: str, target: str) -> None:

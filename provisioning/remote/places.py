@@ -64,7 +64,7 @@ def _place(machine: Machine, towards: str | None) -> Place:
 
 
 def addresses(links: Sequence[Mapping[str, object]]) -> tuple[Place, ...]:
-    """Return every IPv4 address in what ``ip -json address show`` says, without those of loopback."""
+    """Return every IPv4 address in the output of ``ip -json address show``, without those of loopback."""
     found = []
     for link in links:
         infos = link.get("addr_info")

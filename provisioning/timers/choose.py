@@ -8,7 +8,7 @@ from provisioning.timers.systemd import Systemd
 from suite.errors import RequestError
 
 TIMERS: Mapping[str, Callable[[], Timer]] = {"systemd": Systemd, "cron": Cron, "scrontab": Scrontab}
-"""By name, in the order in which they are tried."""
+"""The timers by name, in the order in which they are tried."""
 
 
 def choose(kind: str | None) -> Timer:

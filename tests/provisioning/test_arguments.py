@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,13 +15,15 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines.base import SLEEPER, ContainerSpec, get_engine, image_reference
 from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
-from provisioning.engines.runc import bundle_config
+from provisioning.engines.runc import RUNC, bundle_config
 from provisioning.gpus import Device, Edits
 from provisioning.layers.userland import chroot_argv, taskset
 from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import PROGRAM
 from provisioning.machines.qemu_command import Disk, QemuSpec, qemu_argv
 from provisioning.machines.ssh import SshAccess, free_port
+from suite.errors import CommandError
+from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope
 from suite.registries import ENGINES
 
@@ -429,3 +432,15 @@ def test_runc_lays_the_data_over_the_trees_own_directory() -> None:
     assert overlay["destination"] == "/mnt/data"
     assert overlay["options"][:3] == ["lowerdir=/i/tree/mnt/data", "upperdir=/scratch/upper", "workdir=/scratch/work"]
     assert config["root"]["readonly"] is True
+
+
+def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised(fake_node: Callable[..., Any]) -> None:
+    gone = {("podman", "rm"): Completed(1, "", "Error: no container with name or ID found: No such container")}
+    PODMAN.remove(fake_node(gone), "c1")
+    for engine, words in ((PODMAN, ("podman", "rm")), (RUNC, ("runc",))):
+        with pytest.raises(CommandError, match="device is busy"):
+            engine.remove(fake_node({words: Completed(1, "", "device is busy")}), "c1")
+    node = fake_node()
+    RUNC.remove(node, "c1")
+    assert node.ran == RUNC.removal("c1")
+    assert len(node.ran) == 2

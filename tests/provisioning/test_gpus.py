@@ -91,33 +91,33 @@ def device(
 
 def test_a_card_alone_in_its_group_under_vfio_can_be_passed_through(tmp_path: Path) -> None:
     found = passthrough(device(tmp_path, CARD))
-    assert found == (f"passthrough {CARD}", True, f"driver vfio-pci, IOMMU group 7: {CARD}", None, None)
+    assert found == (f"passthrough {CARD}", f"driver vfio-pci, IOMMU group 7: {CARD}", None, None)
 
 
 def test_the_functions_of_a_card_go_with_it_and_bridges_stay(tmp_path: Path) -> None:
     card = device(tmp_path, CARD)
     device(tmp_path, "0000:01:00.1", kind="0x040300")
     device(tmp_path, "0000:00:01.0", kind="0x060400")
-    assert passthrough(card)[1] is True
+    assert passthrough(card)[2] is None
 
 
 def test_without_an_iommu_group_the_remedy_is_the_firmware(tmp_path: Path) -> None:
-    _, usable, evidence, reason, remedy = passthrough(device(tmp_path, CARD, group=None, driver="nvidia"))
-    assert (usable, evidence, reason) == (False, "driver nvidia", "it is in no IOMMU group")
+    _, evidence, reason, remedy = passthrough(device(tmp_path, CARD, group=None, driver="nvidia"))
+    assert (evidence, reason) == ("driver nvidia", "it is in no IOMMU group")
     assert "intel_iommu=on" in str(remedy)
 
 
 def test_strangers_in_the_group_are_named(tmp_path: Path) -> None:
     card = device(tmp_path, CARD)
     device(tmp_path, "0000:02:00.0", kind="0x010802")
-    _, usable, _, reason, remedy = passthrough(card)
-    assert (usable, reason) == (False, "shares its IOMMU group with 0000:02:00.0")
+    _, _, reason, remedy = passthrough(card)
+    assert reason == "shares its IOMMU group with 0000:02:00.0"
     assert remedy == "use another slot"
 
 
 @pytest.mark.parametrize("driver", ["nvidia", "none"])
 def test_another_driver_is_named_with_the_command_that_changes_it(tmp_path: Path, driver: str) -> None:
-    _, usable, evidence, reason, remedy = passthrough(device(tmp_path, CARD, driver=driver))
-    assert (usable, reason) == (False, f"its driver is {driver}")
+    _, evidence, reason, remedy = passthrough(device(tmp_path, CARD, driver=driver))
+    assert reason == f"its driver is {driver}"
     assert evidence.startswith(f"driver {driver}, ")
     assert remedy == f"bind it: driverctl set-override {CARD} vfio-pci"

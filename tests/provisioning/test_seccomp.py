@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.engines.seccomp import bundle_profile
+from provisioning.engines.runc import bundle_profile
 
 
 def rule(*names: str, **more: Any) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioning.timers import tables
 from provisioning.timers.base import ScheduledJob
 from provisioning.timers.choose import TIMERS, choose
-from provisioning.timers.cron import Cron, Scrontab
+from provisioning.timers.cron import Cron, Scrontab, entries, line, with_entry, without
 from provisioning.timers.systemd import Systemd, quoted
 from suite.errors import CommandError, RequestError
 from suite.schedule_specification import parse_schedule
@@ -34,42 +33,42 @@ def job(**changes: Any) -> ScheduledJob:
 def test_the_shell_of_cron_gets_back_every_word_as_it_was(tmp_path: Path) -> None:
     shown = tmp_path / "it's a log"
     words = ("/usr/bin/printf", "%s\\n", "tee 'a b'", "$HOME `id` \\ %", '"')
-    text = tables.line(job(argv=words, directory=str(tmp_path), log=str(shown), environment={"A": "b c"}))
+    text = line(job(argv=words, directory=str(tmp_path), log=str(shown), environment={"A": "b c"}))
     # As cron does: the five fields go, an escaped % is one, and the rest is the shell's.
     subprocess.run(["sh", "-c", text.split(None, 5)[5].replace(r"\%", "%")], env={}, check=True)
     assert shown.read_text().splitlines() == list(words[2:])
 
 
 def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays() -> None:
-    once = tables.with_entry(FOREIGN, "night", [tables.line(job())])
+    once = with_entry(FOREIGN, "night", [line(job())])
     assert once.startswith(FOREIGN)
-    assert tables.with_entry(once, "night", [tables.line(job())]) == once
-    other = tables.with_entry(once, "noon", [tables.line(job(name="noon"))])
-    changed = tables.with_entry(other, "night", [tables.line(job(schedule=parse_schedule("6h")))])
-    assert [(one.name, one.when) for one in tables.entries(changed)] == [
+    assert with_entry(once, "night", [line(job())]) == once
+    other = with_entry(once, "noon", [line(job(name="noon"))])
+    changed = with_entry(other, "night", [line(job(schedule=parse_schedule("6h")))])
+    assert [(one.name, one.when) for one in entries(changed)] == [
         ("noon", "0 2 * * *"),
         ("night", "0 */6 * * *"),
     ]
-    assert tables.without(tables.without(changed, "night"), "noon") == FOREIGN
-    assert tables.without(FOREIGN, "night") == FOREIGN
+    assert without(without(changed, "night"), "noon") == FOREIGN
+    assert without(FOREIGN, "night") == FOREIGN
 
 
 def test_a_table_without_a_last_line_break_keeps_its_last_entry() -> None:
-    table = tables.with_entry("1 1 * * * a", "night", [tables.line(job())])
+    table = with_entry("1 1 * * * a", "night", [line(job())])
     assert table.splitlines()[0] == "1 1 * * * a"
-    assert tables.without(table, "night") == "1 1 * * * a\n"
+    assert without(table, "night") == "1 1 * * * a\n"
 
 
 def test_the_options_of_a_scrontab_entry_go_with_it_and_those_of_others_stay() -> None:
     lines = Scrontab().lines(job())
     assert [line.split("=")[0] for line in lines[:2]] == ["#SCRON --job-name", "#SCRON --chdir"]
     table = "#SCRON --time=1:00\n3 3 * * * a\n"
-    assert tables.without(tables.with_entry(table, "night", lines), "night") == table
+    assert without(with_entry(table, "night", lines), "night") == table
 
 
 def test_a_command_longer_than_cron_takes_is_refused() -> None:
     with pytest.raises(RequestError, match="cron takes 998"):
-        tables.line(job(directory="/" + "x" * 1000))
+        line(job(directory="/" + "x" * 1000))
 
 
 @pytest.mark.parametrize("change", [{"name": "../x"}, {"name": ""}, {"name": "a b"}, {"directory": "/a\n* * * * * rm"}])
