@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from scenarios.events import Heard, Transcript
 from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
-from scenarios.members import member_keys, sent_digest
+from scenarios.members import member_keys
 from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
@@ -86,7 +86,7 @@ def specification(
     ``data`` is its key of that name, for a job with a data set, and ``cluster`` that of one rank of several.
     """
     spec = {
-        **member_keys(WORKLOADS, trial.job.model, "workload"),
+        **member_keys(WORKLOADS, trial.job.model, "workload", trial.job.workload_sha256),
         **workload_of(trial).model_dump(),
         "threads": trial.job.envelope.threads,
         "recipe": trial.job.recipe,
@@ -142,7 +142,7 @@ def launch(
         launched(process)
         elapsed_s = follow(trial, job.argv, process, transcript)
     with recordable(job.argv):
-        measured = measurement_of(trial, job.node, job.spec, job.attested, transcript, elapsed_s)
+        measured = measurement_of(trial, job.node, job.attested, transcript, elapsed_s)
         said = transcript.events["done"].fields.get("data_use")
         return replace(measured, data_use=data_use(trial, said, job.seen))
 
@@ -196,7 +196,6 @@ def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -
 def measurement_of(
     trial: Trial,
     node: Node,
-    spec: bytes,
     attested: Mapping[str, object],
     transcript: Transcript,
     elapsed_s: float,
@@ -219,11 +218,7 @@ def measurement_of(
         clock_ratio=_clock_ratio(transcript, span_s),
         usage=_usage(transcript),
         metrics=metrics_of(said.get("metrics")),
-        details={
-            **trial.job.devices.model_dump(),
-            "measured_usage": said.get("usage"),
-            **sent_digest(json.loads(spec), "workload_sha256"),
-        },
+        details={**trial.job.devices.model_dump(), "measured_usage": said.get("usage")},
     )
 
 

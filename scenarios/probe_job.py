@@ -2,7 +2,6 @@
 
 import json
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Protocol
 
 from scenarios.job import (
@@ -14,7 +13,7 @@ from scenarios.job import (
     recordable,
     worker_argv,
 )
-from scenarios.members import member_keys, sent_digest
+from scenarios.members import member_keys
 from scenarios.probe_events import ProbeTranscript
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
@@ -58,14 +57,13 @@ def run_probe(
         observer.note(f"{name} cannot be measured on {trial.target}: {reason}")
     with recordable(argv):
         environment = merged_environment(attested, transcript.events["environment"].fields, node.facts)
-        measured = _measurement(environment, transcript, elapsed_s)
-    return replace(measured, details={**measured.details, **sent_digest(json.loads(spec), "probe_sha256")})
+        return _measurement(environment, transcript, elapsed_s)
 
 
 def request(registry: Registry, trial: Trial, node: Node, job: str | None = None) -> bytes:
     """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
     asked = {
-        **member_keys(registry, trial.job.model, "member"),
+        **member_keys(registry, trial.job.model, "member", trial.job.workload_sha256),
         "threads": trial.job.envelope.threads,
         "size": trial.job.profile,
         "device": trial.job.devices.device,

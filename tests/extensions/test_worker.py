@@ -69,7 +69,7 @@ def test_a_workload_with_a_metric_of_its_own(extended: Extended, tmp_path: Path)
     bench = extended("virtbench.workloads", source)
     records = run(bench, tmp_path, "--model", "toy")
     digest = hashlib.sha256(source.encode()).hexdigest()
-    assert [record["details"]["workload_sha256"] for record in records] == [digest] * 2
+    assert [record["job"]["workload_sha256"] for record in records] == [digest] * 2
     assert [len(record["metrics"]["loss"]["samples"]) for record in records] == [2] * 2
     found = rows(bench, tmp_path)
     assert {metric for _, metric in found} == {"throughput", "elapsed", "opening", "loss", "slowest-step"}
@@ -83,7 +83,8 @@ def test_a_probe(extended: Extended, tmp_path: Path) -> None:
     bench = extended("virtbench.probes", source)
     records = run(bench, tmp_path, "--scenario", "probe", "--probe", "toy")
     digest = hashlib.sha256(source.encode()).hexdigest()
-    assert [record["details"] for record in records] == [{"size": "smoke", "probe_sha256": digest}] * 2
+    assert [record["job"]["workload_sha256"] for record in records] == [digest] * 2
+    assert [record["details"] for record in records] == [{"size": "smoke"}] * 2
     found = rows(bench, tmp_path)
     assert {metric for _, metric in found} == {"sum"}
     assert found["container", "sum"]["ratio"] > 0
