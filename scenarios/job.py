@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from scenarios.events import Heard, Transcript
+from scenarios.events import EventLog, Transcript
 from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
 from scenarios.members import member_keys
 from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
@@ -24,10 +24,6 @@ TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.t
 
 # The property that the ablation switches, alone.
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
-
-SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
-"""An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
-
 
 # What caps the vector instructions that ATen, oneDNN and MKL choose their code by.
 CAPS = {
@@ -171,7 +167,7 @@ def attest(node: Node, argv: list[str], timeout_s: float) -> Mapping[str, object
     return attested
 
 
-def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -> float:
+def follow(trial: Trial, argv: list[str], process: Process, transcript: EventLog) -> float:
     """Hear the worker to its end. Returns the seconds since the transcript was begun, right before its launch."""
     try:
         for line in process.lines(trial.trial_timeout_s):
@@ -215,7 +211,7 @@ def measurement_of(
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
         environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),
-        clock_ratio=_clock_ratio(transcript, span_s),
+        clock_ratio=transcript.clock_ratio("measuring", "measured"),
         usage=_usage(transcript),
         metrics=metrics_of(said.get("metrics")),
         details={**trial.job.devices.model_dump(), "measured_usage": said.get("usage")},
@@ -242,9 +238,3 @@ def _usage(transcript: Transcript) -> Usage | None:
     """Return what the whole job used, as the worker counted it at its end."""
     said = transcript.events["done"].fields.get("usage")
     return None if said is None else Usage.model_validate(said)
-
-
-def _clock_ratio(transcript: Transcript, span_s: float) -> float | None:
-    """Return the measured span on the worker's clock over that on the host's, as its two events came in."""
-    host_s = transcript.arrived_between("measuring", "measured")
-    return span_s / host_s if min(host_s, span_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None

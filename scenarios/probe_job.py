@@ -4,8 +4,8 @@ import json
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from scenarios.events import ProbeTranscript
 from scenarios.job import (
-    SHORTEST_SPAN_FOR_CLOCKS_S,
     attest,
     follow,
     merged_environment,
@@ -14,7 +14,6 @@ from scenarios.job import (
     worker_argv,
 )
 from scenarios.members import member_keys
-from scenarios.probe_events import ProbeTranscript
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
@@ -76,7 +75,6 @@ def _measurement(environment: Environment, transcript: ProbeTranscript, elapsed_
     metrics = metrics_of(transcript.said("metrics", "metrics"))
     if not metrics:
         raise MeasurementError("the worker has measured nothing", kind="protocol", remedy="see bench image verify")
-    span_s, host_s = transcript.between("environment", "metrics")
     usage = transcript.said("done", "usage")
     return Measurement(
         elapsed_s=elapsed_s,
@@ -85,7 +83,7 @@ def _measurement(environment: Environment, transcript: ProbeTranscript, elapsed_
         timeline=_timeline(transcript, elapsed_s),
         environment=environment,
         metrics=metrics,
-        clock_ratio=span_s / host_s if min(span_s, host_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None,
+        clock_ratio=transcript.clock_ratio("environment", "metrics"),
         usage=Usage.model_validate(usage) if usage else None,
         details=transcript.said("metrics", "details"),
     )
