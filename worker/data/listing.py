@@ -48,6 +48,12 @@ def files(directory: str | os.PathLike[str]) -> Iterator[tuple[bytes, int]]:
     return _below(os.fsencode(directory), b"", frozenset((_identity(Path(directory).stat()),)))
 
 
+def class_names(root: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the class folders, sorted: an image's label is the place of its folder's name."""
+    with os.scandir(os.fsencode(root)) as entries:
+        return sorted(os.fsdecode(each.name) for each in entries if each.is_dir() and _is_data(b"", each))
+
+
 def _below(top: bytes, prefix: bytes, above: frozenset[Identity]) -> Iterator[tuple[bytes, int]]:
     with os.scandir(top + b"/" + prefix) as found:
         # With its slash a directory stands where the paths below it do: "a.b" comes before "a/b". So the whole is
