@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pydantic import ValidationError
 
 from scenarios.events import EventLog, Transcript
-from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
+from scenarios.failure import failure_of_exit, with_process
 from scenarios.members import member_keys
 from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
@@ -105,7 +105,7 @@ def run_job(
 
 
 @dataclass(frozen=True)
-class Job:
+class AttestedJob:
     """All that the launch of an attested job needs, and what it will say."""
 
     trial: Trial
@@ -117,18 +117,18 @@ class Job:
     transcript: Transcript
 
 
-def prepare(trial: Trial, node: Node, observer: Observer) -> Job:
+def prepare(trial: Trial, node: Node, observer: Observer) -> AttestedJob:
     """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails."""
     argv = worker_argv(node, trial)
     spec = specification(trial, data_of(trial, node))
     observer.phase("attesting")
     attested = attest(node, argv, trial.trial_timeout_s)
     seen = arrange_page_cache(trial, node, worker_argv, observer)
-    return Job(trial, node, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
+    return AttestedJob(trial, node, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
 
 
 def launch(
-    job: Job, account: AbstractContextManager[object], launched: Callable[[Process], None] = lambda _: None
+    job: AttestedJob, account: AbstractContextManager[object], launched: Callable[[Process], None] = lambda _: None
 ) -> Measurement:
     """Run the job to its end; ``launched`` is given its process, for who may have to end it."""
     trial, transcript = job.trial, job.transcript
@@ -181,7 +181,8 @@ def follow(trial: Trial, argv: list[str], process: Process, transcript: EventLog
     except CommandError as error:
         if error.returncode is not None:
             raise
-        timeout = failure_of_timeout(trial.trial_timeout_s, transcript.phase)
+        late = f"the worker had not ended after {trial.trial_timeout_s:g} s: it was {transcript.phase!r}"
+        timeout = MeasurementError(late, kind="timeout")
         raise with_process(timeout, argv, process) from error
     except MeasurementError as error:
         raise with_process(error, argv, process) from error

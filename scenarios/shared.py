@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from scenarios.aggressor import AggressorGroup, AggressorProcess, running_aggressors
-from scenarios.job import Job, attest, launch, prepare, recordable, specification, worker_argv
+from scenarios.job import AttestedJob, attest, launch, prepare, recordable, specification, worker_argv
 from scenarios.probe_job import request
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
@@ -71,7 +71,7 @@ def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[I
     return AggressorProcess(called, node, argv, json.dumps(spec).encode(), attested, envelope.memory_bytes)
 
 
-def _beside(group: AggressorGroup, job: Job, account: AbstractContextManager[object]) -> Measurement:
+def _beside(group: AggressorGroup, job: AttestedJob, account: AbstractContextManager[object]) -> Measurement:
     try:
         return launch(job, account, group.watch)
     except MeasurementError:
