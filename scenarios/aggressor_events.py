@@ -15,7 +15,7 @@ LEAST_PROGRESS_BEFORE = 2
 
 @dataclass(frozen=True)
 class Progress:
-    """How much was done when the line came in."""
+    """The work that was done when the line came in."""
 
     arrived_s: float
     steps: int
@@ -24,7 +24,7 @@ class Progress:
 
 @dataclass
 class AggressorLog(EventLog):
-    """What one aggressor has said so far. Calls ``ready`` as soon as the victim can be launched."""
+    """The events of one aggressor. Calls ``ready`` as soon as the victim can be launched."""
 
     ready: Callable[[], None]
     progress: list[Progress] = field(default_factory=list)

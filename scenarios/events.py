@@ -1,4 +1,4 @@
-"""The host's side of the worker's protocols: lines to events, and events to what they say together."""
+"""The host's side of the worker's protocols: parses lines, and checks the order of events."""
 
 import json
 import math
@@ -33,7 +33,7 @@ class Event:
 
 @dataclass(kw_only=True)
 class EventLog:
-    """What a worker has said so far. A subclass knows the order of its protocol."""
+    """The events of a worker so far. A subclass knows the order of its protocol."""
 
     clock: Callable[[], float] = time.monotonic
     phase: str = "launching"
@@ -96,7 +96,7 @@ class EventLog:
 
 @dataclass
 class Transcript(EventLog):
-    """What a training worker has said so far."""
+    """The events of a training worker."""
 
     workload: Sizes
     observer: Observer
@@ -151,7 +151,7 @@ class Transcript(EventLog):
 
 @dataclass
 class ProbeTranscript(EventLog):
-    """What a probing worker has said so far."""
+    """The events of a probing worker."""
 
     observer: Observer
 

@@ -1,4 +1,4 @@
-"""What a specification says of a member of a registry: where it is declared, and its text if the image lacks it."""
+"""The keys of a specification that name a registry's member: its place, and its source if the image lacks it."""
 
 import hashlib
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What a user's own copy of a data set must look like: as torchvision reads it."""
+"""The layouts that a user's own copy of a data set must have: those that torchvision reads."""
 
 import os
 import re

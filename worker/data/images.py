@@ -15,7 +15,7 @@ from worker.workloads.workload import CLASSES
 
 
 class ImageSet(Protocol):
-    """What a loader reads from. It is passed on to the loader's processes by forking."""
+    """The images that a loader reads. They are passed on to the loader's processes by forking."""
 
     @property
     def encoded(self) -> bool:

@@ -1,6 +1,6 @@
-"""What a directory of data holds, in one hash: taken on the host, and taken again inside every target.
+"""Hashes the names and sizes of a directory of data: on the host, and again inside every target.
 
-Standard library only. Names and sizes and no contents: a million files are listed in seconds, and hashed in an hour.
+Standard library only. Contents are left out: a million files are listed in seconds, and hashed in an hour.
 """
 
 import errno

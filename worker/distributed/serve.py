@@ -60,7 +60,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class ServerTotals:
-    """What a server has done. ``updates`` counts whole steps: of all workers together, or of each by itself."""
+    """The work of a server. ``updates`` counts whole steps: of all workers together, or of each by itself."""
 
     updates: int
     bytes_received: int

@@ -1,4 +1,4 @@
-"""What trains on a worker's rank: the same step as on one device, with the strategy's exchange in it."""
+"""The trainers of a worker's rank: the same step as on one device, with the strategy's exchange in it."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from worker.workloads.workload import Workload
 
 
 class Worker:
-    """What the strategies have in common: one network, one device, and the passes forth and back."""
+    """The parts that all strategies share: one network, one device, and the passes forward and backward."""
 
     def __init__(
         self, workload: Workload, network: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics

@@ -1,4 +1,4 @@
-"""How many threads torch computes with: one, or all of the envelope's."""
+"""The threads that torch computes with: one, or all of the envelope's."""
 
 from collections.abc import Iterator
 
