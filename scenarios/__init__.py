@@ -1,1 +1,1 @@
-"""What is run on a target. Imports the core and no other room."""
+"""The scenarios: the jobs that are run on targets. Imports the core and the worker, and no other room."""

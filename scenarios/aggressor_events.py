@@ -1,24 +1,21 @@
 """The host's side of what an aggressor says: when its measured steps began and ended, and how far it was when."""
 
 import bisect
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from scenarios.events import Event, error_of
-from scenarios.probe_events import fields_of
+from scenarios.events import Event, EventLog
 from suite.errors import MeasurementError
 
 ORDER = ("started", "environment", "measuring", "progress", "measured", "done")
 LEAST_BEFORE_S = 2.0
 LEAST_PROGRESS_BEFORE = 2
 """An aggressor works at least this long, and reports this often, before the victim starts: that is its own speed."""
-_QUOTED_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How much was done when the line came in."""
+    """The work that was done when the line came in."""
 
     arrived_s: float
     steps: int
@@ -26,48 +23,27 @@ class Progress:
 
 
 @dataclass
-class AggressorLog:
-    """What one aggressor has said so far. Calls ``ready`` as soon as the victim can be launched."""
+class AggressorLog(EventLog):
+    """The events of one aggressor. Calls ``ready`` as soon as the victim can be launched."""
 
     ready: Callable[[], None]
-    clock: Callable[[], float] = time.monotonic
-    phase: str = "launching"
-    events: dict[str, Event] = field(default_factory=dict)
     progress: list[Progress] = field(default_factory=list)
-    begun_s: float = 0.0
-
-    def begin(self) -> None:
-        """Start the clock, right before the launch."""
-        self.begun_s = self.clock()
-
-    def hear(self, line: str) -> None:
-        """Take in one line. Raises MeasurementError on one that does not belong here, or that says that it failed."""
-        arrived_s, fields = self.clock(), fields_of(line)
-        name, t_s = fields.pop("event", None), fields.pop("t", None)
-        if name == "error":
-            raise error_of(fields)
-        if not self._may_follow(name) or not isinstance(t_s, float | int):
-            raise MeasurementError(
-                f"it said in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}", kind="protocol"
-            )
-        self.phase = str(name)
-        self.events[self.phase] = Event(self.phase, float(t_s), arrived_s, fields)
-        if name in ("measuring", "progress", "measured"):
-            self._note(arrived_s, fields)
 
     def _may_follow(self, name: object) -> bool:
         """``progress`` comes any number of times between ``measuring`` and ``measured``."""
         if name == "progress":
             return self.phase in ("measuring", "progress")
-        expected = next((each for each in ORDER if each not in self.events and each != "progress"), None)
-        return name == expected
+        return name == next((each for each in ORDER if each not in self.events and each != "progress"), "")
 
-    def _note(self, arrived_s: float, fields: dict[str, object]) -> None:
-        steps, work = fields.get("steps", 0), fields.get("work", 0.0)
+    def _take(self, event: Event) -> None:
+        self.phase = event.name
+        if event.name not in ("measuring", "progress", "measured"):
+            return
+        steps, work = event.fields.get("steps", 0), event.fields.get("work", 0.0)
         if not isinstance(steps, int) or not isinstance(work, float | int | None):
             raise MeasurementError(f"it told of {steps!r} steps and {work!r} of work", kind="protocol")
-        self.progress.append(Progress(arrived_s, steps, None if work is None else float(work)))
-        long_enough = arrived_s - self.progress[0].arrived_s >= LEAST_BEFORE_S
+        self.progress.append(Progress(event.arrived_s, steps, None if work is None else float(work)))
+        long_enough = event.arrived_s - self.progress[0].arrived_s >= LEAST_BEFORE_S
         if self.phase == "progress" and long_enough and len(self.progress) > LEAST_PROGRESS_BEFORE:
             self.ready()
 

@@ -180,7 +180,7 @@ def _measurement(trial: Trial, ranks: Sequence[_Rank], elapsed_s: float) -> Meas
     for rank in workers:
         with recordable(rank.argv):
             measured[rank.number] = measurement_of(
-                rank.trial, rank.instance.node, rank.spec, rank.attested, rank.transcript, elapsed_s
+                rank.trial, rank.instance.node, rank.attested, rank.transcript, elapsed_s
             )
     with recordable(workers[0].argv):
         records = [_record(rank, measured.get(rank.number)) for rank in ranks]

@@ -1,11 +1,10 @@
-"""The host's side of the worker's protocol: lines to events, and events to what they say together."""
+"""The host's side of the worker's protocols: parses lines, and checks the order of events."""
 
 import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
@@ -15,6 +14,10 @@ from suite.records.record import Timeline
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")
 """The events of a parameter server, which trains nothing."""
+PROBE_PHASES = {"started": "preparing", "environment": "measuring", "metrics": "finishing", "done": "finishing"}
+"""The events of a probe in their order, and the phase that begins with each."""
+SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
+"""An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
 _QUOTED_CHARACTERS = 200
 
 
@@ -28,49 +31,12 @@ class Event:
     fields: Mapping[str, object]
 
 
-def parse_event(line: str, arrived_s: float) -> Event:
-    """Return the event of a line. Raises MeasurementError of kind ``protocol`` that quotes any other line."""
-    try:
-        fields = json.loads(line)
-        name, t = fields.pop("event"), fields.pop("t")
-        if name not in (*ORDER, "error") or not isinstance(t, float | int) or not math.isfinite(t):
-            raise ValueError(line)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise MeasurementError(
-            f"the worker's output is no event of it: {line[:_QUOTED_CHARACTERS]!r}",
-            kind="protocol",
-            remedy="something else writes to the standard output of the job; bench image verify checks the image",
-        ) from None
-    return Event(name, float(t), arrived_s, fields)
+@dataclass(kw_only=True)
+class EventLog:
+    """The events of a worker so far. A subclass knows the order of its protocol."""
 
-
-def error_of(fields: Mapping[str, object]) -> MeasurementError:
-    """Return the failure that the worker reports by its event ``error``."""
-    remedy = fields.get("remedy")
-    kind, message = str(fields.get("kind")), str(fields.get("message"))
-    return MeasurementError(message, kind=kind, remedy=None if remedy is None else str(remedy))
-
-
-class Heard(Protocol):
-    """What hears a worker, line by line, whatever its protocol is."""
-
-    phase: str
-    events: dict[str, Event]
-    begun_s: float
-
-    def hear(self, line: str) -> None:
-        """Take in one line. Raises MeasurementError on one that is out of order, or that reports a failure."""
-
-
-@dataclass
-class Transcript:
-    """What the worker has said so far, in the order that the protocol wants."""
-
-    workload: Sizes
-    observer: Observer
     clock: Callable[[], float] = time.monotonic
     phase: str = "launching"
-    order: Sequence[str] = ORDER
     events: dict[str, Event] = field(default_factory=dict)
     begun_s: float = 0.0
 
@@ -80,23 +46,72 @@ class Transcript:
         self.begun_s = self.clock()
 
     def hear(self, line: str) -> None:
-        """Take in one line. Raises MeasurementError on one that does not belong here, or that says the job failed."""
-        event = parse_event(line, self.clock())
-        if event.name == "error":
-            raise error_of(event.fields)
-        reached = max((self.order.index(name) for name in self.events), default=-1)
-        place = self.order.index(event.name) if event.name in self.order else -1
-        again = event.name == "warmup" and place == reached
-        skipped = [name for name in self.order[reached + 1 : place] if name != "warmup"]
-        if (place <= reached and not again) or skipped:
+        """Take in one line. Raises MeasurementError on one that is out of order, or that reports a failure."""
+        arrived_s = self.clock()
+        try:
+            fields = dict(json.loads(line))
+        except (ValueError, TypeError):
+            fields = {}
+        name, t_s = fields.pop("event", None), fields.pop("t", None)
+        if name == "error":
+            remedy = fields.get("remedy")
             raise MeasurementError(
-                f"the worker said {event.name!r} in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}",
-                kind="protocol",
+                str(fields.get("message")),
+                kind=str(fields.get("kind")),
+                remedy=None if remedy is None else str(remedy),
             )
+        if not self._may_follow(name) or not isinstance(t_s, float | int) or not math.isfinite(t_s):
+            raise MeasurementError(
+                f"the worker said in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}",
+                kind="protocol",
+                remedy="something else writes to the standard output of the job; bench image verify checks the image",
+            )
+        event = Event(str(name), float(t_s), arrived_s, fields)
         self.events[event.name] = event
-        self._tell(event)
+        self._take(event)
 
-    def _tell(self, event: Event) -> None:
+    def _may_follow(self, name: object) -> bool:
+        raise NotImplementedError
+
+    def _take(self, event: Event) -> None:
+        """Note what an event says, and enter the phase that begins with it."""
+        raise NotImplementedError
+
+    def _enter(self, phase: str, detail: str = "") -> None:
+        del detail
+        self.phase = phase
+
+    def between(self, first: str, last: str) -> float:
+        """Seconds on the worker's clock. Raises MeasurementError when its clock went backwards."""
+        seconds = self.events[last].t_s - self.events[first].t_s
+        if seconds < 0:
+            raise MeasurementError(f"the worker's clock went back by {-seconds} s from {first} to {last}", kind="clock")
+        return seconds
+
+    def clock_ratio(self, first: str, last: str) -> float | None:
+        """Return a span on the worker's clock over the same on the host's, as the two events came in."""
+        span_s, host_s = self.between(first, last), self.events[last].arrived_s - self.events[first].arrived_s
+        return span_s / host_s if min(host_s, span_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None
+
+
+@dataclass
+class Transcript(EventLog):
+    """The events of a training worker."""
+
+    workload: Sizes
+    observer: Observer
+    order: Sequence[str] = ORDER
+
+    def _may_follow(self, name: object) -> bool:
+        """Every event comes once and in order; ``warmup`` any number of times, or not at all."""
+        if name not in self.order:
+            return False
+        reached = max((self.order.index(known) for known in self.events), default=-1)
+        place = self.order.index(str(name))
+        skipped = set(self.order[reached + 1 : place]) - {"warmup"}
+        return not skipped and (place > reached or (name == "warmup" and place == reached))
+
+    def _take(self, event: Event) -> None:
         """Tell the observer which phase begins.
 
         ``measuring`` is told at the end of the warm-up, which the worker follows with a garbage collection, so that the
@@ -120,17 +135,6 @@ class Transcript:
         self.phase = phase
         self.observer.phase(phase, detail)
 
-    def between(self, first: str, last: str) -> float:
-        """Seconds on the worker's clock. Raises MeasurementError when its clock went backwards."""
-        seconds = self.events[last].t_s - self.events[first].t_s
-        if seconds < 0:
-            raise MeasurementError(f"the worker's clock went back by {-seconds} s from {first} to {last}", kind="clock")
-        return seconds
-
-    def arrived_between(self, first: str, last: str) -> float:
-        """Seconds on the host's clock."""
-        return self.events[last].arrived_s - self.events[first].arrived_s
-
     def timeline(self, elapsed_s: float) -> Timeline:
         """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
         launch_s = self.events["started"].arrived_s - self.begun_s
@@ -143,3 +147,26 @@ class Transcript:
             teardown_s=self.between("measured", "done"),
             exit_s=max(0.0, elapsed_s - (self.events["done"].arrived_s - self.begun_s)),
         )
+
+
+@dataclass
+class ProbeTranscript(EventLog):
+    """The events of a probing worker."""
+
+    observer: Observer
+
+    def _may_follow(self, name: object) -> bool:
+        return name == next((each for each in PROBE_PHASES if each not in self.events), "")
+
+    def _take(self, event: Event) -> None:
+        if (phase := PROBE_PHASES[event.name]) != self.phase:
+            self._enter(phase)
+
+    def _enter(self, phase: str, detail: str = "") -> None:
+        self.phase = phase
+        self.observer.phase(phase, detail)
+
+    def said(self, event: str, key: str) -> Mapping[str, object]:
+        """Return an object that an event carries; empty where it is none."""
+        found = self.events[event].fields.get(key)
+        return found if isinstance(found, Mapping) else {}

@@ -40,10 +40,6 @@ def failure_of_exit(status: int, phase: str, memory_bytes: int) -> MeasurementEr
     return MeasurementError(f"the worker {how} in the phase {phase!r} without saying why", kind="protocol")
 
 
-def failure_of_timeout(timeout_s: float, phase: str) -> MeasurementError:
-    return MeasurementError(f"the worker had not ended after {timeout_s:g} s: it was {phase!r}", kind="timeout")
-
-
 def with_process(error: MeasurementError, argv: Sequence[str], process: Process) -> MeasurementError:
     """Return the failure with the command and its output; a job that failed by itself may print to its end."""
     if error.kind not in ("protocol", "timeout"):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from scenarios.events import Heard, Transcript
-from scenarios.failure import failure_of_exit, failure_of_timeout, with_process
-from scenarios.members import member_keys, sent_digest
+from scenarios.events import EventLog, Transcript
+from scenarios.failure import failure_of_exit, with_process
+from scenarios.members import member_keys
 from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
@@ -24,10 +24,6 @@ TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.t
 
 # The property that the ablation switches, alone.
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
-
-SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
-"""An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
-
 
 # What caps the vector instructions that ATen, oneDNN and MKL choose their code by.
 CAPS = {
@@ -86,7 +82,7 @@ def specification(
     ``data`` is its key of that name, for a job with a data set, and ``cluster`` that of one rank of several.
     """
     spec = {
-        **member_keys(WORKLOADS, trial.job.model, "workload"),
+        **member_keys(WORKLOADS, trial.job.model, "workload", trial.job.workload_sha256),
         **workload_of(trial).model_dump(),
         "threads": trial.job.envelope.threads,
         "recipe": trial.job.recipe,
@@ -109,7 +105,7 @@ def run_job(
 
 
 @dataclass(frozen=True)
-class Job:
+class AttestedJob:
     """All that the launch of an attested job needs, and what it will say."""
 
     trial: Trial
@@ -121,18 +117,18 @@ class Job:
     transcript: Transcript
 
 
-def prepare(trial: Trial, node: Node, observer: Observer) -> Job:
+def prepare(trial: Trial, node: Node, observer: Observer) -> AttestedJob:
     """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails."""
     argv = worker_argv(node, trial)
     spec = specification(trial, data_of(trial, node))
     observer.phase("attesting")
     attested = attest(node, argv, trial.trial_timeout_s)
     seen = arrange_page_cache(trial, node, worker_argv, observer)
-    return Job(trial, node, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
+    return AttestedJob(trial, node, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
 
 
 def launch(
-    job: Job, account: AbstractContextManager[object], launched: Callable[[Process], None] = lambda _: None
+    job: AttestedJob, account: AbstractContextManager[object], launched: Callable[[Process], None] = lambda _: None
 ) -> Measurement:
     """Run the job to its end; ``launched`` is given its process, for who may have to end it."""
     trial, transcript = job.trial, job.transcript
@@ -142,7 +138,7 @@ def launch(
         launched(process)
         elapsed_s = follow(trial, job.argv, process, transcript)
     with recordable(job.argv):
-        measured = measurement_of(trial, job.node, job.spec, job.attested, transcript, elapsed_s)
+        measured = measurement_of(trial, job.node, job.attested, transcript, elapsed_s)
         said = transcript.events["done"].fields.get("data_use")
         return replace(measured, data_use=data_use(trial, said, job.seen))
 
@@ -171,7 +167,7 @@ def attest(node: Node, argv: list[str], timeout_s: float) -> Mapping[str, object
     return attested
 
 
-def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -> float:
+def follow(trial: Trial, argv: list[str], process: Process, transcript: EventLog) -> float:
     """Hear the worker to its end. Returns the seconds since the transcript was begun, right before its launch."""
     try:
         for line in process.lines(trial.trial_timeout_s):
@@ -185,7 +181,8 @@ def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -
     except CommandError as error:
         if error.returncode is not None:
             raise
-        timeout = failure_of_timeout(trial.trial_timeout_s, transcript.phase)
+        late = f"the worker had not ended after {trial.trial_timeout_s:g} s: it was {transcript.phase!r}"
+        timeout = MeasurementError(late, kind="timeout")
         raise with_process(timeout, argv, process) from error
     except MeasurementError as error:
         raise with_process(error, argv, process) from error
@@ -196,7 +193,6 @@ def follow(trial: Trial, argv: list[str], process: Process, transcript: Heard) -
 def measurement_of(
     trial: Trial,
     node: Node,
-    spec: bytes,
     attested: Mapping[str, object],
     transcript: Transcript,
     elapsed_s: float,
@@ -216,14 +212,10 @@ def measurement_of(
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
         environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),
-        clock_ratio=_clock_ratio(transcript, span_s),
+        clock_ratio=transcript.clock_ratio("measuring", "measured"),
         usage=_usage(transcript),
         metrics=metrics_of(said.get("metrics")),
-        details={
-            **trial.job.devices.model_dump(),
-            "measured_usage": said.get("usage"),
-            **sent_digest(json.loads(spec), "workload_sha256"),
-        },
+        details={**trial.job.devices.model_dump(), "measured_usage": said.get("usage")},
     )
 
 
@@ -247,9 +239,3 @@ def _usage(transcript: Transcript) -> Usage | None:
     """Return what the whole job used, as the worker counted it at its end."""
     said = transcript.events["done"].fields.get("usage")
     return None if said is None else Usage.model_validate(said)
-
-
-def _clock_ratio(transcript: Transcript, span_s: float) -> float | None:
-    """Return the measured span on the worker's clock over that on the host's, as its two events came in."""
-    host_s = transcript.arrived_between("measuring", "measured")
-    return span_s / host_s if min(host_s, span_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None

@@ -2,11 +2,10 @@
 
 import json
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Protocol
 
+from scenarios.events import ProbeTranscript
 from scenarios.job import (
-    SHORTEST_SPAN_FOR_CLOCKS_S,
     attest,
     follow,
     merged_environment,
@@ -14,8 +13,7 @@ from scenarios.job import (
     recordable,
     worker_argv,
 )
-from scenarios.members import member_keys, sent_digest
-from scenarios.probe_events import ProbeTranscript
+from scenarios.members import member_keys
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
@@ -58,14 +56,13 @@ def run_probe(
         observer.note(f"{name} cannot be measured on {trial.target}: {reason}")
     with recordable(argv):
         environment = merged_environment(attested, transcript.events["environment"].fields, node.facts)
-        measured = _measurement(environment, transcript, elapsed_s)
-    return replace(measured, details={**measured.details, **sent_digest(json.loads(spec), "probe_sha256")})
+        return _measurement(environment, transcript, elapsed_s)
 
 
 def request(registry: Registry, trial: Trial, node: Node, job: str | None = None) -> bytes:
     """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
     asked = {
-        **member_keys(registry, trial.job.model, "member"),
+        **member_keys(registry, trial.job.model, "member", trial.job.workload_sha256),
         "threads": trial.job.envelope.threads,
         "size": trial.job.profile,
         "device": trial.job.devices.device,
@@ -78,7 +75,6 @@ def _measurement(environment: Environment, transcript: ProbeTranscript, elapsed_
     metrics = metrics_of(transcript.said("metrics", "metrics"))
     if not metrics:
         raise MeasurementError("the worker has measured nothing", kind="protocol", remedy="see bench image verify")
-    span_s, host_s = transcript.between("environment", "metrics")
     usage = transcript.said("done", "usage")
     return Measurement(
         elapsed_s=elapsed_s,
@@ -87,7 +83,7 @@ def _measurement(environment: Environment, transcript: ProbeTranscript, elapsed_
         timeline=_timeline(transcript, elapsed_s),
         environment=environment,
         metrics=metrics,
-        clock_ratio=span_s / host_s if min(span_s, host_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None,
+        clock_ratio=transcript.clock_ratio("environment", "metrics"),
         usage=Usage.model_validate(usage) if usage else None,
         details=transcript.said("metrics", "details"),
     )

@@ -25,7 +25,7 @@ class Seen:
     filesystem: str | None = None
     """Its type: ``ext4``, ``overlay``, ``virtiofs``."""
     device: str | None = None
-    """What is mounted there: a device, or a name."""
+    """The mounted device, or its name."""
 
 
 def data_of(trial: Trial, node: Node) -> dict[str, object] | None:

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from scenarios.aggressor import AggressorGroup, AggressorProcess, running_aggressors
-from scenarios.job import Job, attest, launch, prepare, recordable, specification, worker_argv
-from scenarios.members import sent_digest
+from scenarios.job import AttestedJob, attest, launch, prepare, recordable, specification, worker_argv
 from scenarios.probe_job import request
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
@@ -53,16 +52,15 @@ class Shared:
         with recordable(job.argv):
             records = [each.record(job.transcript, measured.elapsed_s) for each in aggressors]
         (sent,) = json.loads(aggressors[0].spec).values()
-        return replace(
-            measured, aggressors=records, details={**measured.details, **sent_digest(sent, "aggressor_sha256")}
-        )
+        digest = {"aggressor_sha256": sent["plugin"]["sha256"]} if "plugin" in sent else {}
+        return replace(measured, aggressors=records, details={**measured.details, **digest})
 
 
 def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[Instance]) -> AggressorProcess:
     """Attest an aggressor and prepare its launch; one that stays idle is attested too, and never launched."""
     node, envelope = instances[number].node, trial.instances[number].envelope
     name = trial.aggressor or sharing.aggressors[0]
-    own = trial.with_job(model=name, sizes=sharing.workloads.get(name), envelope=envelope)
+    own = trial.with_job(model=name, sizes=sharing.workloads.get(name), envelope=envelope, workload_sha256=None)
     argv = worker_argv(node, own)
     attested = attest(node, argv, trial.trial_timeout_s)
     if name in WORKLOADS:
@@ -73,7 +71,7 @@ def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[I
     return AggressorProcess(called, node, argv, json.dumps(spec).encode(), attested, envelope.memory_bytes)
 
 
-def _beside(group: AggressorGroup, job: Job, account: AbstractContextManager[object]) -> Measurement:
+def _beside(group: AggressorGroup, job: AttestedJob, account: AbstractContextManager[object]) -> Measurement:
     try:
         return launch(job, account, group.watch)
     except MeasurementError:

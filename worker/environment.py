@@ -1,4 +1,4 @@
-"""What a place shows of itself from inside, without torch. The host is asked the same questions.
+"""The environment as a process sees it from inside, without torch. The host is asked the same questions.
 
 Everything that the place hides is null.
 """

@@ -35,7 +35,8 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
             from worker.training.ddp import run_rank
 
             return run_rank(parse_spec(sys.stdin.read()), int(rank), int(port))
-    events.error("request", f"unknown arguments {' '.join(argv)}; known is --attest")
+    known = "--attest, --probe, --aggressor, --page-cache STATE DIRECTORY, --rank NUMBER PORT"
+    events.error("request", f"unknown arguments {' '.join(argv)}; known are {known}")
     return REQUEST
 
 

@@ -1,4 +1,4 @@
-"""How much memory this process may use: the machine's, and the least limit of the control groups it is in."""
+"""The memory that this process may use: the machine's, and the least limit of the control groups it is in."""
 
 import re
 from pathlib import Path, PurePosixPath

@@ -1,12 +1,11 @@
 """The specification that the worker is given, checked key by key."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from worker.distributed.cluster import Cluster
-from worker.errors import SpecError
+from worker.errors import SpecError, parse_object
 from worker.members import Plugin, load_member, parse_plugin
 from worker.workloads.workload import Workload
 
@@ -62,12 +61,7 @@ class Spec:
 
 def parse_spec(text: str) -> Spec:
     """Return the specification. Raises SpecError that names the key, its value and what would do."""
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"the specification is not JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise SpecError("the specification is not a JSON object")
+    given = parse_object(text)
     data, cluster, plugin = (given.pop(key, None) for key in ("data", "cluster", "plugin"))
     _check_keys(given, Spec, "the specification", optional=("data", "cluster", "plugin"))
     _check_choices(given, CHOICES)

@@ -1,4 +1,4 @@
-"""What this process has used of the machine so far."""
+"""The resources that this process has used so far."""
 
 import re
 import resource

@@ -12,15 +12,16 @@ from commands.run.shared import check_shares, sharing_of, victims
 from commands.run.validate import ablations_of, check_data, check_ratios
 from provisioning import isa
 from provisioning.machines.base import GuestSpec, get_provider
+from scenarios.members import source_sha256
 from scenarios.probe import scratch_bytes
 from suite.job.ablations import properties_of
 from suite.job.distributed import Cluster
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability, Devices, Job, Loading
 from suite.job.profiles import Profile, Sizes, get_profile, make_workload
-from suite.job.sharing import Sharing
+from suite.job.sharing import Sharing, architecture
 from suite.plan import Plan
-from suite.registries import AGGRESSORS, PROBES
+from suite.registries import AGGRESSORS, PROBES, WORKLOADS
 from suite.request.request import RunRequest
 
 Note = Callable[[str], None]
@@ -122,7 +123,7 @@ def _plan(
     request, dataset = resolved.request, resolved.dataset
     asked, gpus = request.measurement, request.gpus
     profile = get_profile(asked.profile)
-    models = request.probes.probe if request.scenario == "probe" else request.models
+    registry, models = (PROBES, request.probes.probe) if request.scenario == "probe" else (WORKLOADS, request.models)
     sizes = _sizes(request, profile)
     job = Job(
         scenario=request.scenario,
@@ -143,7 +144,16 @@ def _plan(
         layers=resolved.choices.layers(),
     )
     return Plan(
-        jobs=tuple(job.model_copy(update={"model": model, "sizes": sizes.get(model)}) for model in models),
+        jobs=tuple(
+            job.model_copy(
+                update={
+                    "model": model,
+                    "sizes": sizes.get(model),
+                    "workload_sha256": source_sha256(registry, architecture(model)),
+                }
+            )
+            for model in models
+        ),
         targets=resolved.targets,
         blocks=request.repetitions.blocks or 1,
         seed=request.repetitions.seed,

@@ -1,4 +1,4 @@
-"""What a user's own copy of a data set must look like: as torchvision reads it."""
+"""The layouts that a user's own copy of a data set must have: those that torchvision reads."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from suite.errors import RequestError
-from worker.data.listing import NOT_DATA
+from worker.data.listing import class_names
 from worker.workloads.workload import CLASSES
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -51,15 +51,6 @@ def imagenet_root(directory: Path) -> Path:
             remedy="move them away, or put the class folders into train/; for classes of your own use imagefolder:DIR",
         )
     return root
-
-
-def class_names(root: Path) -> list[str]:
-    """Return the names of the folders, which are the labels."""
-    apart = {os.fsdecode(name) for name in NOT_DATA}
-    with os.scandir(root) as entries:
-        return sorted(
-            each.name for each in entries if each.is_dir() and not each.name.startswith(".") and each.name not in apart
-        )
 
 
 class ImageCount:

@@ -1,4 +1,4 @@
-"""What describes a generated set: its plan, written first, and its manifest, written last and only when it is whole."""
+"""The description of a generated set: its plan, written first, and its manifest, written once the set is whole."""
 
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar

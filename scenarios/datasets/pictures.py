@@ -19,7 +19,7 @@ SIZES: tuple[Size, ...] = ("imagenet", "small")
 
 @dataclass(frozen=True)
 class Make:
-    """What the pictures of a size are drawn from."""
+    """The sizes that pictures are drawn with."""
 
     long_side_px: int
     disk_bytes: int

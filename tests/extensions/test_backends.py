@@ -1,14 +1,11 @@
-"""Every registry takes members of other packages: a toy one from a file outside the tree, used on the command line."""
+"""A sweep backend that another package adds, used from the command line."""
 
 import json
-from pathlib import Path
 
-from tests.suite.sweep.conftest import PLAN, REPOSITORY, Machine
+from tests.extensions.conftest import Package
+from tests.suite.sweep.conftest import PLAN, Machine
 
-
-def test_a_sweep_backend_of_another_package(tmp_path: Path) -> None:
-    (tmp_path / "toy_backend.py").write_text(
-        """
+BACKEND = """
 from pydantic import BaseModel, ConfigDict
 
 from commands.sweep.backends.base import Backend, SweepEnd
@@ -42,13 +39,14 @@ class Toy(Backend):
 
     def cancel(self, sweep, directory):
         return ["toy: cancels"]
+
+MEMBER = Toy
 """
-    )
-    package = tmp_path / "toy_backend-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[virtbench.backends]\ntoy = toy_backend:Toy\n")
-    machine, path = Machine(tmp_path), f"{REPOSITORY}:{tmp_path}"
+
+
+def test_a_sweep_backend_of_another_package(package: Package) -> None:
+    package.add("virtbench.backends", "toy", BACKEND)
+    machine, path = Machine(package.place), package.path
     machine.plan.write_text(f'{PLAN}\n[engine]\nkind = "toy"\ngreeting = "hello"\n')
 
     dry = machine.sweep_to_its_end("--dry-run", PYTHONPATH=path)

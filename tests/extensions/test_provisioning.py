@@ -1,83 +1,41 @@
-"""Members that other packages add to the registries: each is one file outside the tree, found by an entry point.
-
-Every test uses its toy from the command line, in a process of its own, as a user would.
-"""
+"""Members of the layers that another package adds, used from the command line in the place of a real target."""
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suite.process_identity import boot_id
 from suite.userland import MANIFEST
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-@dataclass
-class Package:
-    """A package outside the tree, and a home of the suite's with an image that holds nothing."""
-
-    place: Path
-    entry_points: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, group: str, name: str, source: str) -> None:
-        """Add a member in a file of its own, whose object is called ``MEMBER``."""
-        module = f"toy_{name.replace('-', '_')}"
-        (self.place / f"{module}.py").write_text(source)
-        self.entry_points.setdefault(group, []).append(f"{name} = {module}:MEMBER")
-        text = "\n".join(line for key, lines in self.entry_points.items() for line in (f"[{key}]", *lines))
-        (self.place / "toys-1.0.dist-info/entry_points.txt").write_text(text)
-
-    def bench(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "cli", *words],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=self.place,
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{self.place}{os.pathsep}{REPOSITORY}",
-                "VIRTBENCH_HOME": str(self.place / "home"),
-                "XDG_RUNTIME_DIR": str(self.place),
-            },
-        )
-
-    def run(self, *words: str) -> list[dict[str, Any]]:
-        """Measure a probe and return the records of its trials."""
-        out = self.place / "run"
-        probe = ("--scenario", "probe", "--probe", "syscall", "--profile", "smoke", "--memory", "1G", "--isa", "native")
-        ended = self.bench("run", *probe, "--out", str(out), *words)
-        records = [json.loads(path.read_text()) for path in sorted(out.glob("trials/*.json"))]
-        assert ended.returncode == 0, ended.stderr + str([record["outcome"] for record in records])
-        return records
+from tests.extensions.conftest import Package
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> Package:
-    info = tmp_path / "toys-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+def package(package: Package) -> Package:
+    """The package, with a home of the suite's that has an image which holds nothing."""
     digest = hashlib.sha256(b"").hexdigest()
-    tree = tmp_path / "home/images" / digest[:12] / "tree"
+    tree = package.place / "home/images" / digest[:12] / "tree"
     (tree / MANIFEST).parent.mkdir(parents=True)
     (tree / MANIFEST).touch()
     image = {"digest": digest, "variant": "cpu", "recipe_sha256": "", "created_at": "2026", "base": "", "files": {}}
     (tree.parent / "image.json").write_text(json.dumps(image))
     # The image has no kernel to try KVM with.
     kvm = {"usable": False, "reason": "not tried", "evidence": "the image's kernel", "boot_id": boot_id(), "took_s": 0}
-    (tmp_path / "home/cache").mkdir()
-    (tmp_path / "home/cache/kvm.json").write_text(json.dumps(kvm))
-    (tmp_path / "in_place.py").write_text(IN_PLACE)
-    return Package(tmp_path)
+    (package.place / "home/cache").mkdir()
+    (package.place / "home/cache/kvm.json").write_text(json.dumps(kvm))
+    (package.place / "in_place.py").write_text(IN_PLACE)
+    return package
+
+
+def run(package: Package, *words: str) -> list[dict[str, Any]]:
+    """Measure a probe and return the records of its trials."""
+    out = package.place / "run"
+    probe = ("--scenario", "probe", "--probe", "syscall", "--profile", "smoke", "--memory", "1G", "--isa", "native")
+    ended = package.bench("run", *probe, "--out", str(out), *words)
+    records = [json.loads(path.read_text()) for path in sorted(out.glob("trials/*.json"))]
+    assert ended.returncode == 0, ended.stderr + str([record["outcome"] for record in records])
+    return records
 
 
 # Both the toy engine and the toy provider run commands right here, and say that the memory is as it should be.
@@ -183,7 +141,7 @@ MEMBER = Ablation(
 
 def test_a_container_engine_of_another_package_is_used(package: Package) -> None:
     package.add("virtbench.engines", "toy", ENGINE)
-    (record,) = package.run("--target", "container", "--engine", "toy")
+    (record,) = run(package, "--target", "container", "--engine", "toy")
     assert record["outcome"]["status"] == "ok"
     assert record["job"]["layers"]["engine"] == "toy"
     assert record["environment"]["target"]["container_engine"] == {
@@ -195,7 +153,7 @@ def test_a_container_engine_of_another_package_is_used(package: Package) -> None
 def test_a_machine_provider_of_another_package_is_used(package: Package) -> None:
     """The toy hands back this machine, so that only the mechanism is tested."""
     package.add("virtbench.machines", "toy", PROVIDER)
-    (record,) = package.run("--target", "vm", "--provider", "toy")
+    (record,) = run(package, "--target", "vm", "--provider", "toy")
     assert record["outcome"]["status"] == "ok"
     assert record["job"]["layers"]["provider"] == "toy"
     assert record["substitutes"] == ["machine:none"]
@@ -205,7 +163,7 @@ def test_a_machine_provider_of_another_package_is_used(package: Package) -> None
 def test_an_ablation_of_another_package_is_used(package: Package) -> None:
     package.add("virtbench.engines", "toy", ENGINE)
     package.add("virtbench.ablations", "toy-open", ABLATION)
-    switched, usual = package.run("--target", "container", "--engine", "toy", "--ablate", "toy-open")
+    switched, usual = run(package, "--target", "container", "--engine", "toy", "--ablate", "toy-open")
     assert (switched["ablation"], usual["ablation"]) == ("toy-open", None)
     inside = [each["environment"]["target"] for each in (switched, usual)]
     assert [each["container_engine"]["network"] for each in inside] == ["host", "none"]

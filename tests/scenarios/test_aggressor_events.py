@@ -79,7 +79,7 @@ def test_work_that_the_place_cannot_tell_has_no_speed() -> None:
 
 
 def test_what_comes_in_the_wrong_order_is_refused(log: AggressorLog) -> None:
-    with pytest.raises(MeasurementError, match="it said in the phase 'launching'"):
+    with pytest.raises(MeasurementError, match="the worker said in the phase 'launching'"):
         log.hear(line("measuring", unit="bytes"))
     begin(log).hear(line("measured", steps=0, work=0.0))
     with pytest.raises(MeasurementError, match="'measured'"):

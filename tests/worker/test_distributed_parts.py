@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from worker.distributed.cluster import Cluster
 from worker.distributed.failures import LostError, first_line, is_network
-from worker.distributed.interfaces import address_of
 from worker.distributed.parameters import Parameters
 from worker.distributed.partition import ALIGNMENT, CHUNK_BYTES, ELEMENT_BYTES, cut, overlapping, starts_of
+from worker.distributed.sockets import address_of
 from worker.errors import JobError
 
 ALEXNET_SIZES = [23232, 64, 307200, 192, 663552, 384, 884736, 256, 589824, 256]

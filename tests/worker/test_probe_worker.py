@@ -227,7 +227,7 @@ def test_a_tool_that_hangs_is_given_up() -> None:
     ("given", "says"),
     [
         ("", "not JSON"),
-        ("[]", "an object with the keys"),
+        ("[]", "not a JSON object"),
         (json.dumps(asked(colour="red")), "an object with the keys"),
         (json.dumps(asked(size="huge")), "size is 'huge'"),
         (json.dumps(asked(threads=0)), "threads is 0"),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from worker import environment
 from worker.aggressors.aggressor import Aggressor, Load
-from worker.errors import SpecError, guarded
+from worker.errors import SpecError, guarded, parse_object
 from worker.members import load_member
 from worker.probes.request import Request, parse_request
 from worker.protocol import Events
@@ -74,11 +74,8 @@ def parse(text: str) -> Spec | Request:
 
     Raises SpecError that names the key, its value and what would do.
     """
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"the specification is not JSON: {error}") from None
-    if not isinstance(given, dict) or list(given) not in (["training"], ["aggressor"]):
+    given = parse_object(text)
+    if list(given) not in (["training"], ["aggressor"]):
         raise SpecError("the specification of an aggressor is an object with one key: training, or aggressor")
     if "aggressor" in given:
         return parse_request(json.dumps(given["aggressor"]))

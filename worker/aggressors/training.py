@@ -8,7 +8,7 @@ import torch
 from worker.aggressors.aggressor import Load
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import gpus, open_devices
+from worker.training.device import open_devices, torch_facts
 from worker.training.models import torchvision_version
 from worker.training.samples import Samples
 
@@ -27,14 +27,4 @@ def opened(spec: Spec) -> Iterator[Load]:
             trainer.step(samples, 0)
             return spec.batch * spec.devices
 
-        yield Load(spec.load_workload().unit, step, _facts(spec))
-
-
-def _facts(spec: Spec) -> dict[str, object]:
-    return {
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "torchvision": torchvision_version(),
-        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "gpus": gpus() if spec.device == "cuda" else None,
-    }
+        yield Load(spec.load_workload().unit, step, {**torch_facts(spec.device), "torchvision": torchvision_version()})

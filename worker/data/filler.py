@@ -1,4 +1,4 @@
-"""What a loader's process does: fill a place in shared memory with the images of a batch, whoever does it alike."""
+"""Fills places in shared memory with the images of a batch; the same images, whichever process does it."""
 
 import numpy as np
 import torch

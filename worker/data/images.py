@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from worker.data.listing import NOT_DATA
+from worker.data.listing import class_names
 from worker.errors import JobError
 from worker.spec import Data
 from worker.training.models import import_torchvision
@@ -15,7 +15,7 @@ from worker.workloads.workload import CLASSES
 
 
 class ImageSet(Protocol):
-    """What a loader reads from. It is passed on to the loader's processes by forking."""
+    """The images that a loader reads. They are passed on to the loader's processes by forking."""
 
     @property
     def encoded(self) -> bool:
@@ -111,10 +111,7 @@ def _folder(datasets: Any, data: Data) -> FileSet:  # noqa: ANN401 - a module of
 
 def _labels(root: str) -> dict[str, int]:
     """Class folders to labels. What is hidden, or is of the file system, is none: it is not on every target."""
-    apart = {os.fsdecode(name) for name in NOT_DATA}
-    with os.scandir(root) as entries:
-        names = sorted(each.name for each in entries if each.is_dir() and not each.name.startswith("."))
-    classes = [name for name in names if name not in apart]
+    classes = class_names(root)
     if not classes:
         raise JobError(f"{root} holds no class folders: images belong into DIR/CLASS/", kind="data")
     if len(classes) > CLASSES:

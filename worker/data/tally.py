@@ -1,4 +1,4 @@
-"""What the loader's processes have read, counted in memory that they share with the training process."""
+"""Counts what the loader's processes read, in memory that they share with the training process."""
 
 import mmap
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from worker.errors import JobError
 
 NAMED = 5
-"""How many damaged files are named."""
+"""The most damaged files that are named."""
 _MOST_DAMAGED_SHARE, _FEW_DAMAGED = 0.01, 3
 _IMAGES, _BYTES, _DAMAGED, _STOPPED, _FIRST = range(5)
 

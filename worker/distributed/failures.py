@@ -1,4 +1,4 @@
-"""What goes wrong between ranks, told from what goes wrong in one of them."""
+"""Tells failures between ranks from failures in one of them."""
 
 from torch import distributed
 

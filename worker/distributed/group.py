@@ -15,9 +15,8 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # publi
 from worker.distributed.cluster import Cluster
 from worker.distributed.failures import LostError, first_line, is_network
 from worker.distributed.heartbeat import Heartbeat
-from worker.distributed.interfaces import address_of
 from worker.distributed.rendezvous import Rendezvous, open_rendezvous
-from worker.distributed.sockets import open_sockets, opened_since, shut_down
+from worker.distributed.sockets import address_of, open_sockets, opened_since, shut_down
 from worker.errors import JobError
 
 PATIENCE = timedelta(hours=24)

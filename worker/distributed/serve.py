@@ -1,20 +1,66 @@
 """A parameter server's program: from what the workers say of their model until all have said that they end."""
 
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Lock
 
 import torch
+from torch import distributed
 
 from worker.distributed.group import Group
-from worker.distributed.shard import Shard, hear_all
-from worker.distributed.transport import END, STEP
+from worker.distributed.partition import cut
+from worker.distributed.transport import END, STEP, Peer, gradients_tag, values_tag
 from worker.errors import JobError
+
+
+def hear_all(peers: Sequence[Peer]) -> list[tuple[int, int]]:
+    """Return a word of each, in whatever order they come."""
+    listening = [peer.listen() for peer in peers]
+    return [peer.hear(work) for peer, work in zip(peers, listening, strict=True)]
+
+
+class Shard:
+    """A server's share of the parameters, and a place for each worker's gradients.
+
+    It is made by what the workers say of their models, and filled with what the first worker sends.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.workers = [Peer(group, rank) for rank in group.cluster.worker_ranks]
+        said = hear_all(self.workers)
+        if len(set(said)) > 1:
+            models = ", ".join(str(elements) for elements, _ in said)
+            raise JobError(f"the workers have models of different sizes: {models} elements", kind="request")
+        elements, chunk_bytes = said[0]
+        chunks = cut(elements, group.cluster.servers, chunk_bytes)
+        self.chunks = [chunk for chunk in chunks if chunk.server == group.cluster.rank]
+        self.values = [torch.empty(chunk.stop - chunk.start) for chunk in self.chunks]
+        self.landings = [[torch.empty_like(values) for values in self.values] for _ in self.workers]
+        self._share_first_values()
+
+    def receive_gradients(self, worker: int) -> list[distributed.Work | None]:
+        """Begin to receive all of one step."""
+        peer, landing = self.workers[worker], self.landings[worker]
+        return [peer.receive(landing[at], gradients_tag(chunk.number)) for at, chunk in enumerate(self.chunks)]
+
+    def send_values(self, worker: int, at: int, values: torch.Tensor) -> distributed.Work | None:
+        """Begin to send those of one chunk."""
+        return self.workers[worker].send(values, values_tag(self.chunks[at].number))
+
+    def _share_first_values(self) -> None:
+        first, *others = self.workers
+        chunks = list(zip(self.chunks, self.values, strict=True))
+        for work in [first.receive(values, values_tag(chunk.number)) for chunk, values in chunks]:
+            first.wait(work)
+        sent = [(peer, peer.send(values, values_tag(chunk.number))) for peer in others for chunk, values in chunks]
+        for peer, work in sent:
+            peer.wait(work)
 
 
 @dataclass(frozen=True)
 class ServerTotals:
-    """What a server has done. ``updates`` counts whole steps: of all workers together, or of each by itself."""
+    """The work of a server. ``updates`` counts whole steps: of all workers together, or of each by itself."""
 
     updates: int
     bytes_received: int

@@ -1,4 +1,4 @@
-"""What travels between a worker and a server, and why it cannot come to a standstill.
+"""The messages between a worker and a server, and why they cannot deadlock.
 
 A worker begins each step with a word, ``STEP``, and by then waits for all parameters of the step; a server that reads
 the word waits for all gradients of the step at once. So whatever is sent has a receiver that waits already, in whatever

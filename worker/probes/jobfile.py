@@ -12,7 +12,7 @@ FILE_MIB = {"smoke": 128, "quick": 512, "paper": 4096}
 RUNTIME_S = {"smoke": 2, "quick": 5, "paper": 30}
 GLOBAL = "global"
 VARIABLES = ("${SIZE}", "${RUNTIME}")
-"""What a job file may leave to the profile; fio itself takes them from its environment."""
+"""The values that a job file may leave to the profile; fio takes them from its environment."""
 CHOICES = {
     "rw": ("read", "write", "randread", "randwrite", "rw", "readwrite", "randrw"),
     "ioengine": ("libaio", "io_uring", "psync", "sync", "pvsync", "pvsync2", "vsync", "posixaio", "mmap"),

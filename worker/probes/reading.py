@@ -1,4 +1,4 @@
-"""What a probe measures, and the error where it cannot."""
+"""The metrics that a probe returns, and the error that it raises."""
 
 import statistics
 from collections.abc import Mapping, Sequence

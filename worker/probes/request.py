@@ -1,10 +1,9 @@
-"""What the worker is asked to probe, checked key by key."""
+"""The request for a probe or an aggressor, checked key by key."""
 
 import dataclasses
-import json
 from dataclasses import dataclass
 
-from worker.errors import SpecError
+from worker.errors import SpecError, parse_object
 from worker.members import Plugin, parse_plugin
 
 SIZES = ("smoke", "quick", "paper")
@@ -28,12 +27,9 @@ class Request:
 
 def parse_request(text: str) -> Request:
     """Return the request. Raises SpecError that names the key, its value and what would do."""
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"the specification is not JSON: {error}") from None
+    given = parse_object(text)
     known = {field.name for field in dataclasses.fields(Request)} - {"plugin"}
-    if not isinstance(given, dict) or set(given) - {"plugin"} != known:
+    if set(given) - {"plugin"} != known:
         raise SpecError(f"the specification of a probe is an object with the keys {', '.join(sorted(known))}")
     for key, choices in CHOICES.items():
         if given[key] not in choices:

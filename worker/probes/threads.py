@@ -1,23 +1,18 @@
-"""How many threads torch computes with: one, or all of the envelope's."""
+"""The threads that torch computes with: one, or all of the envelope's."""
 
 from collections.abc import Iterator
 
 import torch
 
 from worker.probes.request import Request
-from worker.training.device import gpus
+from worker.training.device import torch_facts
 
 
 def prepare(request: Request) -> dict[str, object]:
     """Give torch the envelope's threads; returns the facts of torch as fields of ``records.Environment``."""
     torch.set_num_interop_threads(1)
     torch.set_num_threads(request.threads)
-    return {
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "gpus": gpus() if request.device == "cuda" else None,
-    }
+    return torch_facts(request.device)
 
 
 def one_and_all(threads: int) -> Iterator[str]:

@@ -36,7 +36,7 @@ DATA_FAILED = 3
 
 
 @dataclass(frozen=True)
-class Group:
+class DeviceGroup:
     """The process group. ``threads`` is what all its processes use together."""
 
     threads: int
@@ -54,7 +54,7 @@ def threads_of_rank(spec: Spec, rank: int) -> int:
 
 
 @contextmanager
-def opened(spec: Spec, events: Events) -> Iterator[Group]:
+def opened(spec: Spec, events: Events) -> Iterator[DeviceGroup]:
     """Start the other ranks and form the group; wait for them at the end."""
     # Port 0: any that is free. The others are told it, and they can only come once it is known.
     store = TCPStore("127.0.0.1", 0, spec.devices, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
@@ -62,7 +62,7 @@ def opened(spec: Spec, events: Events) -> Iterator[Group]:
     _join(spec, 0, store)
     total = torch.tensor(torch.get_num_threads(), device="cuda:0" if spec.device == "cuda" else "cpu")
     distributed.all_reduce(total)
-    yield Group(threads=int(total), store=store)
+    yield DeviceGroup(threads=int(total), store=store)
     distributed.barrier()
     distributed.destroy_process_group()
     for watcher in others:

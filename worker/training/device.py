@@ -50,6 +50,16 @@ def open_devices(kind: str, count: int) -> list[Device]:
     return [Device(f"cuda:{number}") for number in range(count)]
 
 
+def torch_facts(device: str) -> dict[str, object]:
+    """Return what torch says of itself, as fields of ``records.Environment``."""
+    return {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpus": gpus() if device == "cuda" else None,
+    }
+
+
 def gpus() -> list[dict[str, object]]:
     """Return the CUDA devices seen from inside, as ``records.Gpu``."""
     return [_gpu(torch.cuda.get_device_properties(number)) for number in range(torch.cuda.device_count())]

@@ -12,7 +12,7 @@ from worker.protocol import Events
 from worker.spec import Spec
 from worker.training import ddp
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import gpus, open_devices
+from worker.training.device import open_devices, torch_facts
 from worker.training.measure import measure
 from worker.training.models import torchvision_version
 from worker.usage import whole_usage
@@ -32,11 +32,9 @@ def run(spec: Spec, events: Events) -> None:
             "environment",
             environment={
                 **environment.collect(),
-                "threads": group.threads if group else torch.get_num_threads(),
-                "torch": torch.__version__,
+                **torch_facts(spec.device),
                 "torchvision": version,
-                "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-                "gpus": gpus() if spec.device == "cuda" else None,
+                **({"threads": group.threads} if group else {}),
             },
         )
         if spec.cluster:

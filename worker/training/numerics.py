@@ -11,7 +11,7 @@ from worker.training.device import Device
 
 @dataclass(frozen=True)
 class Numerics:
-    """How numbers are held and multiplied. The allocator is part of the recipe too, but belongs to who launches."""
+    """Formats and settings of the arithmetic. The recipe's allocator is set by the command that launches the worker."""
 
     bfloat16: bool = False
     channels_last: bool = False

@@ -13,12 +13,12 @@ from worker.workloads.workload import Workload
 
 
 class Trainer(Protocol):
-    """What trains one step at a time."""
+    """Trains one step at a time."""
 
     phases: tuple[str, ...]
     """The phases it has beside data and compute."""
     network: torch.nn.Module
-    """What is trained; where there are replicas, the one that is updated."""
+    """The network that is trained; of replicas, the one that is updated."""
 
     def step(self, samples: Samples, index: int) -> None:
         """Train one step to its end, and store its times at ``index``."""

@@ -1,1 +1,1 @@
-"""What is trained: a file for each workload. Declarations are read without torch, on the host too."""
+"""The workloads, a file each. Their declarations are read without torch, on the host too."""

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import torch
 
 CLASSES = 1000
-"""How many labels there are, of data sets and of drawn data alike: as many as ImageNet has."""
+"""The number of labels in data sets and in drawn data alike: as many as ImageNet has."""
 LEARNING_RATE = 0.01
 OF_EVERY_TRAINING = ("throughput", "elapsed", "opening")
-"""What every training measures; no metric of a workload's own can have these names."""
+"""The metrics of every training; no metric of a workload's own can have these names."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Workload:
     smallest_image_px: int = 1
     """Below this, the layers leave nothing of the image."""
     unit: str = "images"
-    """What one element of a batch is called; throughput counts them."""
+    """The name of one element of a batch; throughput counts them."""
     metrics: tuple[WorkloadMetric, ...] = ()
 
     def __post_init__(self) -> None:
