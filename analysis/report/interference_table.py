@@ -8,7 +8,7 @@ from analysis.figures import reference
 from analysis.report.formatting import ends, number, ratio, times
 from analysis.report.table import Head, Table
 from suite.job.ablations import label_of
-from suite.plan import TARGETS
+from suite.targets import TARGETS
 
 TITLE = "throughput beside an aggressor, over the same alone"
 

@@ -18,7 +18,7 @@ from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.warnings.types import NotNormalised
 from suite.job.sharing import aggressor_names
-from suite.plan import TARGETS
+from suite.targets import TARGETS
 
 JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
 
