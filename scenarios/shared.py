@@ -51,16 +51,15 @@ class Shared:
             group.stop()
         with recordable(job.argv):
             records = [each.record(job.transcript, measured.elapsed_s) for each in aggressors]
-        (sent,) = json.loads(aggressors[0].spec).values()
-        digest = {"aggressor_sha256": sent["plugin"]["sha256"]} if "plugin" in sent else {}
-        return replace(measured, aggressors=records, details={**measured.details, **digest})
+        return replace(measured, aggressors=records)
 
 
 def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[Instance]) -> AggressorProcess:
     """Attest an aggressor and prepare its launch; one that stays idle is attested too, and never launched."""
     node, envelope = instances[number].node, trial.instances[number].envelope
     name = trial.aggressor or sharing.aggressors[0]
-    own = trial.with_job(model=name, sizes=sharing.workloads.get(name), envelope=envelope, workload_sha256=None)
+    sizes, source = sharing.workloads.get(name), sharing.sources.get(name)
+    own = trial.with_job(model=name, sizes=sizes, envelope=envelope, workload_sha256=source)
     argv = worker_argv(node, own)
     attested = attest(node, argv, trial.trial_timeout_s)
     if name in WORKLOADS:

@@ -75,8 +75,8 @@ def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
         found = [settings_in(text) for text in sorted(texts.unique())]
         for name in dict.fromkeys(name for settings in found for name in settings):
             values = {settings.get(name) for settings in found}
-            # Which aggressors a run has is varied on purpose: only a workload that differs tells runs apart.
-            if len(values - {None} if name.startswith("workloads.") else values) > 1:
+            # Which aggressors a run has is varied on purpose: only what one of them runs tells runs apart.
+            if len(values - {None} if name.startswith(("workloads.", "sources.")) else values) > 1:
                 yield name
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from commands.run.distributed import LEAST_INSTANCE_BYTES
+from scenarios.members import source_sha256
 from suite.errors import RequestError, option
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Profile, Sizes, check_image
 from suite.job.sharing import Sharing, architecture, victim_workload
-from suite.registries import WORKLOADS
+from suite.registries import AGGRESSORS, WORKLOADS
 from suite.request.request import RunRequest
 
 
@@ -24,7 +25,12 @@ def sharing_of(request: RunRequest, profile: Profile) -> Sharing | None:
         copies=asked.aggressors or 1,
         bare_metal_cpus=asked.bare_metal_cpus,
         workloads={name: profile.sizes_of(name).model_copy(update=batch) for name in trained},
+        sources={name: digest for name in asked.aggressor if (digest := _source_of(name))},
     )
+
+
+def _source_of(aggressor: str) -> str | None:
+    return source_sha256(WORKLOADS if aggressor in WORKLOADS else AGGRESSORS, aggressor)
 
 
 def victims(profile: Profile, names: Sequence[str], changed: Mapping[str, int]) -> dict[str, Sizes]:

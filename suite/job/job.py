@@ -99,6 +99,7 @@ _LABELS = {
     "cluster.lab": "lab.",
     "cluster.machines": "machines.",
     "sharing.workloads": "workloads.",
+    "sharing.sources": "sources.",
 }
 """The prefixes of names of settings, by the part that they are in; others have none."""
 

@@ -29,6 +29,8 @@ class Sharing(Part):
     paper, or as equal a share as an instance of any other target has."""
     workloads: dict[str, Sizes] = {}
     """The sizes of the aggressors that train; each is repeated until the victim has ended."""
+    sources: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = {}
+    """Digests of the sources of the aggressors that other packages provide."""
 
     def instances_of(self, target: str, envelope: Envelope) -> tuple[InstancePlan, ...]:
         """Return the victim's instance and then the aggressors', each with its share of the envelope."""

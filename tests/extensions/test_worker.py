@@ -68,5 +68,5 @@ def test_an_aggressor(package: Package) -> None:
     records = run(package, *words)
     beside = [record for record in records if record["aggressor"] == "toy"]
     digest = hashlib.sha256(source.encode()).hexdigest()
-    assert [record["details"]["aggressor_sha256"] for record in beside] == [digest] * 2
+    assert [record["job"]["sharing"]["sources"] for record in beside] == [{"toy": digest}] * 2
     assert {record["aggressors"][0]["aggression"]["unit"] for record in beside} == {"sums"}

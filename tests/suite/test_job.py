@@ -39,7 +39,7 @@ WHOLE = Job(
     page_cache="cold",
     loading=Loading(decoder="pillow", loader_workers=2),
     cluster=LAB,
-    sharing=Sharing(aggressors=("alexnet",), workloads={"alexnet": SIZES}),
+    sharing=Sharing(aggressors=("alexnet",), workloads={"alexnet": SIZES}, sources={"toy": "e" * 64}),
     fio_job="b" * 64,
     workload_sha256="c" * 64,
     layers=Layers(engine="runc", provider="qemu", accelerator="kvm", image="d" * 64, gpus="0", vfio="0000:01:00.0"),
