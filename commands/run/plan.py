@@ -125,35 +125,33 @@ def _plan(
     profile = get_profile(asked.profile)
     registry, models = (PROBES, request.probes.probe) if request.scenario == "probe" else (WORKLOADS, request.models)
     sizes = _sizes(request, profile)
-    job = Job(
-        scenario=request.scenario,
-        model=models[0],
-        data=resolved.data,
-        profile=profile.name,
-        recipe=asked.recipe,
-        envelope=envelope,
-        devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
-        isa=request.targets.isa,
-        cpu_capability=capability,
-        dataset=dataset,
-        page_cache=(request.data.cache or "cold") if dataset else None,
-        loading=Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if dataset else None,
-        cluster=cluster,
-        sharing=sharing,
-        fio_job=hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None,
-        layers=resolved.choices.layers(),
-    )
+    loading = Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if dataset else None
+    fio_job = hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None
+
+    def job_of(model: str) -> Job:
+        return Job(
+            scenario=request.scenario,
+            model=model,
+            data=resolved.data,
+            profile=profile.name,
+            recipe=asked.recipe,
+            sizes=sizes.get(model),
+            envelope=envelope,
+            devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
+            isa=request.targets.isa,
+            cpu_capability=capability,
+            dataset=dataset,
+            page_cache=(request.data.cache or "cold") if dataset else None,
+            loading=loading,
+            cluster=cluster,
+            sharing=sharing,
+            fio_job=fio_job,
+            workload_sha256=source_sha256(registry, architecture(model)),
+            layers=resolved.choices.layers(),
+        )
+
     return Plan(
-        jobs=tuple(
-            job.model_copy(
-                update={
-                    "model": model,
-                    "sizes": sizes.get(model),
-                    "workload_sha256": source_sha256(registry, architecture(model)),
-                }
-            )
-            for model in models
-        ),
+        jobs=tuple(map(job_of, models)),
         targets=resolved.targets,
         blocks=request.repetitions.blocks or 1,
         seed=request.repetitions.seed,

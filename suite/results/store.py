@@ -214,5 +214,5 @@ def plan_differences(old: Plan, new: Plan) -> list[str]:
     found = [key for key in one if one[key] != other[key]]
     if old.models != new.models:
         return sorted([*found, "models"])
-    pairs = [(mine, theirs) for mine, theirs in zip(own, its, strict=True)]
-    return sorted([*found, *dict.fromkeys(key for mine, theirs in pairs for key in mine if mine[key] != theirs[key])])
+    pairs = zip(own, its, strict=True)
+    return sorted([*found, *{key for mine, theirs in pairs for key in mine if mine[key] != theirs[key]}])
