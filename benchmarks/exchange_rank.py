@@ -17,9 +17,9 @@ import torch
 from torch import distributed
 from torch.distributed import rpc
 
-from worker.distributed.cluster import Cluster
 from worker.distributed.exchange import Exchange
 from worker.distributed.group import Group, joined
+from worker.distributed.membership import Membership
 from worker.distributed.parameters import Parameters
 from worker.distributed.serve import serve
 from worker.training.models import build_network
@@ -72,16 +72,16 @@ def rpc_exchange(gradients: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def joined_by_rpc(cluster: Cluster) -> Iterator[None]:
-    os.environ["TP_SOCKET_IFNAME"] = cluster.interface
-    if cluster.is_server:
-        SERVERS.append(Server(ELEMENTS, cluster.workers))
-    place = f"tcp://{cluster.master}:{cluster.port + 1}"
+def joined_by_rpc(membership: Membership) -> Iterator[None]:
+    os.environ["TP_SOCKET_IFNAME"] = membership.interface
+    if membership.is_server:
+        SERVERS.append(Server(ELEMENTS, membership.workers))
+    place = f"tcp://{membership.master}:{membership.port + 1}"
     # By TCP only: the nodes stand for machines, and TensorPipe sees that they are one and goes around their links.
     by_tcp: dict[str, Any] = {"_transports": ["uv"], "_channels": ["basic"]}
     options = rpc.TensorPipeRpcBackendOptions(init_method=place, rpc_timeout=600, **by_tcp)
-    name = f"rank{cluster.rank}"
-    rpc.init_rpc(name, rank=cluster.rank, world_size=cluster.world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+    name = f"rank{membership.rank}"
+    rpc.init_rpc(name, rank=membership.rank, world_size=membership.world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
     failed = True
     try:
         yield
@@ -131,7 +131,7 @@ def timed(steps: int, step: Callable[[], object]) -> list[float]:
 
 def suite(group: Group, steps: int, chunk_bytes: int, train: MakeTraining) -> list[float]:
     """Exchange in the suite's own way. What is needed only once (the first parameters) is in no step's time."""
-    if group.cluster.is_server:
+    if group.membership.is_server:
         serve(group, learning_rate=LEARNING_RATE, threads=torch.get_num_threads())
         return []
     training = train()
@@ -150,7 +150,7 @@ def suite(group: Group, steps: int, chunk_bytes: int, train: MakeTraining) -> li
 
 def by_rpc(group: Group, steps: int, train: MakeTraining) -> list[float]:
     """torch.distributed.rpc's own pattern; its server answers beside the main thread."""
-    if group.cluster.is_server:
+    if group.membership.is_server:
         return []
     training = train()
     gradients = torch.zeros(ELEMENTS)
@@ -178,8 +178,8 @@ def reduce_and_broadcast(group: Group, steps: int) -> list[float]:
 
     def step() -> None:
         distributed.reduce(gradients, dst=0)
-        if group.cluster.is_server:
-            values.add_(gradients, alpha=-LEARNING_RATE / group.cluster.workers)
+        if group.membership.is_server:
+            values.add_(gradients, alpha=-LEARNING_RATE / group.membership.workers)
         distributed.broadcast(values, src=0)
 
     return timed(steps, step)
@@ -189,14 +189,14 @@ def send_and_receive(group: Group, steps: int) -> list[float]:
     values, gradients = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
 
     def step() -> None:
-        if not group.cluster.is_server:
+        if not group.membership.is_server:
             distributed.send(gradients, 0)
             distributed.recv(values, 0)
             return
-        for rank in group.cluster.worker_ranks:
+        for rank in group.membership.worker_ranks:
             distributed.recv(gradients, rank)
-            values.add_(gradients, alpha=-LEARNING_RATE / group.cluster.workers)
-        for rank in group.cluster.worker_ranks:
+            values.add_(gradients, alpha=-LEARNING_RATE / group.membership.workers)
+        for rank in group.membership.worker_ranks:
             distributed.send(values, rank)
 
     return timed(steps, step)
@@ -225,10 +225,10 @@ def ways_of(request: Mapping[str, Any]) -> dict[str, Way]:
 def main() -> None:
     """Print the seconds of every step, by way and round. The ways take turns, every other time in opposite order."""
     request = json.loads(sys.argv[1])
-    cluster = Cluster(**request["cluster"])
+    membership = Membership(**request["distributed"])
     torch.set_num_threads(1)
     taken_s: dict[str, list[list[float]]] = {}
-    with joined(cluster) as group, joined_by_rpc(cluster):
+    with joined(membership) as group, joined_by_rpc(membership):
         ways = list(ways_of(request).items())
         for number in range(request["rounds"] + 1):
             for name, way in ways[:: -1 if number % 2 else 1]:

@@ -22,7 +22,7 @@ from provisioning.images.image import current
 from provisioning.targets import Choices, open_target
 from scenarios.job import clean_environment
 from suite.interfaces import Instance, Process
-from suite.job.distributed import CONTAINER_NETWORKS, Cluster
+from suite.job.distributed import CONTAINER_NETWORKS, DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Job
 from suite.job.lab import LabSpec, bits_per_s
@@ -48,7 +48,7 @@ def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Tria
         envelope=Envelope(
             cpus=tuple(sorted(os.sched_getaffinity(0))), memory_bytes=2 * GIB * (options.workers + 1), threads=1
         ),
-        cluster=Cluster(
+        distributed=DistributedJob(
             strategy="parameter-server", workers=options.workers, servers=1, network=options.network, lab=lab
         ),
         layers=choices.layers(),
@@ -58,7 +58,7 @@ def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Tria
 
 def started(rank: int, instances: list[Instance], options: argparse.Namespace) -> Process:
     here = instances[rank]
-    cluster = {
+    distributed = {
         "strategy": "parameter-server",
         "rank": rank,
         "workers": options.workers,
@@ -70,7 +70,7 @@ def started(rank: int, instances: list[Instance], options: argparse.Namespace) -
     asked = {name: getattr(options, name) for name in ("rounds", "steps", "batch", "image_px", "chunk_bytes", "plain")}
     interpreter, path = here.node.python
     words = clean_environment(1, "reference", PYTHONPATH=path, OMP_WAIT_POLICY="passive")
-    argv = [*words, interpreter, "-", json.dumps({"cluster": cluster, **asked})]
+    argv = [*words, interpreter, "-", json.dumps({"distributed": distributed, **asked})]
     return here.node.start(argv, stdin=PROGRAM.read_bytes())
 
 

@@ -28,7 +28,7 @@ from suite.errors import MeasurementError
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
 from suite.job.datasets import Dataset
-from suite.job.distributed import Cluster, InstancePlan, MachineSpec
+from suite.job.distributed import DistributedJob, InstancePlan, MachineSpec
 from suite.records.record import Link
 
 INTERFACE = "eth0"
@@ -44,28 +44,32 @@ RATE_WITHIN_S = 30
 
 @contextmanager
 def open_in_lab(
-    cluster: Cluster, planned: Sequence[InstancePlan], stacks: Sequence[Sequence[Layer]], tree: str, data: str | None
+    job: DistributedJob,
+    planned: Sequence[InstancePlan],
+    stacks: Sequence[Sequence[Layer]],
+    tree: str,
+    data: str | None,
 ) -> Iterator[tuple[Instance, ...]]:
     """Open one instance for each of ``planned``, by rank, in a lab.
 
     ``stacks`` holds the layers of each, from the machine upwards. Raises MeasurementError of kind ``network`` if one
     instance does not reach another.
     """
-    if cluster.lab is None:
+    if job.lab is None:
         raise MeasurementError("this job was planned for machines", kind="plan", remedy="give its --inventory")
     with ExitStack() as stack:
-        lab = stack.enter_context(open_lab(cluster.lab))
+        lab = stack.enter_context(open_lab(job.lab))
         places = []
         for number, (plan, layers) in enumerate(zip(planned, stacks, strict=True)):
             node = stack.enter_context(local_node(plan.envelope.cpus, tree, data))
             places.append(_lower(stack, node, lab.nodes[number], layers))
-        instances = _upper(stack, cluster, places, stacks, [node.namespace for node in lab.nodes])
-        yield _linked(instances, cluster, tunnelled=_tunnelled(cluster, stacks))
+        instances = _upper(stack, job, places, stacks, [node.namespace for node in lab.nodes])
+        yield _linked(instances, job, tunnelled=_tunnelled(job, stacks))
 
 
 @contextmanager
 def open_on_machines(
-    cluster: Cluster,
+    job: DistributedJob,
     inventory: Inventory,
     stacks: Sequence[Sequence[Layer]],
     image: Image,
@@ -79,7 +83,7 @@ def open_on_machines(
     with ExitStack() as stack:
         machines = [
             stack.enter_context(_reached(planned, spec, image, dataset))
-            for planned, spec in zip(inventory.nodes, cluster.machines, strict=True)
+            for planned, spec in zip(inventory.nodes, job.machines, strict=True)
         ]
         _check_ways(machines)
         first = [
@@ -87,13 +91,13 @@ def open_on_machines(
             for layers, each, planned in zip(stacks, machines, inventory.nodes, strict=True)
         ]
         places = _on_machines(stack, machines, first)
-        if cluster.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
+        if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for each in machines:
-                stack.enter_context(forwarded(each.node, [BRIDGES[cluster.network]]))
-        instances = _upper(stack, cluster, places, stacks, [None] * len(places))
+                stack.enter_context(forwarded(each.node, [BRIDGES[job.network]]))
+        instances = _upper(stack, job, places, stacks, [None] * len(places))
         port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
         master = replace(instances[0], port=port)
-        yield _linked((master, *instances[1:]), cluster, tunnelled=_tunnelled(cluster, stacks))
+        yield _linked((master, *instances[1:]), job, tunnelled=_tunnelled(job, stacks))
 
 
 @contextmanager
@@ -157,7 +161,7 @@ def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[
 
 def _upper(
     stack: ExitStack,
-    cluster: Cluster,
+    job: DistributedJob,
     places: Sequence[Instance],
     stacks: Sequence[Sequence[Layer]],
     namespaces: Sequence[str | None],
@@ -166,7 +170,7 @@ def _upper(
     containers = [layers[-1] for layers in stacks if isinstance(layers[-1], ContainerLayer)]
     if not containers:
         return tuple(places)
-    if cluster.network == "host":
+    if job.network == "host":
         opened = []
         for layer, place, namespace in zip(containers, places, namespaces, strict=False):
             given = layer.engine.host_network(namespace if place.node.local else None)
@@ -177,7 +181,7 @@ def _upper(
         Member(number, place.node, str(place.address), str(place.interface))
         for number, place in enumerate(places, start=1)
     ]
-    bridges = stack.enter_context(BETWEEN_NODES[cluster.network](members))
+    bridges = stack.enter_context(BETWEEN_NODES[job.network](members))
     return tuple(
         _plugged(stack, layer, place, bridge) for layer, place, bridge in zip(containers, places, bridges, strict=True)
     )
@@ -196,14 +200,14 @@ def _plugged(stack: ExitStack, layer: ContainerLayer, place: Instance, bridge: C
     )
 
 
-def _tunnelled(cluster: Cluster, stacks: Sequence[Sequence[Layer]]) -> bool:
-    return cluster.network == "overlay" and isinstance(stacks[0][-1], ContainerLayer)
+def _tunnelled(job: DistributedJob, stacks: Sequence[Sequence[Layer]]) -> bool:
+    return job.network == "overlay" and isinstance(stacks[0][-1], ContainerLayer)
 
 
-def _linked(instances: Sequence[Instance], cluster: Cluster, *, tunnelled: bool) -> tuple[Instance, ...]:
+def _linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: bool) -> tuple[Instance, ...]:
     """Return every instance with its links to the others. Raises MeasurementError if one does not reach another."""
     ends = [_end(f"rank {rank}", each) for rank, each in enumerate(instances)]
-    link = cluster.lab.rate_bits_per_s if cluster.lab else None
+    link = job.lab.rate_bits_per_s if job.lab else None
     emulated = any("accelerator:tcg" in each.node.substitutes for each in instances)
     pairs = connectivity(
         ends,

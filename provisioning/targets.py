@@ -233,12 +233,12 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
             layers(trial.target, choices, envelope, properties=trial.properties, volume=volume)
             for envelope in envelopes
         ]
-        cluster = trial.job.cluster
-        if cluster and choices.inventory:
-            opened = open_on_machines(cluster, choices.inventory, stacks, choices.image, trial.job.dataset)
+        distributed = trial.job.distributed
+        if distributed and choices.inventory:
+            opened = open_on_machines(distributed, choices.inventory, stacks, choices.image, trial.job.dataset)
             yield stack.enter_context(opened)
-        elif cluster:
-            yield stack.enter_context(open_in_lab(cluster, trial.instances, stacks, tree, directory))
+        elif distributed:
+            yield stack.enter_context(open_in_lab(distributed, trial.instances, stacks, tree, directory))
         else:
             node = stack.enter_context(local_node(trial.job.envelope.cpus, tree, directory))
             yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)

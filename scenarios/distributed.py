@@ -19,7 +19,7 @@ from scenarios.job import (
 from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, Process
-from suite.job.distributed import Cluster
+from suite.job.distributed import DistributedJob
 from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import DataUse, Rank, TrialRecord
@@ -43,15 +43,17 @@ class Distributed:
         account: AbstractContextManager[object],
     ) -> Measurement:
         """Run all ranks. Raises MeasurementError, with the rank that failed first, unless the job comes to its end."""
-        if trial.job.cluster is None:
-            raise MeasurementError("a distributed job was planned without a cluster", kind="plan")
-        ranks = [self._prepared(trial, trial.job.cluster, rank, instances, observer) for rank in range(len(instances))]
+        if trial.job.distributed is None:
+            raise MeasurementError("a distributed job was planned without its instances", kind="plan")
+        ranks = [
+            self._prepared(trial, trial.job.distributed, rank, instances, observer) for rank in range(len(instances))
+        ]
         with account:
             elapsed_s = _run(ranks)
         return _measurement(trial, ranks, elapsed_s)
 
     def _prepared(
-        self, trial: Trial, cluster: Cluster, rank: int, instances: Sequence[Instance], observer: Observer
+        self, trial: Trial, job: DistributedJob, rank: int, instances: Sequence[Instance], observer: Observer
     ) -> "_Rank":
         """Attest a rank, arrange its page cache, and prepare its launch."""
         instance, planned = instances[rank], trial.instances[rank]
@@ -61,24 +63,24 @@ class Distributed:
         observer.phase("attesting", f"rank {rank}")
         attested = attest(instance.node, argv, trial.trial_timeout_s)
         seen = arrange_page_cache(own, instance.node, worker_argv, observer)
-        spec = specification(own, data, _view(cluster, rank, instances, trial.trial_timeout_s))
-        first_worker = rank == cluster.servers
+        spec = specification(own, data, _view(job, rank, instances, trial.trial_timeout_s))
+        first_worker = rank == job.servers
         order = SERVER_ORDER if planned.role == "server" else ORDER
         transcript = Transcript(workload_of(trial), observer if first_worker else _Silent(), order=order)
         return _Rank(rank, own, instance, argv, spec, attested, seen, transcript)
 
 
-def _view(cluster: Cluster, rank: int, instances: Sequence[Instance], join_timeout_s: float) -> Mapping[str, object]:
-    """Return the key ``cluster`` of a rank's specification: see ``worker.distributed.cluster``."""
+def _view(job: DistributedJob, rank: int, instances: Sequence[Instance], join_timeout_s: float) -> Mapping[str, object]:
+    """Return the key ``distributed`` of a rank's specification: see ``worker.distributed.membership``."""
     return {
-        "strategy": cluster.strategy,
+        "strategy": job.strategy,
         "rank": rank,
-        "workers": cluster.workers,
-        "servers": cluster.servers,
+        "workers": job.workers,
+        "servers": job.servers,
         "master": instances[0].address,
         "port": instances[0].port or PORT,
         "interface": instances[rank].interface,
-        "timeout_s": cluster.comm_timeout_s,
+        "timeout_s": job.comm_timeout_s,
         "join_timeout_s": join_timeout_s,
     }
 

@@ -39,7 +39,7 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.properties.huge_pages else {}
     # Waiting threads that spin take the CPUs from those who read and decode, or from the job beside: up to four times.
-    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.job.dataset or trial.job.cluster or trial.job.sharing else {}
+    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.job.dataset or trial.job.distributed or trial.job.sharing else {}
     variables = clean_environment(
         trial.job.envelope.threads, trial.job.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting
     )
@@ -75,11 +75,11 @@ def workload_of(trial: Trial) -> Sizes:
 def specification(
     trial: Trial,
     data: Mapping[str, object] | None = None,
-    cluster: Mapping[str, object] | None = None,
+    distributed: Mapping[str, object] | None = None,
 ) -> bytes:
     """Return what the worker reads from its standard input.
 
-    ``data`` is its key of that name, for a job with a data set, and ``cluster`` that of one rank of several.
+    ``data`` is its key of that name, for a job with a data set, and ``distributed`` that of one rank of several.
     """
     spec = {
         **member_keys(WORKLOADS, trial.job.model, "workload", trial.job.workload_sha256),
@@ -89,7 +89,7 @@ def specification(
         "seed": trial.seed,
         **trial.job.devices.model_dump(),
         **({"data": data} if data else {}),
-        **({"cluster": cluster} if cluster else {}),
+        **({"distributed": distributed} if distributed else {}),
     }
     return json.dumps(spec).encode()
 

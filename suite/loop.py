@@ -117,7 +117,7 @@ class _Course:
 
 def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]:
     """Return the substitutes of all instances, each once."""
-    in_lab = trial.job.cluster is not None and trial.job.cluster.lab is not None
+    in_lab = trial.job.distributed is not None and trial.job.distributed.lab is not None
     shared = in_lab and cpus_are_shared(trial.job.envelope, len(trial.instances))
     named = [name for instance in instances for name in instance.node.substitutes]
     return tuple(dict.fromkeys([*named, *(["cpus:shared-by-instances"] if shared else [])]))

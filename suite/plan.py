@@ -130,7 +130,7 @@ class Plan(Part):
         if job.sharing:
             instances = job.sharing.instances_of(target, job.envelope)
         else:
-            instances = instances_of(job.cluster, job.envelope) if job.cluster else ()
+            instances = instances_of(job.distributed, job.envelope) if job.distributed else ()
         return Trial(
             trial_id=trial_name(job.scenario, job.model, arm_name(*arm), block, warm_up=warm_up),
             job=job,

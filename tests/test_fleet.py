@@ -20,21 +20,21 @@ def request(**options: Any) -> RunRequest:
     return RunRequest.of({"scenario": "distributed", "memory": "2G", "profile": "smoke", **options})
 
 
-def surveyed(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> DiscoveredMachine:
+def discovered(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> DiscoveredMachine:
     place = Place(f"10.0.0.{number}", "eth0")
     return DiscoveredMachine(f"n{number}", place, cpus, 8 * GIB, capability, 0.0)
 
 
 def made(*machines: DiscoveredMachine, **options: object) -> InventoryMachines:
-    """Return what ``machines_of`` makes of a survey."""
+    """Return what ``machines_of`` makes of a discovery."""
     nodes = [{"name": each.name, "host": each.name} for each in machines]
-    survey = Discovery(machines, "runc")
-    envelopes = envelopes_of(request(**options), survey)
-    return InventoryMachines(Inventory.model_validate({"node": nodes}), survey, ("bare-metal",), envelopes)
+    discovery = Discovery(machines, "runc")
+    envelopes = envelopes_of(request(**options), discovery)
+    return InventoryMachines(Inventory.model_validate({"node": nodes}), discovery, ("bare-metal",), envelopes)
 
 
 def test_every_machine_gives_as_many_cpus_as_the_smallest_has() -> None:
-    found = made(surveyed(1, (0, 1, 2, 3)), surveyed(2, (4, 5)), surveyed(3, (0, 1, 2)))
+    found = made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5)), discovered(3, (0, 1, 2)))
     assert [each.cpus for each in found.envelopes] == [(0, 1), (4, 5), (0, 1)]
     assert {each.memory_bytes for each in found.envelopes} == {2 * GIB}
     assert {each.threads for each in found.envelopes} == {2}
@@ -42,9 +42,9 @@ def test_every_machine_gives_as_many_cpus_as_the_smallest_has() -> None:
 
 def test_what_a_machine_cannot_give_is_refused_with_its_name() -> None:
     with pytest.raises(RequestError, match=r"on n2: --cpus 3: this host allows CPUs 4-5"):
-        made(surveyed(1, (0, 1, 2, 3)), surveyed(2, (4, 5)), cpus="3")
+        made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5)), cpus="3")
     with pytest.raises(RequestError, match=r"on n1: 16\.0 GiB of memory asked for"):
-        made(surveyed(1, (0,)), memory="16G")
+        made(discovered(1, (0,)), memory="16G")
 
 
 @pytest.mark.parametrize(("option", "value"), [("lab", "nodes=3"), ("data_disk", "/dev/sdb"), ("vfio", "0000:01:00.0")])
@@ -61,15 +61,15 @@ def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
 
 
 def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
-    found = made(surveyed(1, (0, 1)), surveyed(2, (0, 1)), surveyed(3, (2, 3)))
-    cluster = found.cluster(request(workers=2, ps=1))
-    assert [(each.name, each.address, each.cpus) for each in cluster.machines] == [
+    found = made(discovered(1, (0, 1)), discovered(2, (0, 1)), discovered(3, (2, 3)))
+    distributed = found.distributed_job(request(workers=2, ps=1))
+    assert [(each.name, each.address, each.cpus) for each in distributed.machines] == [
         ("n1", "10.0.0.1", (0, 1)),
         ("n2", "10.0.0.2", (0, 1)),
         ("n3", "10.0.0.3", (2, 3)),
     ]
-    assert cluster.lab is None
-    assert cluster.comm_timeout_s == 60
+    assert distributed.lab is None
+    assert distributed.comm_timeout_s == 60
 
 
 def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> None:
@@ -79,6 +79,9 @@ def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> 
 
 def test_machines_of_different_make_are_capped_to_what_all_have() -> None:
     notes: list[str] = []
-    assert made(surveyed(1, (0,), "avx512"), surveyed(2, (0,), "avx2")).capability(notes.append, always=False) == "avx2"
+    assert (
+        made(discovered(1, (0,), "avx512"), discovered(2, (0,), "avx2")).capability(notes.append, always=False)
+        == "avx2"
+    )
     assert "avx2" in notes[0]
-    assert made(surveyed(1, (0,)), surveyed(2, (0,))).capability(notes.append, always=False) is None
+    assert made(discovered(1, (0,)), discovered(2, (0,))).capability(notes.append, always=False) is None

@@ -93,18 +93,18 @@ def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, n
 
 def test_smoke_is_two_cells_on_two_targets() -> None:
     sweep = load_sweep(REPOSITORY / "plans/smoke.toml")
-    assert (len(cells_of(sweep)), sweep.targets, sweep.element_count) == (2, ("bare-metal", "container"), 1)
+    assert (len(cells_of(sweep)), sweep.targets, sweep.block_count) == (2, ("bare-metal", "container"), 1)
 
 
 def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:
     before = json.loads(bench("sweep", "plan", "night.toml", "--json").stdout)
-    assert (before["elements"], before["trials"], before["trials_left"]) == (3, 16, 16)
-    assert (before["element_s"], before["total_s"]) == (None, None)
+    assert (before["blocks"], before["trials"], before["trials_left"]) == (3, 16, 16)
+    assert (before["block_s"], before["total_s"]) == (None, None)
     assert before["cells"][0]["command"][:4] == ["bench", "run", "--scenario", "synthetic"]
     assert bench("sweep", "run", "night.toml", "--only-block", "0").exit_code == 0
     after = json.loads(bench("sweep", "plan", "night.toml", "--json").stdout)
     assert (after["trials"], after["trials_left"]) == (16, 8)
-    assert after["element_s"] == pytest.approx(20, abs=2), "four fake jobs of 5 s each"
+    assert after["block_s"] == pytest.approx(20, abs=2), "four fake jobs of 5 s each"
     assert after["total_s"] == pytest.approx(80, abs=8), "with the warm-up block"
     said = bench("sweep", "plan", "night.toml").stdout
     assert re.search(
@@ -160,7 +160,7 @@ def test_until_goes_on_until_every_cell_is_narrow(bench: Bench) -> None:
     assert json.loads(result.stdout)["measured"] == 2 * 2 * (13 + 1), "the fakes are as steady as can be"
     status = json.loads(bench("sweep", "status", "results/night", "--json").stdout)
     assert status["state"] == "complete"
-    assert [cell["enough"] for cell in status["cells"]] == [True, True]
+    assert [cell["converged"] for cell in status["cells"]] == [True, True]
     assert [arm["missing"] for cell in status["cells"] for arm in cell["arms"].values()] == [0] * 4
     assert json.loads(bench("sweep", "run", "night.toml", "--json").stdout)["measured"] == 0
 

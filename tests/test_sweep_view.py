@@ -24,7 +24,7 @@ def status(**changes: object) -> SweepStatus:
     }
     cells = (CellStatus(cell_id="a-cell", settings={}, arms=arms),)
     values = {"name": "night", "directory": "out", "state": "running", "cells": cells, "running": ()}
-    return SweepStatus.model_validate({**values, "elements_left": (1, 2), "left_s": 600.0, **changes})
+    return SweepStatus.model_validate({**values, "blocks_left": (1, 2), "left_s": 600.0, **changes})
 
 
 def shown(what: object) -> str:
@@ -50,7 +50,7 @@ def test_what_is_run_and_what_is_left_is_told() -> None:
         "1 trials failed: their records say why",
     ]
     assert "time unknown" in lines(status(left_s=None))[0]
-    assert lines(status(elements_left=(), cells=())) == []
+    assert lines(status(blocks_left=(), cells=())) == []
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")])

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from worker.distributed.cluster import Cluster
+from worker.distributed.membership import Membership
 from worker.errors import SpecError, parse_object
 from worker.members import Plugin, load_member, parse_plugin
 from worker.workloads.workload import Workload
@@ -49,7 +49,7 @@ class Spec:
     parallel: str
     data: Data | None = None
     """None where data are drawn."""
-    cluster: Cluster | None = None
+    distributed: Membership | None = None
     """This rank's view of the job it is part of; None for a job on one instance."""
     plugin: Plugin | None = None
     """The workload's module, where it is not part of the image."""
@@ -62,12 +62,12 @@ class Spec:
 def parse_spec(text: str) -> Spec:
     """Return the specification. Raises SpecError that names the key, its value and what would do."""
     given = parse_object(text)
-    data, cluster, plugin = (given.pop(key, None) for key in ("data", "cluster", "plugin"))
-    _check_keys(given, Spec, "the specification", optional=("data", "cluster", "plugin"))
+    data, membership, plugin = (given.pop(key, None) for key in ("data", "distributed", "plugin"))
+    _check_keys(given, Spec, "the specification", optional=("data", "distributed", "plugin"))
     _check_choices(given, CHOICES)
     for key, least in LEAST.items():
         _check_least(key, given[key], least)
-    spec = Spec(**given, data=_parse_data(data), cluster=_parse_cluster(cluster), plugin=parse_plugin(plugin))
+    spec = Spec(**given, data=_parse_data(data), distributed=_parse_membership(membership), plugin=parse_plugin(plugin))
     _check_parallel(spec)
     spec.load_workload()
     return spec
@@ -87,16 +87,16 @@ def _parse_data(given: object) -> Data | None:
     return Data(**given)
 
 
-def _parse_cluster(given: object) -> Cluster | None:
+def _parse_membership(given: object) -> Membership | None:
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise SpecError(f"cluster is {given!r}; it must be null or an object")
-    _check_keys(given, Cluster, "cluster", optional=("timeout_s", "join_timeout_s"))
+        raise SpecError(f"distributed is {given!r}; it must be null or an object")
+    _check_keys(given, Membership, "distributed", optional=("timeout_s", "join_timeout_s"))
     try:
-        return Cluster(**given)
+        return Membership(**given)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"cluster: {error}") from None
+        raise SpecError(f"distributed: {error}") from None
 
 
 def _check_keys(given: Mapping[str, object], into: type, name: str, *, optional: tuple[str, ...] = ()) -> None:
@@ -119,8 +119,8 @@ def _check_least(key: str, value: object, least: int) -> None:
 
 
 def _check_parallel(spec: Spec) -> None:
-    if spec.cluster and spec.parallel != "none":
-        raise SpecError(f"parallel is {spec.parallel!r} in a cluster; each of its ranks has one device")
+    if spec.distributed and spec.parallel != "none":
+        raise SpecError(f"parallel is {spec.parallel!r} in a distributed job; each of its ranks has one device")
     if spec.parallel == "none" and spec.devices != 1:
         raise SpecError(f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'")
     if spec.parallel == "ddp" and spec.threads < spec.devices:

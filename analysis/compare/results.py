@@ -61,7 +61,7 @@ class TargetSummary:
 class Job:
     """What was run, except for the model.
 
-    ``variant`` holds the settings (workload, envelope, options, cluster, sharing, host) that are not the same in all
+    ``variant`` holds the settings (envelope, distribution, sharing, host, ...) that are not the same in all
     records, as ``name=value, …``; empty where all are.
     """
 

@@ -109,7 +109,7 @@ def run_command(plan: Plan) -> list[str]:
     """Return the ``bench run`` that makes this plan again on the same machine."""
     job = plan.job
     # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
-    on_machines = job.cluster is not None and job.cluster.lab is None
+    on_machines = job.distributed is not None and job.distributed.lab is None
     resolved: dict[str, object] = {
         "target": plan.targets,
         "probe" if job.scenario == PROBE else "model": plan.models,
@@ -138,7 +138,7 @@ def _which(cpus: tuple[int, ...]) -> str:
 
 def _given(plan: Plan) -> dict[str, object]:
     """Return the options of a plan that an older suite has stored without its request, as far as the plan tells."""
-    job, cluster, sharing = plan.job, plan.job.cluster, plan.job.sharing
+    job, distributed, sharing = plan.job, plan.job.distributed, plan.job.sharing
     given: dict[str, object] = {name: getattr(job, name) for name in ("scenario", "profile", "recipe", "isa")}
     given |= job.devices.model_dump() if job.devices.device == "cuda" else {"parallel": job.devices.parallel}
     given |= job.loading.model_dump() if job.loading else {}
@@ -146,10 +146,15 @@ def _given(plan: Plan) -> dict[str, object]:
     given |= {"trial_timeout": plan.trial_timeout_s, "data_disk": job.dataset.device if job.dataset else None}
     # The plan knows neither the job file, but for its digest, nor the inventory that listed the machines.
     given["fio_job"] = f"sha256-{job.fio_job[:12]}.fio" if job.fio_job else None
-    if cluster:
-        place = {"lab": str(cluster.lab)} if cluster.lab else {"inventory": "hosts.toml"}
-        given |= {"strategy": cluster.strategy, "workers": cluster.workers, "ps": cluster.servers or None, **place}
-        given |= {"network": cluster.network, "comm_timeout": cluster.comm_timeout_s}
+    if distributed:
+        place = {"lab": str(distributed.lab)} if distributed.lab else {"inventory": "hosts.toml"}
+        given |= {
+            "strategy": distributed.strategy,
+            "workers": distributed.workers,
+            "ps": distributed.servers or None,
+            **place,
+        }
+        given |= {"network": distributed.network, "comm_timeout": distributed.comm_timeout_s}
     if sharing:
         given |= {"aggressor": sharing.aggressors, "aggressors": sharing.copies}
         given["bare_metal_cpus"] = sharing.bare_metal_cpus

@@ -8,7 +8,7 @@ from provisioning.lab.nat import rules_for
 from provisioning.nodes import local_node
 from provisioning.targets import Choices
 from suite.errors import RequestError, option
-from suite.job.distributed import Cluster, check_memory, cpus_are_shared
+from suite.job.distributed import DistributedJob, check_memory, cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.job.lab import LabSpec, parse_lab
 from suite.request.request import RunRequest
@@ -19,7 +19,7 @@ LEAST_INSTANCE_BYTES = 640 << 20
 COMM_TIMEOUT_S, EMULATED_COMM_TIMEOUT_S = 60, 600
 
 
-def lab_cluster(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> Cluster:
+def lab_job(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> DistributedJob:
     """Return the job's instances on the nodes of a lab. Raises RequestError for a lab that cannot be."""
     if os.geteuid():
         raise RequestError("a lab network needs root: it makes network namespaces", remedy="run bench as root")
@@ -34,7 +34,7 @@ def lab_cluster(request: RunRequest, choices: Choices, targets: tuple[str, ...])
         )
     if "container" in targets:
         _check_network(asked.network, choices.engine)
-    return Cluster(
+    return DistributedJob(
         strategy=asked.strategy,
         workers=workers,
         servers=servers,
@@ -71,9 +71,9 @@ def ranks_of(request: RunRequest) -> tuple[int, int]:
     return asked.workers or 2, 0 if reduces else asked.ps or 1
 
 
-def check_instances(cluster: Cluster, envelope: Envelope, note: Callable[[str], None]) -> None:
+def check_instances(distributed: DistributedJob, envelope: Envelope, note: Callable[[str], None]) -> None:
     """Raise RequestError when an instance has too little memory. Each machine gives the envelope whole."""
-    count = len(cluster.roles)
-    check_memory(envelope, 1 if cluster.machines else count, LEAST_INSTANCE_BYTES)
-    if not cluster.machines and cpus_are_shared(envelope, count):
+    count = len(distributed.roles)
+    check_memory(envelope, 1 if distributed.machines else count, LEAST_INSTANCE_BYTES)
+    if not distributed.machines and cpus_are_shared(envelope, count):
         note(f"{count} instances share {len(envelope.cpus)} CPUs, on every target alike")

@@ -14,7 +14,7 @@ from provisioning.targets import Choices
 from suite.errors import RequestError, option
 from suite.inventory import Inventory, read_inventory
 from suite.job.datasets import Dataset
-from suite.job.distributed import Cluster, MachineSpec
+from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability
 from suite.job.profiles import get_profile
@@ -32,38 +32,38 @@ class InventoryMachines:
     """The machines of one run, by rank."""
 
     inventory: Inventory
-    survey: Discovery
+    discovery: Discovery
     targets: tuple[str, ...]
     envelopes: tuple[Envelope, ...]
 
     def choices(self, image: Image, gpus: tuple[str, ...]) -> Choices:
         """Return what the layers of their targets are made of."""
-        found = self.survey
+        found = self.discovery
         return Choices(image, found.engine, found.accelerator, gpus, inventory=self.inventory, provider=found.provider)
 
-    def cluster(self, request: RunRequest) -> Cluster:
+    def distributed_job(self, request: RunRequest) -> DistributedJob:
         """Return the job's instances, one on each machine."""
         workers, servers = ranks_of(request)
         machines = (
             MachineSpec(
                 name=found.name, address=found.place.address, interface=found.place.interface, cpus=envelope.cpus
             )
-            for found, envelope in zip(self.survey.machines, self.envelopes, strict=True)
+            for found, envelope in zip(self.discovery.machines, self.envelopes, strict=True)
         )
-        return Cluster(
+        return DistributedJob(
             strategy=request.distributed.strategy,
             workers=workers,
             servers=servers,
             network=request.distributed.network,
             machines=tuple(machines),
             guests="routed" if VMS.intersection(self.targets) else None,
-            comm_timeout_s=comm_timeout_s(request, self.targets, self.survey.accelerator),
+            comm_timeout_s=comm_timeout_s(request, self.targets, self.discovery.accelerator),
         )
 
     def capability(self, note: Note, *, always: bool) -> CpuCapability | None:
         """Return the vector instructions that all of the machines and their guests have; see ``isa.shared``."""
-        levels = {found.capability for found in self.survey.machines if not VMS.issuperset(self.targets)}
-        levels |= {found.guest_capability for found in self.survey.machines if found.guest_capability}
+        levels = {found.capability for found in self.discovery.machines if not VMS.issuperset(self.targets)}
+        levels |= {found.guest_capability for found in self.discovery.machines if found.guest_capability}
         return lowest_of(levels, note, always=always)
 
 

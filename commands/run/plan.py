@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import psutil
 
-from commands.run.distributed import check_instances, lab_cluster
+from commands.run.distributed import check_instances, lab_job
 from commands.run.resolve import Resolved
 from commands.run.shared import check_shares, sharing_of, victims
 from commands.run.validate import ablations_of, check_data, check_ratios
@@ -15,7 +15,7 @@ from provisioning.machines.base import GuestSpec, get_provider
 from scenarios.members import source_sha256
 from scenarios.probe import scratch_bytes
 from suite.job.ablations import properties_of
-from suite.job.distributed import Cluster
+from suite.job.distributed import DistributedJob
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability, Devices, Job, Loading
 from suite.job.profiles import Profile, Sizes, get_profile, make_workload
@@ -34,27 +34,27 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     request, targets = resolved.request, resolved.targets
     check_ratios(request, targets)
     profile = get_profile(request.measurement.profile)
-    cluster = _cluster(resolved)
+    distributed = _distributed(resolved)
     sharing = sharing_of(request, profile)
-    instances = len(cluster.roles) if cluster else 1 + (sharing.copies if sharing else 0)
+    instances = len(distributed.roles) if distributed else 1 + (sharing.copies if sharing else 0)
     envelope = _envelope(resolved, profile, instances)
     if sharing:
         check_shares(sharing, envelope, targets, note)
-    if cluster:
-        check_instances(cluster, envelope, note)
+    if distributed:
+        check_instances(distributed, envelope, note)
     capability = _capability(resolved, envelope, note)
     ablations = ablations_of(request, targets, resolved.choices, capability, note)
-    plan = _plan(resolved, envelope, cluster, sharing, capability, ablations)
+    plan = _plan(resolved, envelope, distributed, sharing, capability, ablations)
     check_data(plan, request.gpus.devices or 1)
     return plan
 
 
-def _cluster(resolved: Resolved) -> Cluster | None:
+def _distributed(resolved: Resolved) -> DistributedJob | None:
     if resolved.request.scenario != "distributed":
         return None
     if resolved.machines:
-        return resolved.machines.cluster(resolved.request)
-    return lab_cluster(resolved.request, resolved.choices, resolved.targets)
+        return resolved.machines.distributed_job(resolved.request)
+    return lab_job(resolved.request, resolved.choices, resolved.targets)
 
 
 def _envelope(resolved: Resolved, profile: Profile, instances: int) -> Envelope:
@@ -115,7 +115,7 @@ def _warmup_blocks(request: RunRequest) -> int:
 def _plan(
     resolved: Resolved,
     envelope: Envelope,
-    cluster: Cluster | None,
+    distributed: DistributedJob | None,
     sharing: Sharing | None,
     capability: CpuCapability | None,
     ablations: tuple[str, ...],
@@ -143,7 +143,7 @@ def _plan(
             dataset=dataset,
             page_cache=(request.data.cache or "cold") if dataset else None,
             loading=loading,
-            cluster=cluster,
+            distributed=distributed,
             sharing=sharing,
             fio_job=fio_job,
             workload_sha256=source_sha256(registry, architecture(model)),

@@ -71,8 +71,8 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
     planned = load_sweep(file)
     backend = backend_of(planned)
     backend.check(planned)
-    if only_block is not None and only_block >= planned.element_count:
-        last = planned.element_count - 1
+    if only_block is not None and only_block >= planned.block_count:
+        last = planned.block_count - 1
         raise RequestError(f"--only-block {only_block}: the blocks are 0 to {last}", remedy="choose one of them")
     directory = SweepDirectory(out or default_directory(planned))
     checked_here = backend.runs_here or only_block is not None

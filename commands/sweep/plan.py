@@ -59,12 +59,12 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
         "name": sweep.name,
         "directory": str(directory.path),
         "engine": sweep.engine.kind,
-        "elements": sweep.element_count,
+        "blocks": sweep.block_count,
         "until": sweep.until,
         "trials": sum(cell["trials"] for cell in cells),
         "trials_left": sum(cell["trials_left"] for cell in cells),
-        "element_s": block_s,
-        "total_s": (first_s or 0) + (sweep.element_count - 1) * (block_s or 0) if known else None,
+        "block_s": block_s,
+        "total_s": (first_s or 0) + (sweep.block_count - 1) * (block_s or 0) if known else None,
         "changes": directory.changes(sweep, [each.cell for each in planned]).lines(),
         "cells": cells,
     }
@@ -108,7 +108,7 @@ def _print(described: dict[str, Any]) -> None:
         click.echo(line)
     most = "at most " if described["until"] else ""
     click.echo(
-        f"{len(described['cells'])} cells, {most}{described['elements']} blocks, {described['trials']} trials "
+        f"{len(described['cells'])} cells, {most}{described['blocks']} blocks, {described['trials']} trials "
         f"({described['trials_left']} to be run) into {described['directory']}, by the engine {described['engine']}; "
         f"time: {most if described['total_s'] else ''}{time_of(described['total_s'])}"
     )

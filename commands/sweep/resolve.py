@@ -49,7 +49,7 @@ def _planned(sweep: Sweep, cell: Cell, checks: Sequence[Check], note: Note) -> P
         made = ready(request, note, checks)
     except RequestError as error:
         return Planned(cell, request, refusal=error.spelled(key_of))
-    plan = made.plan.model_copy(update={"blocks": sweep.element_count})
+    plan = made.plan.model_copy(update={"blocks": sweep.block_count})
     return Planned(cell, request, replace(made, plan=plan))
 
 

@@ -20,8 +20,8 @@ def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
 
     half_width = parse_share(sweep.until or "")
     # One more than there are: the rule must not stop for want of blocks, or a last one that was cut off would stay so.
-    most = sweep.element_count + 1
-    least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.element_count)
+    most = sweep.block_count + 1
+    least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.block_count)
 
     def decision(run: CellRun) -> "Decision":
         if all(record.warm_up for record in run.records()):

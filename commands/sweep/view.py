@@ -66,9 +66,9 @@ def _style(counts: TrialCounts) -> str:
 def lines(status: SweepStatus) -> list[str]:
     """Return what runs now and how much is left, as lines."""
     found = [_now(holder) for holder in status.running if holder.trial]
-    if status.elements_left:
+    if status.blocks_left:
         seconds = "unknown" if status.left_s is None else span(status.left_s)
-        blocks = f"{len(status.elements_left)} blocks"
+        blocks = f"{len(status.blocks_left)} blocks"
         found.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
     if failed := status.count("failed"):
         found.append(f"{failed} trials failed: their records say why")

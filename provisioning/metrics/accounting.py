@@ -23,7 +23,7 @@ from suite.records.record import Conditions, Resources, Usage
 
 def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":
     """Return the account for the opened instances; of machines of an inventory, where this host only launches, none."""
-    if trial.job.cluster and trial.job.cluster.machines:
+    if trial.job.distributed and trial.job.distributed.machines:
         return NoAccount()
     nodes = [instance.node for instance in instances]
     return HostAccount(trial.job.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes))

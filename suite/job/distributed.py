@@ -26,7 +26,7 @@ class MachineSpec(Part):
     """The CPUs, in the machine's own numbers."""
 
 
-class Cluster(Part):
+class DistributedJob(Part):
     """A distributed job. Ranks are numbered with the servers first; each has a node of the lab, or a machine."""
 
     strategy: Strategy
@@ -46,7 +46,7 @@ class Cluster(Part):
     @model_validator(mode="after")
     def _stands_somewhere(self) -> Self:
         if (self.lab is None) == (not self.machines):
-            raise ValueError("a cluster is in a lab or on machines")
+            raise ValueError("a distributed job is in a lab or on machines")
         if self.machines and len(self.machines) != len(self.roles):
             raise ValueError(f"{len(self.machines)} machines for {len(self.roles)} ranks")
         return self
@@ -66,15 +66,15 @@ class InstancePlan(Part):
     envelope: Envelope
 
 
-def instances_of(cluster: Cluster, envelope: Envelope) -> tuple[InstancePlan, ...]:
+def instances_of(distributed: DistributedJob, envelope: Envelope) -> tuple[InstancePlan, ...]:
     """Return the instances by rank, each with an equal share of the envelope; a machine gives it whole, on its CPUs."""
-    if cluster.machines:
-        of_machines = (envelope.model_copy(update={"cpus": machine.cpus}) for machine in cluster.machines)
+    if distributed.machines:
+        of_machines = (envelope.model_copy(update={"cpus": machine.cpus}) for machine in distributed.machines)
         return tuple(
-            InstancePlan(role=role, envelope=own) for role, own in zip(cluster.roles, of_machines, strict=True)
+            InstancePlan(role=role, envelope=own) for role, own in zip(distributed.roles, of_machines, strict=True)
         )
-    shares = divided(envelope, len(cluster.roles))
-    return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(cluster.roles, shares, strict=True))
+    shares = divided(envelope, len(distributed.roles))
+    return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(distributed.roles, shares, strict=True))
 
 
 def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from suite.job.datasets import Dataset, PageCache
-from suite.job.distributed import Cluster
+from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Recipe, Sizes
 from suite.job.sharing import Sharing
@@ -73,7 +73,7 @@ class Job(Part):
     dataset: Dataset | None = None
     page_cache: PageCache | None = None
     loading: Loading | None = None
-    cluster: Cluster | None = None
+    distributed: DistributedJob | None = None
     sharing: Sharing | None = None
     fio_job: Digest | None = None
     """Digest of the user's own job file for the disk probe."""
@@ -88,16 +88,16 @@ NOT_IN_KEY: Mapping[str, str] = {
     "envelope.cpus": "which CPUs they are is the machine's affair; how many there are is in the key",
     "dataset.images": "follows from the digest",
     "dataset.size_bytes": "follows from the digest",
-    "cluster.comm_timeout_s": "decides when a job is given up, and not how fast it is",
-    "cluster.guests": "follows from whether any target of the run is a virtual machine",
-    "cluster.machines.address": "a machine that is given another address is the same machine",
+    "distributed.comm_timeout_s": "decides when a job is given up, and not how fast it is",
+    "distributed.guests": "follows from whether any target of the run is a virtual machine",
+    "distributed.machines.address": "a machine that is given another address is the same machine",
     "sharing.aggressors": "varied on purpose: each trial says which one it had",
 }
 """The fields of a job that do not keep trials apart, each with the reason. All others do."""
 _LABELS = {
     "dataset": "data_",
-    "cluster.lab": "lab.",
-    "cluster.machines": "machines.",
+    "distributed.lab": "lab.",
+    "distributed.machines": "machines.",
     "sharing.workloads": "workloads.",
     "sharing.sources": "sources.",
 }

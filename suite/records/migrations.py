@@ -12,8 +12,8 @@ Json = dict[str, Any]
 _OLDEST = 1
 _CURRENT = re.compile(rb'\s*\{\s*"schema_version":\s*%d\s*[,}]' % SCHEMA_VERSION)
 """How the store begins a record. Of one that another program has formatted the version is found by parsing it."""
-_IN_JOB = ("scenario", "model", "data", "profile", "recipe", "envelope", "page_cache", "cluster", "sharing")
-_JOB_FIELDS = {*_IN_JOB, "workload", "options", "cpu_capability", "dataset"}
+_IN_JOB = ("scenario", "model", "data", "profile", "recipe", "envelope", "page_cache", "sharing")
+_JOB_FIELDS = {*_IN_JOB, "cluster", "workload", "options", "cpu_capability", "dataset"}
 
 
 class NewerRecordError(RequestError):
@@ -90,6 +90,7 @@ def _job(found: Json, sizes: object, data_use: object) -> Json:
     options: Mapping[str, str] = found.get("options") or {}
     workers = options.get("loader_workers", "auto")
     job: Json = {name: found.get(name) for name in _IN_JOB}
+    job["distributed"] = found.get("cluster")
     job["recipe"] = found.get("recipe", "reference")
     job["data"] = found.get("data", "synthetic")
     job["sizes"] = sizes

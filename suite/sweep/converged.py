@@ -1,6 +1,6 @@
 """Which cells of a sweep with ``until`` need no further block, as decided by the process that hands out its blocks.
 
-DIR/enough.json is written between two rounds of blocks: all blocks of a round then hold the same cells, one that is
+DIR/converged.json is written between two rounds of blocks: all blocks of a round then hold the same cells, one that is
 begun again too, whatever the others have measured meanwhile.
 """
 
@@ -14,7 +14,7 @@ from suite.results.store import write_atomic
 from suite.sweep.directory import plan_hash
 from suite.sweep.model import Sweep
 
-CONVERGED = "enough.json"
+CONVERGED = "converged.json"
 
 
 class ConvergedCells(Part):

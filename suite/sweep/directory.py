@@ -3,7 +3,7 @@
 DIR/sweep.json                      the plan, and its cells
 DIR/CELL/plan.json, trials/ID.json  a run: a record of each trial, the last attempt's
 DIR/CELL/attempts/ID.N.json         every attempt that failed
-DIR/.claims/, DIR/.stop             locks; the request to stop
+DIR/.locks/, DIR/.stop             locks; the request to stop
 """
 
 import hashlib

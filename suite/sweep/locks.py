@@ -1,6 +1,6 @@
 """Locks of a sweep and of its blocks, so that no two processes run the same.
 
-OUT/.claims/NAME.json says who holds one. It is made by linking, which succeeds once, on NFS too. What a dead process
+OUT/.locks/NAME.json says who holds one. It is made by linking, which succeeds once, on NFS too. What a dead process
 has left is removed before; an abstract socket (unix(7)), which ends with its process, keeps two processes of one
 machine from doing so at once. No file is locked: over NFS such a lock may hang, or outlive the machine that held it.
 """
@@ -21,7 +21,7 @@ from suite.results.store import StoreError, write_atomic
 
 WHOLE = "sweep"
 """The name of the lock on all of a sweep."""
-FOLDER = ".claims"
+FOLDER = ".locks"
 """The directory of the locks; older versions call it so, too, and must see the same locks."""
 
 
@@ -104,7 +104,7 @@ def _alone_on_this_machine(folder: Path, name: str, directory: Path) -> Iterator
     what = hashlib.sha256(f"{place.st_dev}:{place.st_ino}:{name}".encode()).hexdigest()
     with socket.socket(socket.AF_UNIX) as held:
         try:
-            held.bind(f"\0virtbench-claim-{what[:32]}")
+            held.bind(f"\0virtbench-lock-{what[:32]}")
         except OSError as error:
             raise _held(directory, name, _read(folder / f"{name}.json")) from error
         yield

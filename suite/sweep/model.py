@@ -139,6 +139,6 @@ class Sweep(Repetitions):
     engine: Engine = Field(default=Engine(), description="What runs the blocks.")
 
     @property
-    def element_count(self) -> int:
+    def block_count(self) -> int:
         """Return how many blocks there are at most."""
         return self.max_blocks or MOST_BLOCKS if self.until else self.blocks or 1

@@ -35,7 +35,7 @@ class CellStatus(Part):
     cell_id: str
     settings: dict[str, Any]
     arms: dict[str, TrialCounts]
-    enough: bool = False
+    converged: bool = False
     """Whether its intervals are narrow enough, with ``until``."""
 
 
@@ -48,7 +48,7 @@ class SweepStatus(Part):
     """``stopping`` after the current trial; the last three where no process runs it."""
     cells: tuple[CellStatus, ...]
     running: tuple[LockHolder, ...]
-    elements_left: tuple[int, ...]
+    blocks_left: tuple[int, ...]
     """The blocks that still have trials to run."""
     left_s: float | None
     """Seconds that these take; None if unknown."""
@@ -70,9 +70,9 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     cells, left, seconds = [], set(), []
     for cell_id, settings in accepted.cells.items():
         seen = _Cell(sweep_directory.cell(cell_id, accepted.sweep.budget.retries), accepted.sweep)
-        seen.enough = stop_rule is not None and stop_rule(seen.run) is not None
-        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), enough=seen.enough))
-        if not seen.enough:
+        seen.converged = stop_rule is not None and stop_rule(seen.run) is not None
+        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), converged=seen.converged))
+        if not seen.converged:
             left |= seen.blocks_left()
             seconds.append(seen.left_s())
     state = _state(sweep_directory, now, cells, left)
@@ -82,7 +82,7 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
         state=state,
         cells=tuple(cells),
         running=tuple(now),
-        elements_left=tuple(sorted(left)),
+        blocks_left=tuple(sorted(left)),
         left_s=total(seconds),
     )
 
@@ -100,7 +100,7 @@ class _Cell:
 
     def __init__(self, run: CellRun, sweep: Sweep) -> None:
         self.run = run
-        self.enough = False
+        self.converged = False
         self._plan = run.plan()
         self._sweep = sweep
         self._states: dict[str, State] = {}
@@ -120,7 +120,7 @@ class _Cell:
 
     def blocks_left(self) -> set[int]:
         if self._plan is None:
-            return set(range(self._sweep.element_count if not self._sweep.until else 1))
+            return set(range(self._sweep.block_count if not self._sweep.until else 1))
         return {block for block, _ in self._unfinished()}
 
     def left_s(self) -> float | None:
@@ -139,10 +139,10 @@ class _Cell:
         """Yield the trials of all blocks; with ``until`` of those begun, and of the least that there will be."""
         if self._plan is None:
             return
-        blocks = self._sweep.element_count
+        blocks = self._sweep.block_count
         if self._sweep.until:
             begun = sum(self._begun(block) for block in range(blocks))
-            blocks = begun if self.enough else min(blocks, max(self._sweep.min_blocks or 1, begun + 1))
+            blocks = begun if self.converged else min(blocks, max(self._sweep.min_blocks or 1, begun + 1))
         for block in range(blocks):
             for trial in self._plan.trials_of(block):
                 yield block, trial

@@ -13,7 +13,7 @@ from analysis.compare.results import Comparison, TargetSummary
 from analysis.load.fields import COLUMNS
 from analysis.load.records import FLOATS, Records, load
 from analysis.warnings.types import BaselineDiffers, FailedTrials, Incomparable, MixedSubstitutes, NotNormalised
-from suite.job.distributed import Cluster, MachineSpec
+from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
@@ -308,26 +308,26 @@ def test_runs_of_other_settings_are_kept_apart_and_say_in_what_they_differ(tmp_p
 
 
 LAB = LabSpec(nodes=3, rate="1gbit")
-CLUSTER = Cluster(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=LAB)
+DISTRIBUTED = DistributedJob(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=LAB)
 MACHINES = tuple(
     MachineSpec(name=f"n{number}", address=f"10.0.0.{number}", interface="eth0", cpus=(0, 1)) for number in range(3)
 )
-ON_MACHINES = CLUSTER.model_copy(update={"lab": None, "machines": MACHINES})
+ON_MACHINES = DISTRIBUTED.model_copy(update={"lab": None, "machines": MACHINES})
 
 
 @pytest.mark.parametrize(
     ("old", "new", "variants"),
     [
         (
-            CLUSTER,
+            DISTRIBUTED,
             {"strategy": "parameter-server-async"},
             {"strategy=parameter-server", "strategy=parameter-server-async"},
         ),
-        (CLUSTER, {"network": "host"}, {"network=overlay", "network=host"}),
-        (CLUSTER, {"workers": 1, "servers": 2}, {"workers=2, servers=1", "workers=1, servers=2"}),
-        (CLUSTER, {"lab": LAB.model_copy(update={"rate": "100mbit"})}, {"lab.rate=1gbit", "lab.rate=100mbit"}),
-        (CLUSTER, {"lab": LAB.model_copy(update={"delay": "5ms"})}, {"lab.delay=none", "lab.delay=5ms"}),
-        (CLUSTER, {"lab": LAB.model_copy(update={"nodes": 4})}, {"lab.nodes=3", "lab.nodes=4"}),
+        (DISTRIBUTED, {"network": "host"}, {"network=overlay", "network=host"}),
+        (DISTRIBUTED, {"workers": 1, "servers": 2}, {"workers=2, servers=1", "workers=1, servers=2"}),
+        (DISTRIBUTED, {"lab": LAB.model_copy(update={"rate": "100mbit"})}, {"lab.rate=1gbit", "lab.rate=100mbit"}),
+        (DISTRIBUTED, {"lab": LAB.model_copy(update={"delay": "5ms"})}, {"lab.delay=none", "lab.delay=5ms"}),
+        (DISTRIBUTED, {"lab": LAB.model_copy(update={"nodes": 4})}, {"lab.nodes=3", "lab.nodes=4"}),
         (
             ON_MACHINES,
             {"machines": (*MACHINES[:2], MACHINES[2].model_copy(update={"name": "n9", "interface": "eth1"}))},
@@ -339,10 +339,10 @@ ON_MACHINES = CLUSTER.model_copy(update={"lab": None, "machines": MACHINES})
     ],
 )
 def test_distributed_jobs_of_other_clusters_are_kept_apart(
-    tmp_path: Path, save: Any, old: Cluster, new: dict[str, Any], variants: set[str]
+    tmp_path: Path, save: Any, old: DistributedJob, new: dict[str, Any], variants: set[str]
 ) -> None:
-    for run, cluster, factor in (("a", old, 0.5), ("b", old.model_copy(update=new), 1.0)):
-        job = {"scenario": "distributed", "cluster": cluster}
+    for run, distributed, factor in (("a", old, 0.5), ("b", old.model_copy(update=new), 1.0)):
+        job = {"scenario": "distributed", "distributed": distributed}
         save(run, **job)
         save(run, target="container", throughput_images_per_s=10 * factor, **job)
     groups = compared(tmp_path / "a", tmp_path / "b").groups
@@ -352,18 +352,18 @@ def test_distributed_jobs_of_other_clusters_are_kept_apart(
 
 
 @pytest.mark.parametrize(
-    ("cluster", "changes"),
+    ("distributed", "changes"),
     [
-        (CLUSTER, {"comm_timeout_s": 600}),
+        (DISTRIBUTED, {"comm_timeout_s": 600}),
         (ON_MACHINES, {"guests": "routed"}),
         (ON_MACHINES, {"machines": tuple(one.model_copy(update={"address": f"{one.address}0"}) for one in MACHINES)}),
     ],
 )
 def test_what_decides_no_speed_of_a_cluster_keeps_nothing_apart(
-    tmp_path: Path, save: Any, cluster: Cluster, changes: dict[str, Any]
+    tmp_path: Path, save: Any, distributed: DistributedJob, changes: dict[str, Any]
 ) -> None:
-    for run, one in (("a", cluster), ("b", cluster.model_copy(update=changes))):
-        save(run, scenario="distributed", cluster=one)
+    for run, one in (("a", distributed), ("b", distributed.model_copy(update=changes))):
+        save(run, scenario="distributed", distributed=one)
     (group,) = compared(tmp_path / "a", tmp_path / "b").groups
     assert (group.job.variant, group.targets[0].ok) == ("", 2)
 
@@ -393,10 +393,10 @@ def test_machines_that_are_shared_otherwise_are_kept_apart(
     assert {group.job.variant for group in groups} == variants
 
 
-def test_a_failed_trial_stays_with_the_others_of_its_cluster(tmp_path: Path, save: Any) -> None:
-    save("a", scenario="distributed", cluster=CLUSTER)
-    save("a", scenario="distributed", cluster=CLUSTER, target="vm", failed="no")
-    save("b", scenario="distributed", cluster=CLUSTER.model_copy(update={"network": "host"}))
+def test_a_failed_trial_stays_with_the_others_of_its_arrangement(tmp_path: Path, save: Any) -> None:
+    save("a", scenario="distributed", distributed=DISTRIBUTED)
+    save("a", scenario="distributed", distributed=DISTRIBUTED, target="vm", failed="no")
+    save("b", scenario="distributed", distributed=DISTRIBUTED.model_copy(update={"network": "host"}))
     found = {
         group.job.variant: [one.target for one in group.targets]
         for group in compared(tmp_path / "a", tmp_path / "b").groups

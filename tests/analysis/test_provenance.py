@@ -11,7 +11,7 @@ from analysis.report.provenance import provenance, run_command
 from commands.run.command import run
 from commands.run.request_command import request_of
 from suite.job.datasets import Dataset
-from suite.job.distributed import Cluster, MachineSpec
+from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Loading
 from suite.job.lab import LabSpec, parse_lab
@@ -23,7 +23,9 @@ from tests.analysis.conftest import Save
 from tests.jobs import plan_of
 
 LAB = LabSpec(nodes=4, rate="100mbit", delay="5ms")
-CLUSTER = Cluster(strategy="parameter-server-async", workers=2, servers=2, network="bridge", lab=LAB, comm_timeout_s=90)
+DISTRIBUTED = DistributedJob(
+    strategy="parameter-server-async", workers=2, servers=2, network="bridge", lab=LAB, comm_timeout_s=90
+)
 MACHINES = tuple(
     MachineSpec(name=name, address="10.0.0.1", interface="eth0", cpus=cpus)
     for name, cpus in (("a", (4, 5)), ("b", (0, 1)))
@@ -51,20 +53,21 @@ def parsed(made: Plan) -> RunRequest:
 
 
 @pytest.mark.parametrize(
-    "cluster", [CLUSTER, CLUSTER.model_copy(update={"strategy": "all-reduce", "servers": 0, "network": "host"})]
+    "distributed",
+    [DISTRIBUTED, DISTRIBUTED.model_copy(update={"strategy": "all-reduce", "servers": 0, "network": "host"})],
 )
-def test_a_distributed_run_is_repeated_with_its_cluster(cluster: Cluster) -> None:
-    told = parsed(plan(cluster=cluster)).distributed
-    assert (told.strategy, told.workers, told.network) == (cluster.strategy, 2, cluster.network)
-    assert told.ps == (cluster.servers or None)
+def test_a_distributed_run_is_repeated_with_its_arrangement(distributed: DistributedJob) -> None:
+    told = parsed(plan(distributed=distributed)).distributed
+    assert (told.strategy, told.workers, told.network) == (distributed.strategy, 2, distributed.network)
+    assert told.ps == (distributed.servers or None)
     assert parse_lab(str(told.lab)) == LAB
     assert told.comm_timeout == 90
     assert told.inventory is None
 
 
 def test_a_run_on_machines_is_repeated_with_so_many_cpus_of_each() -> None:
-    cluster = CLUSTER.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
-    told = parsed(plan(cluster=cluster))
+    distributed = DISTRIBUTED.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
+    told = parsed(plan(distributed=distributed))
     assert (str(told.distributed.inventory), told.distributed.lab) == ("hosts.toml", None)
     assert told.envelope.cpus == "2"
 
@@ -81,8 +84,8 @@ def test_what_was_asked_for_is_repeated_with_what_it_came_to() -> None:
         "isa": "native",
         "vfio": "0000:01:00.0",
     }
-    cluster = CLUSTER.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
-    found = parsed(plan(request=RunRequest.of(asked), cluster=cluster, blocks=7, engine="runc")).given()
+    distributed = DISTRIBUTED.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
+    found = parsed(plan(request=RunRequest.of(asked), distributed=distributed, blocks=7, engine="runc")).given()
     assert found == {
         **{name: asked[name] for name in ("scenario", "inventory", "trial_timeout", "isa", "vfio")},
         "target": ("container",),
@@ -121,8 +124,8 @@ def test_a_plan_of_an_older_suite_is_repeated_as_far_as_it_tells() -> None:
 
 
 def test_a_report_has_the_command(tmp_path: Path, save: Save) -> None:
-    save(scenario="distributed", cluster=CLUSTER)
-    Run(tmp_path / "run").begin(made := plan(cluster=CLUSTER))
+    save(scenario="distributed", distributed=DISTRIBUTED)
+    Run(tmp_path / "run").begin(made := plan(distributed=DISTRIBUTED))
     (found,) = provenance(load([tmp_path / "run"]))
     assert found.commands[0] == shlex.join(run_command(made))
     assert (

@@ -13,7 +13,7 @@ from scipy import stats
 from analysis.compare.regression import Change, Regression, regress
 from analysis.load.records import load
 from analysis.report.terminal import RegressionTerminal
-from suite.job.distributed import Cluster
+from suite.job.distributed import DistributedJob
 from suite.job.lab import LabSpec
 
 
@@ -167,8 +167,8 @@ def test_a_cell_that_one_sweep_lacks_is_named_with_its_settings(tmp_path: Path, 
 
 
 def test_settings_that_all_of_a_run_have_are_compared_and_named(tmp_path: Path, save: Any) -> None:
-    cluster = Cluster(strategy="all-reduce", workers=2, servers=0, network="host", lab=LabSpec(nodes=2))
-    save("old", scenario="distributed", cluster=cluster)
-    save("new", scenario="distributed", cluster=cluster.model_copy(update={"network": "overlay"}))
+    distributed = DistributedJob(strategy="all-reduce", workers=2, servers=0, network="host", lab=LabSpec(nodes=2))
+    save("old", scenario="distributed", distributed=distributed)
+    save("new", scenario="distributed", distributed=distributed.model_copy(update={"network": "overlay"}))
     change = the(runs(tmp_path), target="bare-metal")
     assert (change.variant, change.differences) == ("", ("network overlay against host",))

@@ -23,7 +23,7 @@ class Toy(Backend):
 
     def run(self, request):
         request.observer.note(f"toy: {request.sweep.engine.table['greeting']}")
-        for block in range(request.sweep.element_count):
+        for block in range(request.sweep.block_count):
             made = run_here(request, [block], None).made
             request.observer.note(f"toy: block {block} has {len(made)} trials")
         return SweepEnd(made, "the toy is tired")

@@ -17,7 +17,7 @@ from provisioning.nodes import WrappedNode
 from provisioning.targets import Choices, open_target
 from scenarios.distributed import Distributed
 from suite.interfaces import Instance, Node
-from suite.job.distributed import Cluster, ContainerNetwork
+from suite.job.distributed import ContainerNetwork, DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
@@ -42,7 +42,7 @@ def namespaces() -> list[str]:
     return [each["name"] for each in listed if each["name"].startswith("vb-")]
 
 
-def run_cluster(
+def run_distributed(
     place: Path,
     target: str,
     disturb: Disturb,
@@ -55,7 +55,7 @@ def run_cluster(
     require_root()
     require("engine", "runc")
     choices = Choices(require_image(), "runc", "tcg")
-    cluster = Cluster(
+    distributed = DistributedJob(
         strategy="parameter-server",
         workers=2,
         servers=1,
@@ -71,7 +71,7 @@ def run_cluster(
         sizes=Sizes(batch=2, image_px=32, warmup_steps=1, steps=steps),
         envelope=Envelope(cpus=CPUS, memory_bytes=3 * GIB, threads=len(CPUS)),
         trial_timeout_s=400,
-        cluster=cluster,
+        distributed=distributed,
         **choices.layers().model_dump(),
     )
 
@@ -154,7 +154,7 @@ def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_p
         told = lab_node(instances[1]).run(["ip", "-json", "-statistics", "link", "show", "dev", "flannel.1"])
         seen[0] = json.loads(told.stdout)[0]["stats64"]["tx"]["bytes"]
 
-    record = run_cluster(tmp_path, "container", watch, steps=2, comm_timeout_s=60)
+    record = run_distributed(tmp_path, "container", watch, steps=2, comm_timeout_s=60)
     assert record.outcome.status == "ok", record.outcome
     assert [(rank.rank, rank.role) for rank in record.ranks] == [(0, "server"), (1, "worker"), (2, "worker")]
     assert [rank.address for rank in record.ranks] == ["10.244.1.2", "10.244.2.2", "10.244.3.2"]
@@ -198,7 +198,7 @@ def test_the_bridge_is_translated_at_both_ends_and_carries_no_vxlan(tmp_path: Pa
         counted["switch"] = counters(told.stdout, "bytes")
         counted["node"] = counters(node.run(["nft", "-j", "list", "table", "ip", "virtbench"]).stdout, "packets")
 
-    record = run_cluster(tmp_path, "container", watch, steps=1, network="bridge", comm_timeout_s=60)
+    record = run_distributed(tmp_path, "container", watch, steps=1, network="bridge", comm_timeout_s=60)
     assert record.outcome.status == "ok", record.outcome
     assert [rank.address for rank in record.ranks] == ["172.30.1.2", "172.30.2.2", "172.30.3.2"]
     assert [rank.node_address for rank in record.ranks] == ["10.99.0.1", "10.99.0.2", "10.99.0.3"]
@@ -224,7 +224,7 @@ def test_a_killed_rank_is_a_failed_record_that_names_it_within_a_minute(rank: in
 
         when_all_train(kill)(instances)
 
-    record = run_cluster(tmp_path, "bare-metal", disturb)
+    record = run_distributed(tmp_path, "bare-metal", disturb)
     assert killed
     assert time.monotonic() - killed[0] < 60
     assert record.outcome.status == "failed"
@@ -242,7 +242,7 @@ def test_a_link_that_is_cut_is_a_failed_record_of_the_network_within_a_minute(tm
 
         when_all_train(pull)(instances)
 
-    record = run_cluster(tmp_path, "bare-metal", disturb)
+    record = run_distributed(tmp_path, "bare-metal", disturb)
     assert cut
     assert time.monotonic() - cut[0] < 60
     assert record.outcome.status == "failed"

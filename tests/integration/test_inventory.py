@@ -26,7 +26,7 @@ from scenarios.datasets.resolve import resolve
 from suite import userland
 from suite.errors import MeasurementError, RequestError
 from suite.inventory import DIRECTORY, read_inventory
-from suite.job.distributed import Cluster, MachineSpec
+from suite.job.distributed import DistributedJob, MachineSpec
 from tests.integration.fleet import Fleet, fleet
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 from tests.integration.test_run import SMALL, Running, bench, ours, records
@@ -92,8 +92,8 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
         assert all(rank.clock_offset_s is not None for rank in record.ranks)
         assert record.data_use
         assert record.data_use.images == 12
-        assert record.job.cluster
-        assert [each.name for each in record.job.cluster.machines] == ["n1", "n2", "n3"]
+        assert record.job.distributed
+        assert [each.name for each in record.job.distributed.machines] == ["n1", "n2", "n3"]
         assert str(machines.place) not in record.model_dump_json(), "no path of the user's"
     engines = [rank.environment.container_engine for rank in found["container"].ranks]
     assert {engine.name for engine in engines if engine} == {"podman"}
@@ -137,7 +137,7 @@ def test_guests_of_two_machines_reach_each_other_and_have_the_data_set_as_a_disk
         MachineSpec(name=node.name, address=node.address, interface=node.device, cpus=ENVELOPE.cpus)
         for node in machines.machines[:2]
     ]
-    cluster = Cluster(
+    distributed = DistributedJob(
         strategy="parameter-server", workers=1, servers=1, network="overlay", machines=tuple(specs), guests="routed"
     )
     inventory = read_inventory(machines.inventory(f'data = "{folder(tmp_path / "there", 12)}"'))
@@ -150,7 +150,7 @@ def test_guests_of_two_machines_reach_each_other_and_have_the_data_set_as_a_disk
                 sync_image(reached, image, print)
                 sync_file(reached, image, "disk.img", print)
                 prepare_disk(reached, planned, dataset, print)
-        instances = stack.enter_context(open_on_machines(cluster, inventory, stacks, image, dataset))
+        instances = stack.enter_context(open_on_machines(distributed, inventory, stacks, image, dataset))
         assert [each.address for each in instances] == ["10.245.1.2", "10.245.2.2"]
         assert [[link.source_address for link in each.links] for each in instances] == [["10.245.1.2"], ["10.245.2.2"]]
         first = instances[0].node

@@ -81,4 +81,4 @@ def test_a_sweep_killed_at_three_moments_comes_to_all_records_and_leaves_nothing
     assert {record.outcome.status for record in records} == {"ok"}
     status = bench("sweep", "status", str(place / "out"), "--json")
     assert json.loads(status.stdout)["state"] == "complete"
-    assert [*(place / "out").rglob(".*.tmp"), *(place / "out").rglob(".claims/*.json")] == []
+    assert [*(place / "out").rglob(".*.tmp"), *(place / "out").rglob(".locks/*.json")] == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from suite.job.datasets import Dataset
-from suite.job.distributed import Cluster, MachineSpec
+from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import IN_COLUMNS, NOT_IN_KEY, Devices, Job, Layers, Loading, leaves, settings
 from suite.job.lab import LabSpec
@@ -14,10 +14,10 @@ from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
-LAB = Cluster(
+LAB = DistributedJob(
     strategy="all-reduce", workers=2, servers=0, network="overlay", lab=LabSpec(nodes=2, rate="1gbit", delay="5ms")
 )
-MACHINES = Cluster(
+MACHINES = DistributedJob(
     strategy="all-reduce",
     workers=1,
     servers=0,
@@ -38,7 +38,7 @@ WHOLE = Job(
     dataset=Dataset(kind="mnist", directory="/d", sha256="a" * 64, images=10, size_bytes=100, device="/dev/sdb"),
     page_cache="cold",
     loading=Loading(decoder="pillow", loader_workers=2),
-    cluster=LAB,
+    distributed=LAB,
     sharing=Sharing(aggressors=("alexnet",), workloads={"alexnet": SIZES}, sources={"toy": "e" * 64}),
     fio_job="b" * 64,
     workload_sha256="c" * 64,
@@ -68,7 +68,7 @@ def changed(part: Any, path: list[str]) -> Any:
     return part + 1 if isinstance(part, int) else f"{part}x"
 
 
-STORED = [WHOLE.model_dump(mode="json"), WHOLE.model_copy(update={"cluster": MACHINES}).model_dump(mode="json")]
+STORED = [WHOLE.model_dump(mode="json"), WHOLE.model_copy(update={"distributed": MACHINES}).model_dump(mode="json")]
 EVERY = sorted({path for stored in STORED for path in paths(stored)})
 
 

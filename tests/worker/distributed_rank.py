@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from worker.distributed.cluster import Cluster
 from worker.distributed.group import Group, Report, joined
+from worker.distributed.membership import Membership
 from worker.distributed.serve import serve
 from worker.distributed.trainers import opened_trainer
 from worker.errors import JobError
@@ -87,10 +87,10 @@ WORKLOAD = Workload(name="tiny", sizes={})
 
 
 def work(group: Group, order: dict[str, Any]) -> dict[str, Any]:
-    number = group.cluster.rank - group.cluster.servers
+    number = group.membership.rank - group.membership.servers
     # Workers begin from different weights: it is the first one's that all of them must train.
     model = large_model() if order.get("large") else tiny_model(5 + number)
-    batches = part_of(number, group.cluster.workers)
+    batches = part_of(number, group.membership.workers)
     losses = []
     chunk_bytes = 8 << 20 if order.get("large") else 1024
     with opened_trainer(group, WORKLOAD, model, Device("cpu"), batches, Numerics(), chunk_bytes=chunk_bytes) as trainer:
@@ -109,11 +109,11 @@ def work(group: Group, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def take_part(order: dict[str, Any], report: Report) -> dict[str, Any]:
-    cluster = Cluster(**order["cluster"])
-    with joined(cluster, report=report) as group:
+    membership = Membership(**order["distributed"])
+    with joined(membership, report=report) as group:
         if "after_s" in order:
             Timer(order["after_s"], happen, [order]).start()
-        if not cluster.is_server:
+        if not membership.is_server:
             return {**work(group, order), "addresses": group.addresses}
         served = serve(group, learning_rate=LEARNING_RATE, threads=1)
         return {

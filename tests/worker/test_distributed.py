@@ -38,7 +38,7 @@ class Job:
         self._ranks: dict[int, tuple[ForkServerProcess, Connection]] = {}
 
     def start(
-        self, strategy: str, workers: int, servers: int, orders: dict[int, dict[str, Any]], **cluster: Any
+        self, strategy: str, workers: int, servers: int, orders: dict[int, dict[str, Any]], **membership: Any
     ) -> None:
         for rank in range(workers + servers):
             own = orders.get(rank, {})
@@ -48,7 +48,7 @@ class Job:
             place = {"master": "127.0.0.1", "port": self._port, "interface": "lo"}
             times = {"timeout_s": TIMEOUT_S, "join_timeout_s": 60.0}
             order = {"steps": STEPS, "weights": str(self.weights_file(rank)), **own}
-            order["cluster"] = {**shape, **place, **times, **cluster, **own.get("cluster", {})}
+            order["distributed"] = {**shape, **place, **times, **membership, **own.get("distributed", {})}
             ours, theirs = self._context.Pipe(duplex=False)
             process = self._context.Process(target=distributed_rank.main, args=(order, theirs))
             process.start()
@@ -108,12 +108,12 @@ def start(context: ForkServerContext, tmp_path: Path) -> Iterator[Start]:
         workers: int = 2,
         servers: int = 1,
         orders: dict[int, dict[str, Any]] | None = None,
-        **cluster: Any,
+        **membership: Any,
     ) -> Job:
         folder = tmp_path / str(len(jobs))
         folder.mkdir()
         jobs.append(Job(context, folder, free_port()))
-        jobs[-1].start(strategy, workers, servers, orders or {}, **cluster)
+        jobs[-1].start(strategy, workers, servers, orders or {}, **membership)
         return jobs[-1]
 
     yield make
@@ -309,7 +309,7 @@ def test_a_rank_that_never_comes_is_named_by_all_others(start: Start) -> None:
 
 
 def test_a_wrong_interface_is_named_and_the_others_do_not_wait_for_ever(start: Start) -> None:
-    orders = {1: {"cluster": {"interface": "nothere0"}}}
+    orders = {1: {"distributed": {"interface": "nothere0"}}}
     said = start("parameter-server", 1, 1, orders, join_timeout_s=3.0).results()
     assert said[1]["kind"] == "network"
     assert "'nothere0'" in said[1]["message"]

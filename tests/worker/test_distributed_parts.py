@@ -1,4 +1,4 @@
-"""Parts of distributed training that need no second process: the layout, the cluster, interfaces, the parameters."""
+"""Parts of distributed training that need no second process: the layout, the membership, interfaces, the parameters."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.distributed.cluster import Cluster
 from worker.distributed.failures import LostError, first_line, is_network
+from worker.distributed.membership import Membership
 from worker.distributed.parameters import Parameters
 from worker.distributed.partition import ALIGNMENT, CHUNK_BYTES, ELEMENT_BYTES, cut, overlapping, starts_of
 from worker.distributed.sockets import address_of
@@ -19,9 +19,9 @@ ALEXNET_SIZES += [37748736, 4096, 16777216, 4096, 4096000, 1000]
 SIZES = st.lists(st.integers(1, 100_000), min_size=1, max_size=30)
 
 
-def cluster(**changes: Any) -> Cluster:
+def membership(**changes: Any) -> Membership:
     values = {"strategy": "parameter-server", "rank": 0, "workers": 2, "servers": 1}
-    return Cluster(**{**values, "master": "127.0.0.1", "port": 1, "interface": "lo", **changes})
+    return Membership(**{**values, "master": "127.0.0.1", "port": 1, "interface": "lo", **changes})
 
 
 @given(SIZES, st.integers(1, 5), st.integers(1, 400_000))
@@ -91,16 +91,16 @@ def test_a_model_that_is_too_small_for_its_servers_is_refused() -> None:
 )
 def test_an_impossible_cluster_is_refused_with_the_reason(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        cluster(**changes)
+        membership(**changes)
 
 
 def test_servers_have_the_first_ranks() -> None:
-    both = cluster(servers=2, workers=3, rank=2)
+    both = membership(servers=2, workers=3, rank=2)
     assert (list(both.server_ranks), list(both.worker_ranks)) == ([0, 1], [2, 3, 4])
     assert not both.is_server
     assert both.names([1, 2]) == "server 1 (rank 1), worker 0 (rank 2)"
     assert both.patience_s == both.timeout_s
-    assert cluster(join_timeout_s=5.0).patience_s == 5
+    assert membership(join_timeout_s=5.0).patience_s == 5
 
 
 def test_the_address_of_an_interface_is_known() -> None:

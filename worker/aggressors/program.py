@@ -80,8 +80,8 @@ def parse(text: str) -> Spec | Request:
     if "aggressor" in given:
         return parse_request(json.dumps(given["aggressor"]))
     spec = parse_spec(json.dumps(given["training"]))
-    if spec.data or spec.cluster or spec.parallel == "ddp":
-        raise SpecError("an aggressor trains on drawn data in one process: no data, no cluster, no ddp")
+    if spec.data or spec.distributed or spec.parallel == "ddp":
+        raise SpecError("an aggressor trains on drawn data in one process: no data, no distributed job, no ddp")
     return spec
 
 

@@ -22,13 +22,13 @@ class Exchange:
         self.busy_s = 0.0
         """How long communication kept the worker from anything else in this step."""
         self._parameters = parameters
-        self._servers = [Peer(group, rank) for rank in group.cluster.server_ranks]
+        self._servers = [Peer(group, rank) for rank in group.membership.server_ranks]
         self._chunks = cut(parameters.elements, len(self._servers), chunk_bytes)
         self._sends: list[tuple[Peer, distributed.Work | None]] = []
         self._receives: list[distributed.Work | None] = []
         self._fetched: list[tuple[int, torch.cuda.Event]] = []
         self._say(parameters.elements, chunk_bytes)
-        self._share_first_values(first=group.cluster.rank == group.cluster.servers)
+        self._share_first_values(first=group.membership.rank == group.membership.servers)
         parameters.observe(self._chunks, self._made)
 
     @property

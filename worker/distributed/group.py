@@ -12,9 +12,9 @@ import torch
 from torch import distributed
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from worker.distributed.cluster import Cluster
 from worker.distributed.failures import LostError, first_line, is_network
 from worker.distributed.heartbeat import Heartbeat
+from worker.distributed.membership import Membership
 from worker.distributed.rendezvous import Rendezvous, open_rendezvous
 from worker.distributed.sockets import address_of, open_sockets, opened_since, shut_down
 from worker.errors import JobError
@@ -38,38 +38,40 @@ def print_error(error: JobError) -> None:
 class Group:
     """The ranks of a job after the rendezvous, and their connections. ``addresses`` has what each rank is bound to."""
 
-    def __init__(self, cluster: Cluster, rendezvous: Rendezvous, addresses: Mapping[int, str], report: Report) -> None:
-        self.cluster = cluster
+    def __init__(
+        self, membership: Membership, rendezvous: Rendezvous, addresses: Mapping[int, str], report: Report
+    ) -> None:
+        self.membership = membership
         self.addresses = addresses
         self._rendezvous = rendezvous
         self._report = report
         self._ended = Event()
-        self._heartbeat = Heartbeat(cluster, rendezvous, self._end)
+        self._heartbeat = Heartbeat(membership, rendezvous, self._end)
         self._others_sockets = open_sockets()
         self._heartbeat.start()
 
     def connect(self, device: str) -> None:
         """Form torch's process group. Raises LostError."""
-        nccl = self.cluster.strategy == "all-reduce" and device.startswith("cuda")
+        nccl = self.membership.strategy == "all-reduce" and device.startswith("cuda")
         try:
             distributed.init_process_group(
                 "nccl" if nccl else "gloo",
                 store=PrefixStore("group", self._rendezvous.store),
-                rank=self.cluster.rank,
-                world_size=self.cluster.world,
-                timeout=timedelta(seconds=self.cluster.timeout_s),
+                rank=self.membership.rank,
+                world_size=self.membership.world,
+                timeout=timedelta(seconds=self.membership.timeout_s),
                 device_id=torch.device("cuda", torch.device(device).index or 0) if nccl else None,
             )
             distributed.distributed_c10d._get_default_group().set_timeout(PATIENCE)
         except RuntimeError as error:
-            own, interface = self.cluster.name(self.cluster.rank), self.cluster.interface
+            own, interface = self.membership.name(self.membership.rank), self.membership.interface
             why = self._heartbeat.reason or first_line(error)
             message = f"the ranks met, but {own} cannot connect to all of them over {interface}: {why}"
             raise LostError(message) from error
 
     def lost(self, rank: int, error: RuntimeError) -> LostError:
         """Return the error of an operation with one other rank, with the reason if it is known."""
-        own, peer = self.cluster.name(self.cluster.rank), self.cluster.name(rank)
+        own, peer = self.membership.name(self.membership.rank), self.membership.name(rank)
         return LostError(self._heartbeat.reason or f"{own} lost {peer}: {first_line(error)}")
 
     def tell(self, error: Exception) -> str:
@@ -81,14 +83,14 @@ class Group:
         try:
             first = self._heartbeat.reason or self._rendezvous.blame(reason)
         except (distributed.DistError, RuntimeError):
-            first = f"{self.cluster.name(0)}, which holds the rendezvous, is gone"
+            first = f"{self.membership.name(0)}, which holds the rendezvous, is gone"
         self._break_off()
         return reason if first == reason else f"{first}; {reason}"
 
     def leave(self) -> None:
         """Say that this rank needs the others no more; rank 0, at the rendezvous, waits until none needs it."""
         self._heartbeat.leave()
-        if self.cluster.rank == 0:
+        if self.membership.rank == 0:
             self._heartbeat.wait_until_left(PATIENCE.total_seconds())
             if self._heartbeat.reason:
                 raise LostError(self._heartbeat.reason)
@@ -99,7 +101,7 @@ class Group:
         if 0 not in self._heartbeat.lost:
             with suppress(distributed.DistError, RuntimeError):  # rank 0 has ended in the meantime
                 self._heartbeat.leave()
-        if self.cluster.rank == 0:
+        if self.membership.rank == 0:
             self._heartbeat.wait_until_left(_FAREWELL_S)
         return LostError(reason) if is_network(error) else error
 
@@ -125,7 +127,7 @@ class Group:
         shut_down(opened_since(self._others_sockets))
 
     def _reason(self, error: Exception) -> str:
-        own = self.cluster.name(self.cluster.rank)
+        own = self.membership.name(self.membership.rank)
         if not is_network(error):
             return f"{own} failed: {type(error).__name__}: {error}"
         if isinstance(error, LostError):
@@ -133,12 +135,12 @@ class Group:
         # A collective does not say which rank it misses: the one that beats no more.
         beat_s, since_s = self._heartbeat.interval_s, time.monotonic()
         time.sleep(_ROLL_CALL_BEATS * beat_s)
-        silent = self.cluster.names(self._heartbeat.silent(since_s + 1.5 * beat_s))
+        silent = self.membership.names(self._heartbeat.silent(since_s + 1.5 * beat_s))
         return self._heartbeat.reason or f"{own} lost {silent or 'a connection'}: {first_line(error)}"
 
 
 @contextmanager
-def joined(cluster: Cluster, device: str = "cpu", *, report: Report = print_error) -> Iterator[Group]:
+def joined(membership: Membership, device: str = "cpu", *, report: Report = print_error) -> Iterator[Group]:
     """Meet the other ranks and form the group: NCCL for all-reduce on ``cuda``, else gloo.
 
     Raises JobError of kind ``network`` when a rank does not come or is lost: within ``timeout_s`` and a few seconds.
@@ -147,14 +149,14 @@ def joined(cluster: Cluster, device: str = "cpu", *, report: Report = print_erro
 
     To be entered after whatever forks: a copy of a rank's process would keep its connections open beyond its end.
     """
-    address = address_of(cluster.interface)
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = cluster.interface
-    rendezvous = open_rendezvous(cluster)
+    address = address_of(membership.interface)
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = membership.interface
+    rendezvous = open_rendezvous(membership)
     try:
-        group = Group(cluster, rendezvous, rendezvous.announce(address), report)
+        group = Group(membership, rendezvous, rendezvous.announce(address), report)
     except JobError:
-        if cluster.rank == 0:
-            time.sleep(min(_FAREWELL_S, cluster.patience_s))
+        if membership.rank == 0:
+            time.sleep(min(_FAREWELL_S, membership.patience_s))
         raise
     try:
         group.connect(device)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import distributed
 
-from worker.distributed.cluster import Cluster
+from worker.distributed.membership import Membership
 from worker.distributed.rendezvous import LEFT, Rendezvous
 
 _LONGEST_BEAT_S = 1.0
@@ -22,20 +22,20 @@ _LOST_AFTER = 0.75
 class Heartbeat:
     """A thread that beats, and calls ``on_failure`` once, by then knowing the ``reason`` and who is ``lost``."""
 
-    def __init__(self, cluster: Cluster, rendezvous: Rendezvous, on_failure: Callable[[], None]) -> None:
-        self.interval_s = min(_LONGEST_BEAT_S, cluster.timeout_s / 20)
+    def __init__(self, membership: Membership, rendezvous: Rendezvous, on_failure: Callable[[], None]) -> None:
+        self.interval_s = min(_LONGEST_BEAT_S, membership.timeout_s / 20)
         self.reason = ""
         self.lost: list[int] = []
-        self._cluster = cluster
-        self._limit_s = cluster.timeout_s * _LOST_AFTER
+        self._membership = membership
+        self._limit_s = membership.timeout_s * _LOST_AFTER
         # torch's store waits for an answer once, and once more for that to its word that it waits no longer.
         self._rendezvous = rendezvous.twin(self._limit_s / 2)
         self._on_failure = on_failure
         self._stop = threading.Event()
         self._left = False
         self._beating = threading.Lock()
-        self._beats = [""] * cluster.world
-        self._heard_s = [time.monotonic()] * cluster.world
+        self._beats = [""] * membership.world
+        self._heard_s = [time.monotonic()] * membership.world
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -43,20 +43,20 @@ class Heartbeat:
 
     def silent(self, since_s: float) -> list[int]:
         """Return the other ranks that have neither beaten since then nor left."""
-        return [rank for rank in self._cluster.others if self._heard_s[rank] < since_s and self._beats[rank] != LEFT]
+        return [rank for rank in self._membership.others if self._heard_s[rank] < since_s and self._beats[rank] != LEFT]
 
     def leave(self) -> None:
         """Say that this rank needs the others no more. Only rank 0 goes on to listen to them."""
         with self._beating:
             self._left = True
             self._rendezvous.beat(LEFT)
-        if self._cluster.rank:
+        if self._membership.rank:
             self._stop.set()
 
     def wait_until_left(self, limit_s: float) -> None:
         """Wait until all others have left or are lost."""
         end_s = time.monotonic() + limit_s
-        while any(self._beats[rank] != LEFT and rank not in self.lost for rank in self._cluster.others):
+        while any(self._beats[rank] != LEFT and rank not in self.lost for rank in self._membership.others):
             if time.monotonic() > end_s:
                 return
             time.sleep(self.interval_s / 4)
@@ -79,7 +79,7 @@ class Heartbeat:
                     reason = self._rendezvous.blame(self._hears_no_more())
             except (distributed.DistError, RuntimeError):
                 self.lost = [0]
-                reason = f"{self._cluster.name(0)}, which holds the rendezvous, is gone"
+                reason = f"{self._membership.name(0)}, which holds the rendezvous, is gone"
             self._fail(reason)
             if 0 in self.lost:
                 return
@@ -90,7 +90,7 @@ class Heartbeat:
             self._on_failure()
 
     def _hears_no_more(self) -> str:
-        return f"{self._cluster.name(self._cluster.rank)} hears no more of {self._cluster.names(self.lost)}"
+        return f"{self._membership.name(self._membership.rank)} hears no more of {self._membership.names(self.lost)}"
 
     def _beat(self, value: str) -> None:
         with self._beating:

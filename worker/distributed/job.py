@@ -4,8 +4,8 @@ import contextlib
 from dataclasses import asdict
 
 from worker.data.tally import together
-from worker.distributed.cluster import Cluster
 from worker.distributed.group import joined
+from worker.distributed.membership import Membership
 from worker.distributed.serve import serve
 from worker.distributed.trainers import opened_trainer
 from worker.errors import JobError
@@ -20,7 +20,7 @@ from worker.usage import whole_usage
 from worker.workloads.workload import LEARNING_RATE, Workload
 
 
-def run_rank(spec: Spec, cluster: Cluster, device: Device, events: Events) -> None:
+def run_rank(spec: Spec, membership: Membership, device: Device, events: Events) -> None:
     """Emit everything from ``built`` to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
 
     def report(error: JobError) -> None:
@@ -28,14 +28,14 @@ def run_rank(spec: Spec, cluster: Cluster, device: Device, events: Events) -> No
         events.error(error.kind, str(error))
 
     workload = spec.load_workload()
-    if cluster.servers and type(workload).optimizer is not Workload.optimizer:
+    if membership.servers and type(workload).optimizer is not Workload.optimizer:
         raise JobError(
             f"parameter servers update by plain gradient descent, and {workload.name} has an optimizer of its own",
             kind="request",
             remedy="use --strategy all-reduce",
         )
-    if cluster.is_server:
-        with joined(cluster, "cpu", report=report) as workers:
+    if membership.is_server:
+        with joined(membership, "cpu", report=report) as workers:
             events.emit("built")
             served = serve(workers, learning_rate=LEARNING_RATE, threads=spec.threads)
         events.emit("done", usage=whole_usage(), exchanged=asdict(served))
@@ -45,7 +45,7 @@ def run_rank(spec: Spec, cluster: Cluster, device: Device, events: Events) -> No
         numerics = numerics_of(spec.recipe, spec.device)
         numerics.apply()
         network = build_network(workload, spec.seed)
-        group = stack.enter_context(joined(cluster, spec.device, report=report))
+        group = stack.enter_context(joined(membership, spec.device, report=report))
         with opened_trainer(group, workload, network, device, batches[0], numerics) as trainer:
             events.emit("built")
             measure(spec, trainer, events)

@@ -6,8 +6,8 @@ from datetime import timedelta
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from worker.distributed.cluster import Cluster
 from worker.distributed.failures import first_line
+from worker.distributed.membership import Membership
 from worker.distributed.sockets import limit_reads, open_sockets, opened_since
 from worker.errors import JobError
 
@@ -20,8 +20,8 @@ _LOOK_AGAIN_S = 0.05
 class Rendezvous:
     """One rank's connection to the store. Of use to one thread at a time; ``twin`` makes one for another thread."""
 
-    def __init__(self, cluster: Cluster, store: TCPStore) -> None:
-        self._cluster = cluster
+    def __init__(self, membership: Membership, store: TCPStore) -> None:
+        self._membership = membership
         self.store = store
 
     def twin(self, timeout_s: float) -> "Rendezvous":
@@ -32,37 +32,39 @@ class Rendezvous:
         except (distributed.DistError, RuntimeError) as error:
             raise self._deserted(error) from error
         limit_reads(opened_since(before), timeout_s)
-        return Rendezvous(self._cluster, store)
+        return Rendezvous(self._membership, store)
 
     def announce(self, address: str) -> dict[int, str]:
         """Tell this rank's address, and wait for those of all. Raises JobError that names who has not come."""
-        cluster = self._cluster
-        end_s = time.monotonic() + cluster.patience_s
+        membership = self._membership
+        end_s = time.monotonic() + membership.patience_s
         try:
             self.beat("0")
-            if cluster.rank == 0:
+            if membership.rank == 0:
                 self.store.set(_REASON, "")
-            self.store.set(_address(cluster.rank), address)
-            while absent := [rank for rank in cluster.others if not self.store.check([_address(rank)])]:
+            self.store.set(_address(membership.rank), address)
+            while absent := [rank for rank in membership.others if not self.store.check([_address(rank)])]:
                 if self.store.check([_REASON]) and (reason := self.store.get(_REASON).decode()):
                     raise JobError(reason, kind="network")
                 if time.monotonic() > end_s:
-                    late = f"{cluster.names(absent)} did not reach the rendezvous within {cluster.patience_s:g} s"
+                    late = f"{membership.names(absent)} did not reach the rendezvous within {membership.patience_s:g} s"
                     raise JobError(self.blame(late), kind="network")
                 time.sleep(_LOOK_AGAIN_S)
-            return {rank: self.store.get(_address(rank)).decode() for rank in range(cluster.world)}
+            return {rank: self.store.get(_address(rank)).decode() for rank in range(membership.world)}
         except (distributed.DistError, RuntimeError) as error:
             raise self._deserted(error) from error
 
     def _deserted(self, error: Exception) -> JobError:
-        return JobError(f"{self._cluster.name(0)} left while the ranks gathered: {first_line(error)}", kind="network")
+        return JobError(
+            f"{self._membership.name(0)} left while the ranks gathered: {first_line(error)}", kind="network"
+        )
 
     def beat(self, value: str) -> None:
-        self.store.set(_beat(self._cluster.rank), value)
+        self.store.set(_beat(self._membership.rank), value)
 
     def look(self) -> tuple[str, list[str]]:
         """Why the job has failed, empty as long as it has not; and the last beat of every rank."""
-        reason, *beats = self.store.multi_get([_REASON, *map(_beat, range(self._cluster.world))])
+        reason, *beats = self.store.multi_get([_REASON, *map(_beat, range(self._membership.world))])
         return reason.decode(), [beat.decode() for beat in beats]
 
     def blame(self, reason: str) -> str:
@@ -71,27 +73,27 @@ class Rendezvous:
         return first.decode()
 
 
-def open_rendezvous(cluster: Cluster) -> Rendezvous:
+def open_rendezvous(membership: Membership) -> Rendezvous:
     """Open the rendezvous on rank 0, or connect to it. Raises JobError."""
     before = open_sockets()
     try:
         store = TCPStore(
-            cluster.master,
-            cluster.port,
-            cluster.world,
-            is_master=cluster.rank == 0,
+            membership.master,
+            membership.port,
+            membership.world,
+            is_master=membership.rank == 0,
             wait_for_workers=False,
-            timeout=timedelta(seconds=cluster.patience_s),
+            timeout=timedelta(seconds=membership.patience_s),
         )
     except (distributed.DistError, RuntimeError) as error:
         why = str(error).partition("\n")[0]
-        place = f"{cluster.master}:{cluster.port}"
-        if cluster.rank == 0:
-            raise JobError(f"{cluster.name(0)} cannot open port {cluster.port}: {why}", kind="network") from error
-        message = f"{cluster.name(cluster.rank)} cannot reach {cluster.name(0)} at {place}: {why}"
+        place = f"{membership.master}:{membership.port}"
+        if membership.rank == 0:
+            raise JobError(f"{membership.name(0)} cannot open port {membership.port}: {why}", kind="network") from error
+        message = f"{membership.name(membership.rank)} cannot reach {membership.name(0)} at {place}: {why}"
         raise JobError(message, kind="network") from error
-    limit_reads(opened_since(before), cluster.patience_s)
-    return Rendezvous(cluster, store)
+    limit_reads(opened_since(before), membership.patience_s)
+    return Rendezvous(membership, store)
 
 
 def _address(rank: int) -> str:

@@ -27,14 +27,14 @@ class Shard:
     """
 
     def __init__(self, group: Group) -> None:
-        self.workers = [Peer(group, rank) for rank in group.cluster.worker_ranks]
+        self.workers = [Peer(group, rank) for rank in group.membership.worker_ranks]
         said = hear_all(self.workers)
         if len(set(said)) > 1:
             models = ", ".join(str(elements) for elements, _ in said)
             raise JobError(f"the workers have models of different sizes: {models} elements", kind="request")
         elements, chunk_bytes = said[0]
-        chunks = cut(elements, group.cluster.servers, chunk_bytes)
-        self.chunks = [chunk for chunk in chunks if chunk.server == group.cluster.rank]
+        chunks = cut(elements, group.membership.servers, chunk_bytes)
+        self.chunks = [chunk for chunk in chunks if chunk.server == group.membership.rank]
         self.values = [torch.empty(chunk.stop - chunk.start) for chunk in self.chunks]
         self.landings = [[torch.empty_like(values) for values in self.values] for _ in self.workers]
         self._share_first_values()
@@ -72,9 +72,9 @@ def serve(group: Group, *, learning_rate: float, threads: int) -> ServerTotals:
 
     Returns when all workers have ended. The model is the workers' own affair: a server needs not to build it.
     """
-    synchronous = group.cluster.strategy == "parameter-server"
+    synchronous = group.membership.strategy == "parameter-server"
     # Asynchronously each worker has a thread of the server's, and torch's own threads are counted per such thread.
-    torch.set_num_threads(threads if synchronous else max(1, threads // group.cluster.workers))
+    torch.set_num_threads(threads if synchronous else max(1, threads // group.membership.workers))
     shard = Shard(group)
     make = _synchronously if synchronous else _asynchronously
     updates = make(group, shard, learning_rate)
@@ -106,7 +106,7 @@ def _all_go_on(group: Group, shard: Shard) -> bool:
     words = [word for word, _ in hear_all(shard.workers)]
     if len(set(words)) > 1:
         ended = [peer.rank for peer, word in zip(shard.workers, words, strict=True) if word == END]
-        raise JobError(f"{group.cluster.names(ended)} made fewer steps than the other workers", kind="request")
+        raise JobError(f"{group.membership.names(ended)} made fewer steps than the other workers", kind="request")
     return words[0] == STEP
 
 

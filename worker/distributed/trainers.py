@@ -198,8 +198,8 @@ def opened_trainer(
 ) -> Iterator[Worker]:
     """Open the trainer of a worker's rank. Its servers are told of the end, unless the body failed."""
     placed = numerics.place(network, device)
-    if group.cluster.strategy == "all-reduce":
-        yield AllReduceWorker(workload, placed, device, batches, numerics, group.cluster.world)
+    if group.membership.strategy == "all-reduce":
+        yield AllReduceWorker(workload, placed, device, batches, numerics, group.membership.world)
         return
     exchange = Exchange(group, Parameters(placed), chunk_bytes)
     yield ParameterServerWorker(workload, numerics.compile(placed), device, batches, numerics, exchange)

@@ -37,11 +37,11 @@ def run(spec: Spec, events: Events) -> None:
                 **({"threads": group.threads} if group else {}),
             },
         )
-        if spec.cluster:
+        if spec.distributed:
             # Here and not above: nobody else has a use for what it imports.
             from worker.distributed.job import run_rank
 
-            run_rank(spec, spec.cluster, devices[0], events)
+            run_rank(spec, spec.distributed, devices[0], events)
             return
         batches = stack.enter_context(opened_batches(spec))
         trainer = build_trainer(spec, devices, batches)

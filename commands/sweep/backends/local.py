@@ -19,7 +19,7 @@ class Local(Backend):
 
     def run(self, request: SweepRequest) -> SweepEnd:
         """See ``Backend``."""
-        return run_here(request, range(request.sweep.element_count), stop_rule_of(request.sweep))
+        return run_here(request, range(request.sweep.block_count), stop_rule_of(request.sweep))
 
     def dry_run(self, request: SweepRequest) -> None:
         """See ``Backend``: the cells are checked already, and there is nothing else to say."""

@@ -71,7 +71,7 @@ def estimate_s(request: SweepRequest) -> float | None:
     """
     beside = request.directory.path.absolute().parent
     durations = durations_below(beside)
-    blocks = {0, request.sweep.element_count - 1}  # the first has the warm-ups
+    blocks = {0, request.sweep.block_count - 1}  # the first has the warm-ups
     each: list[float | None] = []
     for run in _runs(request):
         places = (run.directory, *sorted(beside.glob(f"*/{run.directory.name}")))
@@ -99,7 +99,7 @@ def _left(request: SweepRequest, converged: Collection[str]) -> list[int]:
         plan, done = run.plan(), set(run.finished())
         left |= {
             block
-            for block in range(request.sweep.element_count)
+            for block in range(request.sweep.block_count)
             if plan is None or any(trial.trial_id not in done for trial in plan.trials_of(block))
         }
     return sorted(left)

@@ -90,7 +90,7 @@ class Machine:
 
     def left(self) -> list[Path]:
         """Temporaries and locks, of which nothing is to stay."""
-        return [*self.out.rglob(".*.tmp"), *self.out.rglob(".claims/*.json")]
+        return [*self.out.rglob(".*.tmp"), *self.out.rglob(".locks/*.json")]
 
 
 @pytest.fixture

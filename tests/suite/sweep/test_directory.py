@@ -128,8 +128,8 @@ def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: 
 
 
 def leave(path: Path, owner: ProcessIdentity) -> None:
-    (path / ".claims").mkdir()
-    (path / ".claims/sweep.json").write_text(json.dumps({"name": WHOLE, "owner": owner.model_dump()}))
+    (path / ".locks").mkdir()
+    (path / ".locks/sweep.json").write_text(json.dumps({"name": WHOLE, "owner": owner.model_dump()}))
 
 
 def test_a_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
         with locked(tmp_path, "block-001"):
             assert len(holders(tmp_path)) == 2
     assert holders(tmp_path) == []
-    assert list((tmp_path / ".claims").iterdir()) == []
+    assert list((tmp_path / ".locks").iterdir()) == []
 
 
 @pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started_ticks": 1.0}, {"boot_id": "before"}])
@@ -170,7 +170,7 @@ def test_a_lock_that_nobody_needs_any_more_is_removed_if_its_process_has_ended(
 ) -> None:
     leave(tmp_path, ProcessIdentity.own().model_copy(update=change))
     remove_stale(tmp_path, WHOLE)
-    assert (tmp_path / ".claims/sweep.json").exists() == stays
+    assert (tmp_path / ".locks/sweep.json").exists() == stays
 
 
 # ---- status and estimates
@@ -197,7 +197,7 @@ def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path, s
         "bare-metal": {"done": 1, "failed": 0, "running": 1, "missing": 0},
         "container": {"done": 0, "failed": 1, "running": 0, "missing": 1},
     }
-    assert now.elements_left == (1,)
+    assert now.blocks_left == (1,)
     assert now.left_s is None, "nothing is known of how long the container takes"
     assert status_of(tmp_path).state == "incomplete"
 

@@ -113,7 +113,7 @@ def test_blocks_lock_no_file_and_write_none_in_place(machine: Machine) -> None:
 
 def test_the_same_block_is_not_run_twice_at_once(machine: Machine) -> None:
     first = machine.sweep("--only-block", "1", SLOW_S="60")
-    wait_for((machine.out / ".claims/block-001.json").exists, first)
+    wait_for((machine.out / ".locks/block-001.json").exists, first)
     second = machine.sweep_to_its_end("--only-block", "1")
     assert (second.returncode, f"process {first.pid} on" in second.stderr) == (2, True), second.stderr
     first.terminate()

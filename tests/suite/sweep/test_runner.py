@@ -29,7 +29,7 @@ def runner(
         ready = [
             ReadyCell(
                 cell,
-                make_plan(models=(cell.settings["model"],), targets=made.targets, blocks=made.element_count),
+                make_plan(models=(cell.settings["model"],), targets=made.targets, blocks=made.block_count),
                 scenario,
                 targets.opened,
             )

@@ -6,7 +6,7 @@ STRATEGIES = ("parameter-server", "parameter-server-async", "all-reduce")
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Membership:
     """One rank's view of the job. Ranks count the servers first and then the workers.
 
     Rank 0 holds the rendezvous (a TCP store at ``master``:``port``), and is the last one to leave: a server outlives

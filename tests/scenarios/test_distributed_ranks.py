@@ -11,14 +11,14 @@ from scenarios import distributed
 from scenarios.distributed import Distributed
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
-from suite.job.distributed import Cluster, check_memory, divided, instances_of
+from suite.job.distributed import DistributedJob, check_memory, divided, instances_of
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.plan import Trial
 from tests.scenarios.test_job import STEPS, event
 
 Scripted = Callable[..., Any]
-CLUSTER = Cluster(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=LabSpec(nodes=3))
+DISTRIBUTED = DistributedJob(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=LabSpec(nodes=3))
 ENVELOPE = Envelope(cpus=(0, 1, 2), memory_bytes=3 * GIB, threads=3)
 EXCHANGED = {"bytes_sent": 40, "bytes_received": 30}
 BEGIN = [
@@ -44,8 +44,8 @@ def worker(span_s: float) -> list[str]:
 
 @pytest.fixture
 def planned(trial: Trial) -> Trial:
-    made = trial.with_job(scenario="distributed", cluster=CLUSTER, envelope=ENVELOPE)
-    return made.model_copy(update={"instances": instances_of(CLUSTER, ENVELOPE)})
+    made = trial.with_job(scenario="distributed", distributed=DISTRIBUTED, envelope=ENVELOPE)
+    return made.model_copy(update={"instances": instances_of(DISTRIBUTED, ENVELOPE)})
 
 
 def instances(nodes: Sequence[Any]) -> list[Instance]:
@@ -80,7 +80,7 @@ def test_each_rank_is_told_its_place_and_where_the_first_one_is(
 ) -> None:
     nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(4.0))]
     Distributed().measure(planned, instances(nodes), observer, nullcontext())
-    told = [json.loads(node.started[0][1])["cluster"] for node in nodes]
+    told = [json.loads(node.started[0][1])["distributed"] for node in nodes]
     assert [each["rank"] for each in told] == [0, 1, 2]
     assert {each["master"] for each in told} == {"10.0.0.1"}
     assert {each["timeout_s"] for each in told} == {60}
@@ -112,7 +112,7 @@ def test_a_rank_that_stays_silent_is_ended_and_not_blamed(
 
 
 def test_a_job_without_a_cluster_is_refused(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    with pytest.raises(MeasurementError, match="without a cluster"):
+    with pytest.raises(MeasurementError, match="without its instances"):
         Distributed().measure(trial, instances([scripted()]), observer, nullcontext())
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from suite.job.distributed import Cluster, MachineSpec, instances_of
+from suite.job.distributed import DistributedJob, MachineSpec, instances_of
 from suite.job.envelope import Envelope
 from suite.job.lab import LabSpec
 
@@ -16,12 +16,14 @@ def machines(count: int) -> tuple[MachineSpec, ...]:
     )
 
 
-def cluster(*, lab: LabSpec | None = None, machines: tuple[MachineSpec, ...] = ()) -> Cluster:
-    return Cluster(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=lab, machines=machines)
+def distributed_job(*, lab: LabSpec | None = None, machines: tuple[MachineSpec, ...] = ()) -> DistributedJob:
+    return DistributedJob(
+        strategy="parameter-server", workers=2, servers=1, network="overlay", lab=lab, machines=machines
+    )
 
 
 def test_each_machine_gives_the_whole_envelope_on_its_own_cpus() -> None:
-    planned = instances_of(cluster(machines=machines(3)), ENVELOPE)
+    planned = instances_of(distributed_job(machines=machines(3)), ENVELOPE)
     assert [each.envelope.cpus for each in planned] == [(1, 2), (2, 3), (3, 4)]
     assert {each.envelope.memory_bytes for each in planned} == {ENVELOPE.memory_bytes}
     assert {each.envelope.threads for each in planned} == {2}
@@ -29,7 +31,7 @@ def test_each_machine_gives_the_whole_envelope_on_its_own_cpus() -> None:
 
 
 def test_the_nodes_of_a_lab_share_the_envelope() -> None:
-    planned = instances_of(cluster(lab=LabSpec(nodes=3)), ENVELOPE)
+    planned = instances_of(distributed_job(lab=LabSpec(nodes=3)), ENVELOPE)
     assert {each.envelope.memory_bytes for each in planned} == {ENVELOPE.memory_bytes // 3}
 
 
@@ -39,4 +41,4 @@ def test_the_nodes_of_a_lab_share_the_envelope() -> None:
 )
 def test_a_cluster_stands_in_one_place_with_room_for_every_rank(lab: LabSpec | None, count: int, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
-        cluster(lab=lab, machines=machines(count))
+        distributed_job(lab=lab, machines=machines(count))
