@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.compare.effects import effects_of, notes_of, ratios_of
 from analysis.compare.pairing import pair, plain
-from analysis.compare.results import AblationEffect, Job, known_first
+from analysis.compare.results import AblationEffect, ComparedJob, known_first
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.warnings.findings import refusals
@@ -19,7 +19,7 @@ from analysis.warnings.types import Incomparable
 from suite.job.ablations import columns_that_may_differ
 from suite.targets import TARGETS
 
-_Key = tuple[Job, str, str, str]
+_Key = tuple[ComparedJob, str, str, str]
 
 
 def ablation_effects(

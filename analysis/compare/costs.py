@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.compare.effects import Key, effect, ratios_of
 from analysis.compare.pairing import ROW
-from analysis.compare.results import Cost, Job, known_first
+from analysis.compare.results import ComparedJob, Cost, known_first
 from analysis.load.metrics import PROBE, Metric
 from analysis.statistics.ratios import locate
 from suite.targets import BASELINE, TARGETS
@@ -69,7 +69,7 @@ def _normalised(pairs: pd.DataFrame) -> "dict[Key, pd.Series[float]]":
 
 def _cost(row: Mapping[Any, Any], normalised: "Mapping[Key, pd.Series[float]]") -> Cost:
     *job, model, target = (str(row[key]) for key in ROW)
-    key = (Job(*job), model, target)
+    key = (ComparedJob(*job), model, target)
     place = locate(list(normalised[key])) if key in normalised else None
     found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
     known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.compare.effects import effect, effects_of, judged, notes_of, ratios_of
 from analysis.compare.pairing import ROW, pair
-from analysis.compare.results import Effect, Interference, Isolation, Job, known_first
+from analysis.compare.results import ComparedJob, Effect, Interference, Isolation, known_first
 from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
@@ -31,7 +31,7 @@ CPU_TIME = Metric("cpu-time", "serving_cpu_s", "s")
 CACHE_MISSES = Metric("llc-misses", "llc_load_misses", "")
 SHARED_METRICS = (METRICS[0], METRICS[1], STEP_P99, CPU_TIME, CACHE_MISSES)
 
-Key = tuple[Job, str, str, str, str]
+Key = tuple[ComparedJob, str, str, str, str]
 """Job, victim, target, ablation (or nothing), aggressor."""
 
 
@@ -70,7 +70,7 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
 
     Cells that a target of the job lacks are left out, and blocks that lack a cell.
     """
-    cells: dict[tuple[Job, str], dict[tuple[str, str], pd.Series[float]]] = defaultdict(dict)
+    cells: dict[tuple[ComparedJob, str], dict[tuple[str, str], pd.Series[float]]] = defaultdict(dict)
     for (job, model, target, ablation, aggressor), values in shared.throughput.items():
         if not ablation:
             cells[job, target][model, aggressor] = values
@@ -85,7 +85,7 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
         for (job, target), found in cells.items()
         if common[job]
     }
-    notes: dict[tuple[Job, str], dict[str, None]] = defaultdict(dict)
+    notes: dict[tuple[ComparedJob, str], dict[str, None]] = defaultdict(dict)
     for found in shared.found:
         notes[found.job, found.target] |= dict.fromkeys(found.notes)
     made = [
@@ -127,7 +127,7 @@ def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":
     found = []
     for key, rows in trials.fillna({"aggressor": ""}).groupby([*ROW, "ablation", "aggressor"]):
         *job, model, target, ablation, aggressor = (str(part) for part in key)
-        found.append(((Job(*job), model, target, ablation, aggressor), rows))
+        found.append(((ComparedJob(*job), model, target, ablation, aggressor), rows))
     return found
 
 
@@ -147,9 +147,9 @@ def _steal(trials: pd.DataFrame) -> dict[Key, float]:
     return {key: mean for key, mean in means.items() if mean == mean}  # not NaN
 
 
-def _floors(trials: pd.DataFrame) -> dict[tuple[Job, str, str, str], dict[str, NoiseFloor]]:
+def _floors(trials: pd.DataFrame) -> dict[tuple[ComparedJob, str, str, str], dict[str, NoiseFloor]]:
     """Return the noise floor of each victim alone: by second trials in its blocks (A/A), or else across blocks."""
-    floors: dict[tuple[Job, str, str, str], dict[str, NoiseFloor]] = {}
+    floors: dict[tuple[ComparedJob, str, str, str], dict[str, NoiseFloor]] = {}
     for key, rows in _rows(trials[trials["aggressor"].isna()]):
         for metric in SHARED_METRICS:
             logs = np.log(rows[metric.column].where(rows[metric.column] > 0))

@@ -7,14 +7,14 @@ import pandas as pd
 
 from analysis.compare.effects import Key, ratios_of
 from analysis.compare.pairing import GROUP, baseline, pair
-from analysis.compare.results import Job
+from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.types import BaselineDiffers
 from suite.targets import BASELINE
 
-Group = tuple[Job, str]
+Group = tuple[ComparedJob, str]
 Floors = dict[Group, dict[str, NoiseFloor]]
 """The noise floors by job and model, then by the metric's name."""
 
@@ -36,7 +36,7 @@ def noise_floors(
     floors: Floors = {}
     for key, rows in baseline(ok).groupby(GROUP):
         *parts, model = (str(part) for part in key)
-        job = Job(*parts)
+        job = ComparedJob(*parts)
         found = floors.setdefault((job, model), {})
         for metric in metrics:
             if metric.of(job.scenario, model):

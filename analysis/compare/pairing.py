@@ -7,21 +7,21 @@ from dataclasses import fields
 import numpy as np
 import pandas as pd
 
-from analysis.compare.results import Job
+from analysis.compare.results import ComparedJob
 from analysis.compare.validity import COLUMNS as CHECKED
 from analysis.load.fields import BETWEEN
 from suite.targets import BASELINE
 
-JOB = [field.name for field in fields(Job)]
+JOB = [field.name for field in fields(ComparedJob)]
 GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
 _BLOCK = ["scenario", "model", "run_id", "block"]
 _SETTINGS = ["settings", "host_cpu_model"]
 
 
-def job_of(row: Mapping[Hashable, object] | pd.Series) -> Job:
+def job_of(row: Mapping[Hashable, object] | pd.Series) -> ComparedJob:
     """Return the job of a row of trials that have ``variant``."""
-    return Job(*(str(row[key]) for key in JOB))
+    return ComparedJob(*(str(row[key]) for key in JOB))
 
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from analysis.compare.ablations import ablation_effects
 from analysis.compare.pairing import ROW, plain, to_baseline, with_variants
-from analysis.compare.results import AblationEffect, Job, known_first
+from analysis.compare.results import AblationEffect, ComparedJob, known_first
 from analysis.compare.validity import usable
 from analysis.explain.explanation import UNEXPLAINED, Difference, Explained, Explanation
 from analysis.explain.prediction import predictions
@@ -82,7 +82,7 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         finished = [(base, own) for base, own in both if base and own]
         if finished:
             notes = [*read.substitutes(blocks, target), *(mark for mark in blocks["marks"] if mark)]
-            found.append(_explanation(Job(*job), model, target, finished, tuple(dict.fromkeys(notes))))
+            found.append(_explanation(ComparedJob(*job), model, target, finished, tuple(dict.fromkeys(notes))))
     found.sort(key=lambda one: (one.job, known_first(WORKLOADS.names(), one.model), known_first(TARGETS, one.target)))
     ablations, _ = ablation_effects(every[every["ok"]], METRICS, margin, force=force)
     complete = [
@@ -132,7 +132,7 @@ class _Reader:
 
 
 def _explanation(
-    job: Job, model: str, target: str, blocks: Sequence[tuple[Parts, Parts]], notes: tuple[str, ...]
+    job: ComparedJob, model: str, target: str, blocks: Sequence[tuple[Parts, Parts]], notes: tuple[str, ...]
 ) -> Explanation:
     seconds = [(base.seconds(), own.seconds()) for base, own in blocks]
     # A part that one side of one block lacks cannot be compared: it stays in what is unexplained.

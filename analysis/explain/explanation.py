@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from analysis.compare.results import AblationEffect, Effect, Job
+from analysis.compare.results import AblationEffect, ComparedJob, Effect
 from analysis.statistics.ratios import StepTimes
 from analysis.warnings.types import AnalysisWarning
 
@@ -53,7 +53,7 @@ class Prediction:
 class Explanation:
     """The waterfall of one target: ``parts``, in the order of a trial and ``unexplained`` last, sum to ``whole``."""
 
-    job: Job
+    job: ComparedJob
     model: str
     target: str
     blocks: int

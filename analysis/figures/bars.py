@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from analysis.compare.results import Comparison, Group, Job, TargetSummary
+from analysis.compare.results import ComparedJob, Comparison, Group, TargetSummary
 from analysis.figures.axes import WIDTH, grouped, label, middles, scale
 from analysis.figures.drawing import Drawing, canvas, style
 from analysis.figures.reference import SOURCE, Reference, figure_number, kind_of
@@ -29,7 +29,7 @@ _NAN = float("nan")
 @dataclass(frozen=True)
 class _Labels:
     title: str
-    job: Job
+    job: ComparedJob
     unit: str
 
 

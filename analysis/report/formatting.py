@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.compare.results import AblationEffect, Comparison, Effect, Estimate, Group, Job
+from analysis.compare.results import AblationEffect, ComparedJob, Comparison, Effect, Estimate, Group
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import Verdict
 from analysis.warnings.conditions import notices
@@ -90,7 +90,7 @@ def warmup_line(comparison: Comparison) -> str:
     return f"{n} warm-up trial{'s' if n > 1 else ''} left out of everything" if n else ""
 
 
-def overall_lines(comparison: Comparison, job: Job) -> Iterator[str]:
+def overall_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
     """Yield the ratios of each target of a job over all models."""
     for found in comparison.overall:
         if found.job == job:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from analysis.compare.interference import SHARED_METRICS
-from analysis.compare.results import Comparison, Effect, Interference, Isolation, Job, known_first
+from analysis.compare.results import ComparedJob, Comparison, Effect, Interference, Isolation, known_first
 from analysis.figures import reference
 from analysis.report.formatting import ends, number, ratio, times
 from analysis.report.table import Head, Table
@@ -13,12 +13,12 @@ from suite.targets import TARGETS
 TITLE = "throughput beside an aggressor, over the same alone"
 
 
-def jobs_with_aggressors(comparison: Comparison) -> list[Job]:
+def jobs_with_aggressors(comparison: Comparison) -> list[ComparedJob]:
     """Return the jobs in which something ran beside a victim."""
     return list(dict.fromkeys(one.job for one in comparison.interference))
 
 
-def interference_table(comparison: Comparison, job: Job) -> Table:
+def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
     """Return victims with their aggressors below each other, targets beside each other."""
     found = comparison.of(job).interference
     targets = sorted({one.target for one in found}, key=lambda name: known_first(TARGETS, name))
@@ -34,7 +34,7 @@ def interference_table(comparison: Comparison, job: Job) -> Table:
     )
 
 
-def interference_lines(comparison: Comparison, job: Job) -> Iterator[str]:
+def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
     """Yield the other metrics, what the aggressors lost themselves, the ranking, and what the paper says."""
     own = comparison.of(job)
     for one in own.interference:

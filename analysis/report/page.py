@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Job
+from analysis.compare.results import ComparedJob, Comparison
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation
 from analysis.figures.drawing import svg
@@ -72,7 +72,7 @@ def render(records: Records, comparison: Comparison, explained: Explained) -> st
     )
 
 
-def _section(comparison: Comparison, explained: Explained, job: Job) -> dict[str, object]:
+def _section(comparison: Comparison, explained: Explained, job: ComparedJob) -> dict[str, object]:
     groups = [group for group in comparison.groups if group.job == job]
     explanations = [one for one in explained.explanations if one.job == job]
     return {
@@ -92,7 +92,7 @@ def _section(comparison: Comparison, explained: Explained, job: Job) -> dict[str
     }
 
 
-def _pictures(comparison: Comparison, job: Job) -> list[EmbeddedPicture]:
+def _pictures(comparison: Comparison, job: ComparedJob) -> list[EmbeddedPicture]:
     found = []
     for one in pictures(comparison, job, normalised()):
         uri = "data:image/svg+xml;base64," + base64.b64encode(svg(one.drawing.chart)).decode("ascii")

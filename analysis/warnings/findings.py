@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.compare.pairing import ROW, job_of
-from analysis.compare.results import Group, Job
+from analysis.compare.results import ComparedJob, Group
 from analysis.load.metrics import PROBE
 from analysis.warnings.types import FailedTrials, HostsDiffer, Incomparable, MixedSubstitutes, NotNormalised
 from suite.host_compatibility import Host, differences
@@ -56,7 +56,7 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
 
 def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
     """Yield one warning per job and reason, with the targets and models whose values have no ratio."""
-    found: dict[tuple[Job, str], tuple[list[str], list[str]]] = {}
+    found: dict[tuple[ComparedJob, str], tuple[list[str], list[str]]] = {}
     for group in groups:
         reason = _no_ratio(group)
         bare = [
@@ -72,7 +72,7 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
         yield NotNormalised(str(job), tuple(models), tuple(targets), reason, _request(job))
 
 
-def _request(job: Job) -> dict[str, str]:
+def _request(job: ComparedJob) -> dict[str, str]:
     """Return the options of ``bench run`` that ask for this job."""
     keys = ("scenario", "profile") if job.scenario == PROBE else ("scenario", "profile", "recipe")
     request = {key: str(getattr(job, key)) for key in keys}

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Effect, Estimate, Group, Interference, Job, Overall, TargetSummary
+from analysis.compare.results import (
+    ComparedJob,
+    Comparison,
+    Effect,
+    Estimate,
+    Group,
+    Interference,
+    Overall,
+    TargetSummary,
+)
 from analysis.load.records import load
 from analysis.report.formatting import number
 from analysis.report.markdown import as_markdown
@@ -20,7 +29,7 @@ from analysis.warnings.types import NotNormalised
 from suite.job.sharing import aggressor_names
 from suite.targets import TARGETS
 
-JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
+JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
 
 
 def summary(target: str, ratio: float | None = 1.0, failed: int = 0, notes: tuple[str, ...] = ()) -> TargetSummary:
@@ -66,7 +75,7 @@ def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
 
 
 def test_the_interference_of_every_target_and_aggressor_fits_80_columns() -> None:
-    shared = Job("shared", "synthetic", "smoke", "reference", "")
+    shared = ComparedJob("shared", "synthetic", "smoke", "reference", "")
     effects = {"throughput": Effect(0.766, 3, (0.286, 2.05), Verdict("undecided", 0.1, 30))}
     found = tuple(
         Interference(shared, "inception_v3", target, "", aggressor, effects, notes=notes)
