@@ -15,7 +15,7 @@ from analysis.compare.results import AblationEffect, ComparedJob, known_first
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.warnings.findings import refusals
-from analysis.warnings.types import Incomparable
+from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import columns_that_may_differ
 from suite.targets import TARGETS
 
@@ -24,14 +24,14 @@ _Key = tuple[ComparedJob, str, str, str]
 
 def ablation_effects(
     ok: pd.DataFrame, metrics: Sequence[Metric], margin: float, *, force: bool = False
-) -> tuple[list[AblationEffect], list[Incomparable]]:
+) -> tuple[list[AblationEffect], list[AnalysisWarning]]:
     """Return the effects, in the order of the paper, and what is refused.
 
     ``ok`` are the trials that are ok; they have ``variant``.
     """
     ratios: dict[str, dict[_Key, pd.Series[float]]] = {metric.column: {} for metric in metrics}
     notes: dict[_Key, tuple[str, ...]] = {}
-    warnings: list[Incomparable] = []
+    warnings: list[AnalysisWarning] = []
     undisturbed = ok[ok["aggressor"].isna()]
     for name in undisturbed["ablation"].dropna().unique():
         own = undisturbed[undisturbed["ablation"] == name]

@@ -21,7 +21,7 @@ from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.findings import refusals
-from analysis.warnings.types import Incomparable
+from analysis.warnings.types import AnalysisWarning
 from suite.job.sharing import aggressor_names
 from suite.registries import WORKLOADS
 from suite.targets import TARGETS
@@ -40,7 +40,7 @@ class SharedFindings:
     """The interference, and the log ratios of the throughput by block that it was made of."""
 
     found: tuple[Interference, ...]
-    warnings: tuple[Incomparable, ...]
+    warnings: tuple[AnalysisWarning, ...]
     throughput: Mapping[Key, "pd.Series[float]"]
 
 
@@ -51,7 +51,7 @@ def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Sha
         return SharedFindings((), (), {})
     trials = _with_tails(mine.assign(ablation=mine["ablation"].fillna("")))
     ratios: dict[str, dict[Key, pd.Series[float]]] = {metric.column: {} for metric in SHARED_METRICS}
-    warnings: list[Incomparable] = []
+    warnings: list[AnalysisWarning] = []
     notes: dict[Key, tuple[str, ...]] = {}
     for (ablation, aggressor), own in trials.groupby(["ablation", "aggressor"]):
         alone = trials[trials["aggressor"].isna() & (trials["ablation"] == ablation)]

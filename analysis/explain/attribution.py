@@ -23,7 +23,7 @@ from analysis.explain.prediction import predictions
 from analysis.load.metrics import METRICS, PROBE
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN, locate, step_times
-from analysis.warnings.types import AnalysisWarning, SkippedRecord
+from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.records.migrations import current
 from suite.records.record import Steps, Timeline
 from suite.registries import WORKLOADS
@@ -127,7 +127,7 @@ class _Reader:
             return Parts.model_validate_json(current(Path(path).read_bytes()))
         except (OSError, ValidationError) as error:
             reason = str(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else str(error.strerror)
-            self.warnings.append(SkippedRecord(Path(path), f"its parts cannot be read ({reason})"))
+            self.warnings.append(skipped_record(path, f"its parts cannot be read ({reason})"))
             return None
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import pandas as pd
 
 from analysis.load.fields import Probed
-from analysis.warnings.types import AnalysisWarning, MetricRedefined
+from analysis.warnings.types import AnalysisWarning
 
 PROBE = "probe"
 """The scenario whose model is the name of a probe, and which has metrics in place of a throughput."""
@@ -83,7 +83,14 @@ def spread(trials: pd.DataFrame) -> Spread:
             else:
                 other[metric] = other.get(metric, 0) + 1
     added = {name: pd.Series(values, dtype="float64").reindex(trials.index) for name, values in columns.items()}
-    warnings = tuple(MetricRedefined(metric.column, metric.unit, count) for metric, count in other.items())
+    warnings = tuple(
+        AnalysisWarning(
+            "metric-redefined",
+            f"{metric.column} is not in {metric.unit}, or has another direction, in {count} records: left out there",
+            "records of different versions of the probe or workload: compare the runs one at a time",
+        )
+        for metric, count in other.items()
+    )
     return Spread(trials.drop(columns="metrics").assign(**added), (*METRICS, *known.values()), warnings)
 
 

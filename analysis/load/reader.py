@@ -1,13 +1,12 @@
 """One record file to one row, fast: what is not needed is not parsed, and what is as before is not parsed again."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from analysis.load.fields import Apart, Environments, Fields, JobColumns, job_columns
-from analysis.warnings.types import SkippedRecord
+from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
 
@@ -26,22 +25,20 @@ class Reader:
         self._text = b""
         self._environments: Environments | None = None
 
-    def __call__(self, path: str) -> tuple[Any, ...] | SkippedRecord:
+    def __call__(self, path: str) -> tuple[Any, ...] | AnalysisWarning:
         """Return the values of ``fields.COLUMNS``, or why there are none."""
         try:
             # Not Path.open: with 100,000 files, the objects and buffers of the easier ways are a third of the time.
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                 content = file.readall()
         except OSError as error:
-            return SkippedRecord(
-                Path(path), f"it cannot be read ({error.strerror})", "check the file and its permissions"
-            )
+            return skipped_record(path, f"it cannot be read ({error.strerror})", "check the file and its permissions")
         try:
             return self._row(current(content))
         except NewerRecordError as error:
-            return SkippedRecord(Path(path), error.message, str(error.remedy))
+            return skipped_record(path, error.message, str(error.remedy))
         except ValidationError as error:
-            return _diagnosis(Path(path), content, error)
+            return _diagnosis(path, content, error)
 
     def _row(self, content: bytes) -> tuple[Any, ...]:
         try:
@@ -83,15 +80,15 @@ class Reader:
         return self._jobs[text]
 
 
-def _diagnosis(path: Path, content: bytes, error: ValidationError) -> SkippedRecord:
+def _diagnosis(path: str, content: bytes, error: ValidationError) -> AnalysisWarning:
     """Say why a file is not a record that can be used, from the most to the least foreign."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as reason:
-        return SkippedRecord(path, f"it is not JSON ({reason})")
+        return skipped_record(path, f"it is not JSON ({reason})")
     version = found.get("schema_version") if isinstance(found, dict) else None
     if not isinstance(version, int):
-        return SkippedRecord(path, "it is not a record of this suite (it has no schema_version)", "remove the file")
+        return skipped_record(path, "it is not a record of this suite (it has no schema_version)", "remove the file")
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "the record"
-    return SkippedRecord(path, f"{place}: {first['msg']}")
+    return skipped_record(path, f"{place}: {first['msg']}")

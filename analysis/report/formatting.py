@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from analysis.compare.results import AblationEffect, ComparedJob, Comparison, Effect, Estimate, Group
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import Verdict
-from analysis.warnings.conditions import notices
+from analysis.warnings.types import notices
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
 

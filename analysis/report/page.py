@@ -25,7 +25,7 @@ from analysis.report.provenance import provenance
 from analysis.report.table import line, results_table
 from analysis.report.waterfall import interval, prediction_lines, share, step_lines
 from analysis.statistics.ratios import MARGIN
-from analysis.warnings.conditions import notices
+from analysis.warnings.types import notices
 from suite.results.store import write_atomic
 
 TEMPLATE = "report.html.j2"

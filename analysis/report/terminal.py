@@ -23,7 +23,7 @@ from analysis.report.formatting import (
 )
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
 from analysis.report.table import Cell, Head, Table, line, results_table
-from analysis.warnings.conditions import notices
+from analysis.warnings.types import notices
 from suite.targets import BASELINE
 
 _NARROW = 72  # columns; below, a table would break its words

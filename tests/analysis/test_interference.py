@@ -17,7 +17,6 @@ from analysis.report.interference_table import interference_lines, interference_
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
-from analysis.warnings.types import FailedTrials
 from suite.job.sharing import Sharing
 from suite.records.record import Aggression, Aggressor, CacheUse, Conditions, Environment, Resources, Steps, Usage
 from tests.analysis.conftest import Save
@@ -170,7 +169,9 @@ def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: 
         scenario="shared", sharing=SHARING, target="vm", aggressor="disk", block=2, failed="the aggressor disk: killed"
     )
     comparison = compare(load([tmp_path / "run"]))
-    assert [one.target for one in comparison.warnings if isinstance(one, FailedTrials)] == ["vm, beside disk"]
+    assert [
+        "trials on vm, beside disk failed" in one.message for one in comparison.warnings if one.kind == "failed-trials"
+    ] == [True]
     assert found(comparison)["vm", "disk"].effects["throughput"].blocks == 2
 
 
