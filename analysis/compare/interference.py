@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare.effects import effect, effects_of, judged, notes_of, ratios_of
-from analysis.compare.pairing import ROW, pair
+from analysis.compare.pairing import ROW, pair, papers_order
 from analysis.compare.results import ComparedJob, Effect, Interference, Isolation, known_first
 from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, SHARED, Metric
@@ -23,8 +24,6 @@ from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import AnalysisWarning
 from suite.job.sharing import aggressor_names
-from suite.registries import WORKLOADS
-from suite.targets import TARGETS
 
 STEP_P99 = Metric("step-p99", "step_p99_s", "s")
 CPU_TIME = Metric("cpu-time", "serving_cpu_s", "s")
@@ -49,7 +48,9 @@ def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Sha
     mine = ok[ok["scenario"] == SHARED]
     if mine["aggressor"].isna().all():
         return SharedFindings((), (), {})
-    trials = _with_tails(mine.assign(ablation=mine["ablation"].fillna("")))
+    # Only the files of the records hold the steps.
+    tails = [_p99_s(Path(str(path))) for path in mine["path"]]
+    trials = mine.assign(ablation=mine["ablation"].fillna(""), **{STEP_P99.column: tails})
     ratios: dict[str, dict[Key, pd.Series[float]]] = {metric.column: {} for metric in SHARED_METRICS}
     warnings: list[AnalysisWarning] = []
     notes: dict[Key, tuple[str, ...]] = {}
@@ -61,7 +62,19 @@ def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Sha
             for (job, model, target), values in ratios_of(formed.pairs, metric).items():
                 ratios[metric.column][job, model, target, str(ablation), str(aggressor)] = values
         notes |= {(*key, str(ablation), str(aggressor)): found for key, found in notes_of(own, formed.pairs).items()}
-    found = _effects(trials, ratios, notes, margin)
+    effects = effects_of(ratios, SHARED_METRICS, margin)
+    kept, steal, floors = _kept(trials), _steal(trials), _floors(trials)
+    found = tuple(
+        Interference(
+            *key,
+            effects=effects[key],
+            noise_floors=floors.get(key[:4], {}),
+            kept=kept.get(key),
+            steal_shares=(steal.get((*key[:4], "")), steal.get(key)),
+            notes=notes.get(key, ()),
+        )
+        for key in sorted(effects, key=_order)
+    )
     return SharedFindings(found, tuple(warnings), ratios[METRICS[0].column])
 
 
@@ -95,31 +108,8 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
     return tuple(sorted(made, key=lambda one: (one.job, -one.effect.ratio)))
 
 
-def _effects(
-    trials: pd.DataFrame,
-    ratios: Mapping[str, "dict[Key, pd.Series[float]]"],
-    notes: Mapping[Key, tuple[str, ...]],
-    margin: float,
-) -> tuple[Interference, ...]:
-    effects = effects_of(ratios, SHARED_METRICS, margin)
-    kept, steal, floors = _kept(trials), _steal(trials), _floors(trials)
-    return tuple(
-        Interference(
-            *key,
-            effects=effects[key],
-            noise_floors=floors.get(key[:4], {}),
-            kept=kept.get(key),
-            steal_shares=(steal.get((*key[:4], "")), steal.get(key)),
-            notes=notes.get(key, ()),
-        )
-        for key in sorted(effects, key=_order)
-    )
-
-
-def _order(key: Key) -> tuple[object, ...]:
-    job, model, target, ablation, aggressor = key
-    place = known_first(WORKLOADS.names(), model), known_first(TARGETS, target)
-    return (job, *place, ablation, known_first(aggressor_names(), aggressor))
+def _order(key: Key) -> tuple[Any, ...]:
+    return (*papers_order(*key[:3]), key[3], known_first(aggressor_names(), key[4]))
 
 
 def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":
@@ -162,13 +152,8 @@ def _floors(trials: pd.DataFrame) -> dict[tuple[ComparedJob, str, str, str], dic
     return floors
 
 
-def _with_tails(trials: pd.DataFrame) -> pd.DataFrame:
-    """Add the 99th percentile of the steps of each trial, which only the files of the records hold."""
-    return trials.assign(**{STEP_P99.column: [_p99_s(Path(str(path))) for path in trials["path"]]})
-
-
 def _p99_s(path: Path) -> float:
-    """Return NaN if the file is gone, or holds no steps."""
+    """Return the 99th percentile of a trial's steps; NaN if the file is gone, or holds none."""
     try:
         steps = json.loads(path.read_bytes())["steps"]["elapsed_s"]
         return float(np.quantile(steps, 0.99, method="inverted_cdf"))
