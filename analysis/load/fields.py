@@ -1,9 +1,9 @@
 """The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
 
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from suite.job.job import Job, Name, settings
 
@@ -12,29 +12,35 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Host(BaseModel):
-    hostname: str | None = None
-    kernel: str | None = None
-    cpu_model: str | None = None
-    cpus: list[_Count] | None = None
-    memory_bytes: _Count | None = None
-    mitigations: dict[str, str] | None = None
+_Number = Annotated[list[_Count], AfterValidator(len)]
+"""Only the number of what is listed is kept."""
+_Sorted = Annotated[list[_Count], AfterValidator(lambda cpus: ",".join(map(str, sorted(cpus))))]
+_Lines = Annotated[
+    dict[str, str], AfterValidator(lambda found: "\n".join(f"{name}: {how}" for name, how in sorted(found.items())))
+]
 
-    def row(self) -> tuple[str | int | None, ...]:
-        cpus = None if self.cpus is None else len(self.cpus)
-        return self.hostname, self.kernel, self.cpu_model, cpus, self.memory_bytes
+
+class _Host(BaseModel):
+    """Its values, and those of ``_Target``, ``_Conditions`` and ``_Usage``, are columns, in the order of the fields."""
+
+    hostname: str | None = None
+    host_kernel: str | None = Field(default=None, alias="kernel")
+    host_cpu_model: str | None = Field(default=None, alias="cpu_model")
+    host_cpus: _Number | None = Field(default=None, alias="cpus")
+    host_memory_bytes: _Count | None = Field(default=None, alias="memory_bytes")
+    host_mitigations: _Lines | None = Field(default=None, alias="mitigations")
 
 
 class _Target(BaseModel):
-    cpus: list[_Count] | None = None
-    host_cpus: list[_Count] | None = None
-    memory_bytes: _Count | None = None
-    threads: _Count | None = None
-    mitigations: dict[str, str] | None = None
     userland_sha256: str | None = None
     accelerator: str | None = None
     torch: str | None = None
     torch_cpu_capability: str | None = None
+    seen_cpus: _Number | None = Field(default=None, alias="cpus")
+    seen_memory_bytes: _Count | None = Field(default=None, alias="memory_bytes")
+    seen_threads: _Count | None = Field(default=None, alias="threads")
+    affinity: _Sorted | None = Field(default=None, alias="host_cpus")
+    mitigations: _Lines | None = None
 
 
 class _Conditions(BaseModel):
@@ -46,7 +52,7 @@ class _Conditions(BaseModel):
     swapped_bytes: _Count | None = None
     governor: str | None = None
     siblings_shared: bool | None = None
-    numa_nodes: list[_Count] | None = None
+    numa_nodes: _Number | None = None
 
 
 class Environments(BaseModel):
@@ -61,9 +67,6 @@ class _Usage(BaseModel):
     peak_memory_bytes: _Count | None = None
     disk_read_bytes: _Count | None = None
     disk_written_bytes: _Count | None = None
-
-    def row(self) -> tuple[float | None, ...]:
-        return self.cpu_s, self.peak_memory_bytes, self.disk_read_bytes, self.disk_written_bytes
 
 
 class _CacheUse(BaseModel):
@@ -154,49 +157,31 @@ class Apart(BaseModel):
 
     def row_in(self, job: JobColumns, environment: Environments) -> tuple[Any, ...]:
         """Return the values of ``COLUMNS``."""
-        outcome = self.outcome
-        seen, conditions = environment.target or _NOTHING_SEEN, self.conditions or _NOTHING_KNOWN
-        resources, devices = self.resources or _NOTHING_COUNTED, self.details and self.details.devices
+        *host, host_mitigations = vars(environment.host).values()
+        *seen, mitigations = vars(environment.target or _NOTHING_SEEN).values()
+        outcome, resources, used = self.outcome, self.resources or _NOTHING_COUNTED, self.data_use
+        devices = self.details and self.details.devices
+        at_work = [one.aggression for one in self.aggressors if one.aggression]
         return (
             *(self.run_id, self.trial_id, self.started_at, *job[:_NAMES]),
             *(self.target, self.replica, self.block, self.position, self.ablation, self.warm_up),
             *job[_NAMES:],
-            *environment.host.row(),
+            *host,
             *(outcome.status == "ok", outcome.kind, outcome.message),
             *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
             "\n".join(self.substitutes),
-            *(seen.userland_sha256, seen.accelerator, seen.torch, seen.torch_cpu_capability),
-            None if seen.cpus is None else len(seen.cpus),
-            *(seen.memory_bytes, seen.threads),
-            None if seen.host_cpus is None else ",".join(map(str, sorted(seen.host_cpus))),
-            _lines(environment.host.mitigations),
-            _lines(seen.mitigations),
-            *(conditions.interval_s, conditions.steal_s, conditions.other_cpu_s, conditions.throttled_s),
-            *(conditions.thermal_throttles, conditions.swapped_bytes, conditions.governor),
-            conditions.siblings_shared,
-            None if conditions.numa_nodes is None else len(conditions.numa_nodes),
-            *(resources.serving or _NOTHING_USED).row(),
-            *(resources.worker or _NOTHING_USED).row(),
+            *(*seen, host_mitigations, mitigations),
+            *vars(self.conditions or _NOTHING_KNOWN).values(),
+            *vars(resources.serving or _NOTHING_USED).values(),
+            *vars(resources.worker or _NOTHING_USED).values(),
             sum(resources.energy_j.values()) if resources.energy_j else None,
             resources.cache.llc_load_misses if resources.cache else None,
             devices if isinstance(devices, int) and devices > 0 else None,
-            *(self._data() if self.data_use else _NO_DATA),
-            *(self.aggressor, *self._aggressor_rates()),
+            # More than one epoch reads files again, and the page cache has them then.
+            *((used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NONE),
+            *(self.aggressor, _sum(one.before_per_s for one in at_work), _sum(one.beside_per_s for one in at_work)),
             self.metrics or None,
         )
-
-    def _data(self) -> tuple[Any, ...]:
-        used = self.data_use
-        # More than one epoch reads files again, and the page cache has them then.
-        return (
-            (used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NO_DATA
-        )
-
-    def _aggressor_rates(self) -> tuple[float | None, float | None]:
-        """Return the speed of all aggressors together, before and beside the victim; None where one is unknown."""
-        at_work = [one.aggression for one in self.aggressors if one.aggression]
-        before, beside = [one.before_per_s for one in at_work], [one.beside_per_s for one in at_work]
-        return _sum(before), _sum(beside)
 
 
 class Fields(Apart):
@@ -214,34 +199,24 @@ def job_columns(job: Job) -> JobColumns:
     sizes, envelope = job.sizes, job.envelope
     return (
         *(job.scenario, job.data, job.profile, job.recipe, job.model, job.page_cache),
-        *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NO_WORK),
+        *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NONE),
         *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
         *(job.layers.engine, job.isa),
         BETWEEN.join(f"{name}={value}" for name, value in settings(job).items()),
     )
 
 
-def _sum(rates: list[float | None]) -> float | None:
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known and len(known) == len(rates) else None
-
-
-def _lines(mitigations: dict[str, str] | None) -> str | None:
-    return None if mitigations is None else _joined(tuple(mitigations.items()))
-
-
-@lru_cache
-def _joined(items: tuple[tuple[str, str], ...]) -> str:
-    """Join the items, a line each. Cached: a host has the same in all its records."""
-    return "\n".join(f"{name}: {how}" for name, how in sorted(items))
+def _sum(rates: Iterable[float | None]) -> float | None:
+    """Return the speed of all aggressors together; None where one is unknown."""
+    given = list(rates)
+    known = [rate for rate in given if rate is not None]
+    return sum(known) if known and len(known) == len(given) else None
 
 
 _NOTHING_SEEN, _NOTHING_KNOWN, _NOTHING_COUNTED, _NOTHING_USED = _Target(), _Conditions(), _Resources(), _Usage()
-_NO_WORK = _NO_DATA = (None,) * 4
-_USAGE = ("cpu_s", "peak_memory_bytes", "disk_read_bytes", "disk_written_bytes")
+_NONE = (None,) * 4
 USED = (
-    *(f"serving_{name}" for name in _USAGE),
-    *(f"worker_{name}" for name in _USAGE),
+    *(f"{side}_{name}" for side in ("serving", "worker") for name in _Usage.model_fields),
     *("energy_j", "llc_load_misses"),
 )
 """What a trial cost on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
@@ -257,14 +232,12 @@ COLUMNS = (
     *("run_id", "trial_id", "started_at", *JOB_COLUMNS[:_NAMES]),
     *("target", "replica", "block", "position", "ablation", "warm_up"),
     *JOB_COLUMNS[_NAMES:],
-    *("hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes"),
+    *list(_Host.model_fields)[:-1],
     *("ok", "error_kind", "error_message"),
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
     "substitutes",
-    *("userland_sha256", "accelerator", "torch", "torch_cpu_capability"),
-    *("seen_cpus", "seen_memory_bytes", "seen_threads", "affinity", "host_mitigations", "mitigations"),
-    *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "governor"),
-    *("siblings_shared", "numa_nodes"),
+    *(*list(_Target.model_fields)[:-1], "host_mitigations", "mitigations"),
+    *_Conditions.model_fields,
     *USED,
     "devices",
     *("data_sha256", "data_bytes", "images_read", "damaged"),

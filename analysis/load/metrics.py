@@ -69,15 +69,18 @@ def spread(trials: pd.DataFrame) -> Spread:
 
     A value in another unit or direction is left out, with a warning.
     """
-    known: dict[tuple[bool, str, str], Metric] = {}
+    known: dict[str, Metric] = {}
     columns: dict[str, dict[object, float]] = {}
     other: dict[Metric, int] = {}
     measured = trials.loc[trials["metrics"].notna(), ["scenario", "model", "metrics"]]
     for index, scenario, model, found in measured.itertuples():
         one: Probed
         for name, one in found.items():
-            key = (scenario == PROBE, str(model), name)
-            metric = known.get(key) or known.setdefault(key, _metric(key, one))
+            of_probe = scenario == PROBE
+            column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
+            metric = known.get(column)
+            if metric is None:
+                metric = known[column] = Metric(name, column, one.unit, one.better, str(model), of_probe)
             if (one.unit, one.better) == (metric.unit, metric.better):
                 columns.setdefault(metric.column, {})[index] = one.value
             else:
@@ -92,9 +95,3 @@ def spread(trials: pd.DataFrame) -> Spread:
         for metric, count in other.items()
     )
     return Spread(trials.drop(columns="metrics").assign(**added), (*METRICS, *known.values()), warnings)
-
-
-def _metric(key: tuple[bool, str, str], first: Probed) -> Metric:
-    of_probe, model, name = key
-    column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
-    return Metric(name, column, first.unit, first.better, model, of_probe)

@@ -70,14 +70,12 @@ class Reader:
         assert self._environments is not None  # noqa: S101 (for the type checker: the text has one)
         parts += [content[begin:environment], content[environment + len(self._text) :]]
         rest = Apart.model_validate_json(b"null".join(parts))
-        return rest.row_in(self._job(content[job:job_end]), self._environments)
-
-    def _job(self, text: bytes) -> JobColumns:
+        text = content[job:job_end]
         if text not in self._jobs:
             if len(self._jobs) >= _MOST_JOBS:
                 self._jobs.clear()
             self._jobs[text] = job_columns(Job.model_validate_json(text))
-        return self._jobs[text]
+        return rest.row_in(self._jobs[text], self._environments)
 
 
 def _diagnosis(path: str, content: bytes, error: ValidationError) -> AnalysisWarning:

@@ -72,7 +72,10 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
             advice = f"go on with its run (bench run … --out {directory}), or leave it out"
             warnings.append(AnalysisWarning("empty-run", f"{directory} holds no usable record", advice))
     if not rows:
-        raise _nothing(unique, warnings)
+        where = ", ".join(map(str, unique))
+        skipped = [warning.message for warning in warnings if warning.kind == "skipped-record"]
+        why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
+        raise RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")
     return _table(rows, tuple(unique), warnings, warm_ups)
 
 
@@ -127,10 +130,3 @@ def _files(directory: Path) -> Iterator[str]:
         return
     except OSError as error:
         raise RequestError(f"cannot read {directory / 'trials'}: {error.strerror}") from error
-
-
-def _nothing(directories: Sequence[Path], warnings: Sequence[AnalysisWarning]) -> RequestError:
-    where = ", ".join(str(directory) for directory in directories)
-    skipped = [warning.message for warning in warnings if warning.kind == "skipped-record"]
-    why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
-    return RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")
