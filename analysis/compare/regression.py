@@ -48,7 +48,7 @@ class Change:
     slower: float
     exceeded: bool
     differences: tuple[str, ...] = ()
-    """How the two runs differ besides the time: userland, envelope and the like."""
+    """The differences between the two runs besides the time: userland, envelope and the like."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     trials = plain(every)
     ok = trials[trials["ok"] & (trials["scenario"] != PROBE)]
     formed = usable(to_baseline(ok, []), force=force).pairs
-    read = _Reader(ok)
+    read = _PartsOfTrials(ok)
     found = []
     for key, blocks in formed[formed["target"] != BASELINE].groupby(ROW):
         *job, model, target = (str(part) for part in key)
@@ -94,7 +94,7 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     return Explained(tuple(complete), tuple(read.warnings))
 
 
-class _Reader:
+class _PartsOfTrials:
     """The parts of the trials of a block, read once each."""
 
     def __init__(self, ok: pd.DataFrame) -> None:

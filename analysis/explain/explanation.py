@@ -25,7 +25,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a probe says one part should cost: its seconds on bare metal, times what the probe lost on the target."""
+    """The predicted cost of one part: its seconds on bare metal, times what the probe lost on the target."""
 
     part: str
     by: str | None
@@ -34,7 +34,7 @@ class Predicted:
     difference_s: float
     interval: tuple[float, float] | None
     parts: bool
-    """Whether measurement and prediction differ: their intervals have nothing in common."""
+    """True if measurement and prediction differ: their intervals have nothing in common."""
 
 
 @dataclass(frozen=True)

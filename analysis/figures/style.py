@@ -1,4 +1,4 @@
-"""How every figure looks: the colours, hatches and legends of targets, and what all axes share."""
+"""The look of every figure: the colours, hatches and legends of targets, and what all axes share."""
 
 import textwrap
 from collections.abc import Iterable, Sequence

@@ -20,8 +20,8 @@ _Lines = Annotated[
 ]
 
 
-class _Host(BaseModel):
-    """Its values, and those of ``_Target``, ``_Conditions`` and ``_Usage``, are columns, in the order of the fields."""
+class _HostFields(BaseModel):
+    """The facts of the host. Here and in the next three classes the fields are columns, in this order."""
 
     hostname: str | None = None
     host_kernel: str | None = Field(default=None, alias="kernel")
@@ -31,7 +31,7 @@ class _Host(BaseModel):
     host_mitigations: _Lines | None = Field(default=None, alias="mitigations")
 
 
-class _Target(BaseModel):
+class _TargetFields(BaseModel):
     userland_sha256: str | None = None
     accelerator: str | None = None
     torch: str | None = None
@@ -43,7 +43,7 @@ class _Target(BaseModel):
     mitigations: _Lines | None = None
 
 
-class _Conditions(BaseModel):
+class _ConditionsFields(BaseModel):
     interval_s: _Positive | None = None
     steal_s: _Seconds | None = None
     other_cpu_s: _Seconds | None = None
@@ -55,32 +55,32 @@ class _Conditions(BaseModel):
     numa_nodes: _Number | None = None
 
 
-class Environments(BaseModel):
+class EnvironmentsFields(BaseModel):
     """The host and the inside of the target; the same in most records of a run."""
 
-    host: _Host
-    target: _Target | None = None
+    host: _HostFields
+    target: _TargetFields | None = None
 
 
-class _Usage(BaseModel):
+class _UsageFields(BaseModel):
     cpu_s: _Seconds | None = None
     peak_memory_bytes: _Count | None = None
     disk_read_bytes: _Count | None = None
     disk_written_bytes: _Count | None = None
 
 
-class _CacheUse(BaseModel):
+class _CacheFields(BaseModel):
     llc_load_misses: _Count | None = None
 
 
-class _Resources(BaseModel):
-    serving: _Usage | None = None
-    worker: _Usage | None = None
+class _ResourcesFields(BaseModel):
+    serving: _UsageFields | None = None
+    worker: _UsageFields | None = None
     energy_j: dict[str, _Seconds] | None = None
-    cache: _CacheUse | None = None
+    cache: _CacheFields | None = None
 
 
-class _DataUse(BaseModel):
+class _DataFields(BaseModel):
     sha256: str
     size_bytes: _Count
     bytes_read: _Count
@@ -88,16 +88,16 @@ class _DataUse(BaseModel):
     damaged: _Count = 0
 
 
-class _Aggression(BaseModel):
+class _AggressionFields(BaseModel):
     before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-class _Aggressor(BaseModel):
-    aggression: _Aggression | None = None
+class _AggressorFields(BaseModel):
+    aggression: _AggressionFields | None = None
 
 
-class _Details(BaseModel):
+class _DetailsFields(BaseModel):
     devices: Any = None  # details promise nothing
 
 
@@ -109,7 +109,7 @@ class Probed(BaseModel):
     better: Literal["more", "less"]
 
 
-class _Outcome(BaseModel):
+class _OutcomeFields(BaseModel):
     status: Literal["ok", "failed"]
     kind: str | None = None
     message: str | None = None
@@ -135,18 +135,18 @@ class Apart(BaseModel):
     warm_up: bool = False
     block: _Count
     position: _Count
-    outcome: _Outcome
+    outcome: _OutcomeFields
     throughput_images_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
     metrics: dict[str, Probed] = {}
-    data_use: _DataUse | None = None
-    aggressors: list[_Aggressor] = []
+    data_use: _DataFields | None = None
+    aggressors: list[_AggressorFields] = []
     clock_ratio: _Positive | None = None
     substitutes: list[str] = []
-    conditions: _Conditions | None = None
-    resources: _Resources | None = None
-    details: _Details | None = None
+    conditions: _ConditionsFields | None = None
+    resources: _ResourcesFields | None = None
+    details: _DetailsFields | None = None
 
     @model_validator(mode="after")
     def _ok_has_numbers(self) -> Self:
@@ -155,7 +155,7 @@ class Apart(BaseModel):
             raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         return self
 
-    def row_in(self, job: JobColumns, environment: Environments) -> tuple[Any, ...]:
+    def row_in(self, job: JobColumns, environment: EnvironmentsFields) -> tuple[Any, ...]:
         """Return the values of ``COLUMNS``."""
         *host, host_mitigations = vars(environment.host).values()
         *seen, mitigations = vars(environment.target or _NOTHING_SEEN).values()
@@ -188,7 +188,7 @@ class Fields(Apart):
     """The part of ``suite.records.record.TrialRecord`` that is read here; a test holds the two together."""
 
     job: Job
-    environment: Environments
+    environment: EnvironmentsFields
 
     def row(self) -> tuple[Any, ...]:
         return self.row_in(job_columns(self.job), self.environment)
@@ -213,13 +213,14 @@ def _sum(rates: Iterable[float | None]) -> float | None:
     return sum(known) if known and len(known) == len(given) else None
 
 
-_NOTHING_SEEN, _NOTHING_KNOWN, _NOTHING_COUNTED, _NOTHING_USED = _Target(), _Conditions(), _Resources(), _Usage()
+_NOTHING_SEEN, _NOTHING_KNOWN = _TargetFields(), _ConditionsFields()
+_NOTHING_COUNTED, _NOTHING_USED = _ResourcesFields(), _UsageFields()
 _NONE = (None,) * 4
 USED = (
-    *(f"{side}_{name}" for side in ("serving", "worker") for name in _Usage.model_fields),
+    *(f"{side}_{name}" for side in ("serving", "worker") for name in _UsageFields.model_fields),
     *("energy_j", "llc_load_misses"),
 )
-"""What a trial cost on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
+"""The cost of a trial on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
 _NAMES = 5
 JOB_COLUMNS = (
     *("scenario", "data", "profile", "recipe", "model"),
@@ -232,12 +233,12 @@ COLUMNS = (
     *("run_id", "trial_id", "started_at", *JOB_COLUMNS[:_NAMES]),
     *("target", "replica", "block", "position", "ablation", "warm_up"),
     *JOB_COLUMNS[_NAMES:],
-    *list(_Host.model_fields)[:-1],
+    *list(_HostFields.model_fields)[:-1],
     *("ok", "error_kind", "error_message"),
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
     "substitutes",
-    *(*list(_Target.model_fields)[:-1], "host_mitigations", "mitigations"),
-    *_Conditions.model_fields,
+    *(*list(_TargetFields.model_fields)[:-1], "host_mitigations", "mitigations"),
+    *_ConditionsFields.model_fields,
     *USED,
     "devices",
     *("data_sha256", "data_bytes", "images_read", "damaged"),

@@ -1,4 +1,4 @@
-"""What is measured, as data: the three numbers of every training, and what workloads and probes have of their own."""
+"""The metrics, as data: the three numbers of every training, and what workloads and probes have of their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ METRICS = (
     Metric("elapsed", "elapsed_s", "s"),
     Metric("opening", "open_s", "s"),
 )
-"""What every training measures."""
+"""The metrics of every training."""
 
 
 def metrics_of(metrics: Sequence[Metric], scenario: str, model: str) -> tuple[Metric, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from analysis.load.fields import Apart, Environments, Fields, JobColumns, job_columns
+from analysis.load.fields import Apart, EnvironmentsFields, Fields, JobColumns, job_columns
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
@@ -23,7 +23,7 @@ class Reader:
     def __init__(self) -> None:
         self._jobs: dict[bytes, JobColumns] = {}
         self._text = b""
-        self._environments: Environments | None = None
+        self._environments: EnvironmentsFields | None = None
 
     def __call__(self, path: str) -> tuple[Any, ...] | AnalysisWarning:
         """Return the values of ``fields.COLUMNS``, or why there are none."""
@@ -65,7 +65,7 @@ class Reader:
         if not self._text or not content.startswith(self._text, environment):
             closing = content.index(_CLOSING, environment) + len(_CLOSING)
             self._text = b""
-            self._environments = Environments.model_validate_json(content[environment:closing])
+            self._environments = EnvironmentsFields.model_validate_json(content[environment:closing])
             self._text = content[environment:closing]
         assert self._environments is not None  # noqa: S101 (for the type checker: the text has one)
         parts += [content[begin:environment], content[environment + len(self._text) :]]

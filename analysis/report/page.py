@@ -22,7 +22,7 @@ from analysis.report.cost_table import cost_table
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
 from analysis.report.narrative import answers, overall_answers
 from analysis.report.provenance import provenance
-from analysis.report.table import line, results_table
+from analysis.report.table import ablation_table, line, results_table
 from analysis.report.waterfall import interval, prediction_lines, share, step_lines
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.types import notices
@@ -54,9 +54,8 @@ def write_report(records: Records, path: Path, *, margin: float = MARGIN, force:
 def render(records: Records, comparison: Comparison, explained: Explained) -> str:
     """Return the page as text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(
-        formatting=formatting, line=line, results_table=results_table, cost_table=cost_table, bars=_bars
-    )
+    environment.globals.update(formatting=formatting, line=line, bars=_bars)
+    environment.globals.update(results_table=results_table, ablation_table=ablation_table, cost_table=cost_table)
     environment.globals.update(share=share, interval=interval, step_lines=step_lines, prediction_lines=prediction_lines)
     template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]

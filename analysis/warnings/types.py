@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class AnalysisWarning:
-    """What is wrong, and what to do about it. ``kind`` is stable, for programs."""
+    """A finding, and advice on what to do about it. ``kind`` is stable, for programs."""
 
     kind: str
     finding: str

@@ -90,13 +90,14 @@ def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_pat
         "faster",
         "faster",
     )
-    line = "switched in the same blocks: container, seccomp off: throughput 1.05"
-    assert line in as_markdown(comparison)
+    assert "| container, seccomp off | 1.05" in as_markdown(comparison)
     (row, *_) = json.loads(as_json(comparison))["ablations"]
     assert (row["target"], row["ablation"], row["metric"], row["verdict"]) == (
         *("container", "seccomp", "throughput", "faster"),
     )
-    assert line in write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    assert "switched in the same blocks, over the same target as it is" in page
+    assert "switched in the same blocks: container, seccomp off: throughput 1.05" in page, "beside the waterfall"
 
 
 def test_asking_for_a_switch_does_not_change_what_is_said_of_the_targets(tmp_path: Path, save: Any) -> None:
