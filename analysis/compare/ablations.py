@@ -10,28 +10,27 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.compare.effects import effects_of, notes_of, ratios_of
-from analysis.compare.pairing import pair, plain
-from analysis.compare.results import AblationEffect, Job, known_first
+from analysis.compare.pairing import pair, papers_order, plain
+from analysis.compare.results import AblationEffect, ComparedJob
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.warnings.findings import refusals
-from analysis.warnings.types import Incomparable
+from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import columns_that_may_differ
-from suite.targets import TARGETS
 
-_Key = tuple[Job, str, str, str]
+_Key = tuple[ComparedJob, str, str, str]
 
 
 def ablation_effects(
     ok: pd.DataFrame, metrics: Sequence[Metric], margin: float, *, force: bool = False
-) -> tuple[list[AblationEffect], list[Incomparable]]:
+) -> tuple[list[AblationEffect], list[AnalysisWarning]]:
     """Return the effects, in the order of the paper, and what is refused.
 
     ``ok`` are the trials that are ok; they have ``variant``.
     """
     ratios: dict[str, dict[_Key, pd.Series[float]]] = {metric.column: {} for metric in metrics}
     notes: dict[_Key, tuple[str, ...]] = {}
-    warnings: list[Incomparable] = []
+    warnings: list[AnalysisWarning] = []
     undisturbed = ok[ok["aggressor"].isna()]
     for name in undisturbed["ablation"].dropna().unique():
         own = undisturbed[undisturbed["ablation"] == name]
@@ -43,5 +42,5 @@ def ablation_effects(
                 ratios[metric.column][job, model, target, str(name)] = values
         notes |= {(*key, str(name)): noted for key, noted in notes_of(own, found.pairs).items()}
     effects = effects_of(ratios, metrics, margin)
-    order = sorted(effects, key=lambda key: (*key[:2], known_first(TARGETS, key[2]), key[3]))
+    order = sorted(effects, key=lambda key: (*papers_order(*key[:3]), key[3]))
     return [AblationEffect(*key, effects=effects[key], notes=notes.get(key, ())) for key in order], warnings

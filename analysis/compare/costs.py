@@ -1,21 +1,23 @@
 """The costs of a target on the host: everything that serves it (all-in), and the job inside it alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare.effects import Key, effect, ratios_of
-from analysis.compare.pairing import ROW
-from analysis.compare.results import Cost, Job, known_first
+from analysis.compare.pairing import ROW, papers_order
+from analysis.compare.results import ComparedJob, Cost
 from analysis.load.metrics import PROBE, Metric
 from analysis.statistics.ratios import locate
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASELINE
 
 PER_IMAGES, PER_TRIAL = "1,000 images", "trial"
 ALL_IN = "cost_all_in"
 """A column that ``with_costs`` adds: CPU seconds of everything that serves the target, per unit."""
+_TO_BASELINE = Metric("all-in", ALL_IN, "s")
 _MEANS = {"cpu_inside_s": "cost_inside", "cpu_all_in_s": ALL_IN, "all_in_to_inside": "cost_ratio", "energy_j": "cost_j"}
 _PEAKS = {"memory_inside_bytes": "worker_peak_memory_bytes", "memory_all_in_bytes": "serving_peak_memory_bytes"}
 _BYTES = {
@@ -47,7 +49,10 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
     columns = [*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]
     if ok[columns].isna().all(axis=None):
         return []
-    normalised = _normalised(pairs)
+    targets = pairs[pairs["target"] != BASELINE]
+    normalised = ratios_of(targets, _TO_BASELINE)
+    for probe in targets.loc[(targets["scenario"] == PROBE).astype(bool), "model"].unique():
+        normalised |= ratios_of(targets, replace(_TO_BASELINE, model=str(probe), of_probe=True))
     rows = ok.groupby(ROW)
     positive = ok[list(_MEANS.values())].where(lambda values: values > 0)
     logs = pd.DataFrame(np.log(positive)).groupby([ok[key] for key in ROW])
@@ -55,21 +60,12 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
     table = pd.concat([pd.DataFrame(part) for part in parts], axis=1)
     table["substitutes"] = rows["substitutes"].unique()
     found = [_cost(row, normalised) for row in table.dropna(how="all", subset=columns).reset_index().to_dict("records")]
-    return sorted(found, key=lambda cost: (cost.job, cost.model, known_first(TARGETS, cost.target)))
-
-
-def _normalised(pairs: pd.DataFrame) -> "dict[Key, pd.Series[float]]":
-    targets = pairs[pairs["target"] != BASELINE]
-    training = ratios_of(targets, Metric("all-in", ALL_IN, "s"))
-    probes = targets.loc[(targets["scenario"] == PROBE).astype(bool), "model"].unique()
-    for probe in probes:
-        training |= ratios_of(targets, Metric("all-in", ALL_IN, "s", model=str(probe), of_probe=True))
-    return training
+    return sorted(found, key=lambda cost: papers_order(cost.job, cost.model, cost.target))
 
 
 def _cost(row: Mapping[Any, Any], normalised: "Mapping[Key, pd.Series[float]]") -> Cost:
     *job, model, target = (str(row[key]) for key in ROW)
-    key = (Job(*job), model, target)
+    key = (ComparedJob(*job), model, target)
     place = locate(list(normalised[key])) if key in normalised else None
     found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
     known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}

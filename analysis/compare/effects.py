@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from analysis.compare.pairing import ROW
-from analysis.compare.results import Effect, Job, Overall, known_first
+from analysis.compare.results import ComparedJob, Effect, Overall, known_first
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.ratios import Location, Verdict, judge, locate
 from suite.targets import TARGETS
 
 _Key = TypeVar("_Key", bound=tuple[Any, ...])
-Key = tuple[Job, str, str]
+Key = tuple[ComparedJob, str, str]
 """A job, a model (or nothing), and a target (or nothing)."""
 Ratios = Mapping[Key, "pd.Series[float]"]
 """Log ratios, each with the run and the block as its index."""
@@ -26,13 +26,13 @@ def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, "pd.Series[float
     found = {}
     for key, rows in measured.groupby(ROW):
         *job, model, target = (str(part) for part in key)
-        found[Job(*job), model, target] = rows[metric.column]
+        found[ComparedJob(*job), model, target] = rows[metric.column]
     return found
 
 
 def judged(ratios: "Mapping[_Key, pd.Series[float]]", metric: Metric, margin: float) -> dict[_Key, Effect]:
     """Return the effect of each. Verdicts are corrected for all ratios given of the same job, which are one family."""
-    families: dict[Job, list[_Key]] = defaultdict(list)
+    families: dict[ComparedJob, list[_Key]] = defaultdict(list)
     for key in ratios:
         families[key[0]].append(key)
     found: dict[_Key, Effect] = {}
@@ -70,7 +70,7 @@ def notes_of(own: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...
         for key, rows in table.groupby(ROW):
             *job, model, target = (str(part) for part in key)
             for text in rows[column].unique():
-                texts[Job(*job), model, target] |= dict.fromkeys(str(text).splitlines())
+                texts[ComparedJob(*job), model, target] |= dict.fromkeys(str(text).splitlines())
     return {key: tuple(found) for key, found in texts.items()}
 
 
@@ -92,7 +92,7 @@ def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
 
     Empty for a single model. ``ratios`` by the metric's column.
     """
-    models: dict[tuple[Job, str], list[str]] = defaultdict(list)
+    models: dict[tuple[ComparedJob, str], list[str]] = defaultdict(list)
     for job, model, target in dict.fromkeys(key for metric in METRICS for key in ratios[metric.column]):
         models[job, target].append(model)
     means = {
@@ -108,7 +108,7 @@ def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
     return tuple(Overall(job, target, tuple(models[job, target]), effects[job, target]) for job, target in order)
 
 
-def _mean(ratios: Ratios, job: Job, models: list[str], target: str) -> "pd.Series[float]":
+def _mean(ratios: Ratios, job: ComparedJob, models: list[str], target: str) -> "pd.Series[float]":
     """Return the mean over the models, per block; blocks that lack a model are left out, so that all weigh the same."""
     columns = [ratios[job, model, target] for model in models if (job, model, target) in ratios]
     if len(columns) < len(models):

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.compare.effects import Key
 from analysis.compare.pairing import ROW, job_of
-from analysis.compare.results import Effect, Estimate, Group, Job, TargetSummary, known_first
+from analysis.compare.results import ComparedJob, Effect, Estimate, Group, TargetSummary, known_first
 from analysis.load.metrics import PROBE, Metric, metrics_of
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
@@ -22,7 +22,7 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric],
 
     ``trials`` are those of the targets as they are, failed ones too; ``pairs`` are the usable pairs with bare metal.
     """
-    targets: dict[tuple[Job, str], list[TargetSummary]] = {}
+    targets: dict[tuple[ComparedJob, str], list[TargetSummary]] = {}
     for row in _table(trials, pairs, metrics).to_dict("records"):
         job, model = job_of(row), row["model"]
         own = metrics_of(metrics, job.scenario, model)

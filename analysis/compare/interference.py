@@ -10,28 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare.effects import effect, effects_of, judged, notes_of, ratios_of
-from analysis.compare.pairing import ROW, pair
-from analysis.compare.results import Effect, Interference, Isolation, Job, known_first
+from analysis.compare.pairing import ROW, pair, papers_order
+from analysis.compare.results import ComparedJob, Effect, Interference, Isolation, known_first
 from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.findings import refusals
-from analysis.warnings.types import Incomparable
+from analysis.warnings.types import AnalysisWarning
 from suite.job.sharing import aggressor_names
-from suite.registries import WORKLOADS
-from suite.targets import TARGETS
 
 STEP_P99 = Metric("step-p99", "step_p99_s", "s")
 CPU_TIME = Metric("cpu-time", "serving_cpu_s", "s")
 CACHE_MISSES = Metric("llc-misses", "llc_load_misses", "")
 SHARED_METRICS = (METRICS[0], METRICS[1], STEP_P99, CPU_TIME, CACHE_MISSES)
 
-Key = tuple[Job, str, str, str, str]
+Key = tuple[ComparedJob, str, str, str, str]
 """Job, victim, target, ablation (or nothing), aggressor."""
 
 
@@ -40,7 +39,7 @@ class SharedFindings:
     """The interference, and the log ratios of the throughput by block that it was made of."""
 
     found: tuple[Interference, ...]
-    warnings: tuple[Incomparable, ...]
+    warnings: tuple[AnalysisWarning, ...]
     throughput: Mapping[Key, "pd.Series[float]"]
 
 
@@ -49,9 +48,11 @@ def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Sha
     mine = ok[ok["scenario"] == SHARED]
     if mine["aggressor"].isna().all():
         return SharedFindings((), (), {})
-    trials = _with_tails(mine.assign(ablation=mine["ablation"].fillna("")))
+    # Only the files of the records hold the steps.
+    tails = [_p99_s(Path(str(path))) for path in mine["path"]]
+    trials = mine.assign(ablation=mine["ablation"].fillna(""), **{STEP_P99.column: tails})
     ratios: dict[str, dict[Key, pd.Series[float]]] = {metric.column: {} for metric in SHARED_METRICS}
-    warnings: list[Incomparable] = []
+    warnings: list[AnalysisWarning] = []
     notes: dict[Key, tuple[str, ...]] = {}
     for (ablation, aggressor), own in trials.groupby(["ablation", "aggressor"]):
         alone = trials[trials["aggressor"].isna() & (trials["ablation"] == ablation)]
@@ -61,7 +62,19 @@ def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Sha
             for (job, model, target), values in ratios_of(formed.pairs, metric).items():
                 ratios[metric.column][job, model, target, str(ablation), str(aggressor)] = values
         notes |= {(*key, str(ablation), str(aggressor)): found for key, found in notes_of(own, formed.pairs).items()}
-    found = _effects(trials, ratios, notes, margin)
+    effects = effects_of(ratios, SHARED_METRICS, margin)
+    kept, steal, floors = _kept(trials), _steal(trials), _floors(trials)
+    found = tuple(
+        Interference(
+            *key,
+            effects=effects[key],
+            noise_floors=floors.get(key[:4], {}),
+            kept=kept.get(key),
+            steal_shares=(steal.get((*key[:4], "")), steal.get(key)),
+            notes=notes.get(key, ()),
+        )
+        for key in sorted(effects, key=_order)
+    )
     return SharedFindings(found, tuple(warnings), ratios[METRICS[0].column])
 
 
@@ -70,7 +83,7 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
 
     Cells that a target of the job lacks are left out, and blocks that lack a cell.
     """
-    cells: dict[tuple[Job, str], dict[tuple[str, str], pd.Series[float]]] = defaultdict(dict)
+    cells: dict[tuple[ComparedJob, str], dict[tuple[str, str], pd.Series[float]]] = defaultdict(dict)
     for (job, model, target, ablation, aggressor), values in shared.throughput.items():
         if not ablation:
             cells[job, target][model, aggressor] = values
@@ -85,7 +98,7 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
         for (job, target), found in cells.items()
         if common[job]
     }
-    notes: dict[tuple[Job, str], dict[str, None]] = defaultdict(dict)
+    notes: dict[tuple[ComparedJob, str], dict[str, None]] = defaultdict(dict)
     for found in shared.found:
         notes[found.job, found.target] |= dict.fromkeys(found.notes)
     made = [
@@ -95,31 +108,8 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
     return tuple(sorted(made, key=lambda one: (one.job, -one.effect.ratio)))
 
 
-def _effects(
-    trials: pd.DataFrame,
-    ratios: Mapping[str, "dict[Key, pd.Series[float]]"],
-    notes: Mapping[Key, tuple[str, ...]],
-    margin: float,
-) -> tuple[Interference, ...]:
-    effects = effects_of(ratios, SHARED_METRICS, margin)
-    kept, steal, floors = _kept(trials), _steal(trials), _floors(trials)
-    return tuple(
-        Interference(
-            *key,
-            effects=effects[key],
-            noise_floors=floors.get(key[:4], {}),
-            kept=kept.get(key),
-            steal_shares=(steal.get((*key[:4], "")), steal.get(key)),
-            notes=notes.get(key, ()),
-        )
-        for key in sorted(effects, key=_order)
-    )
-
-
-def _order(key: Key) -> tuple[object, ...]:
-    job, model, target, ablation, aggressor = key
-    place = known_first(WORKLOADS.names(), model), known_first(TARGETS, target)
-    return (job, *place, ablation, known_first(aggressor_names(), aggressor))
+def _order(key: Key) -> tuple[Any, ...]:
+    return (*papers_order(*key[:3]), key[3], known_first(aggressor_names(), key[4]))
 
 
 def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":
@@ -127,7 +117,7 @@ def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":
     found = []
     for key, rows in trials.fillna({"aggressor": ""}).groupby([*ROW, "ablation", "aggressor"]):
         *job, model, target, ablation, aggressor = (str(part) for part in key)
-        found.append(((Job(*job), model, target, ablation, aggressor), rows))
+        found.append(((ComparedJob(*job), model, target, ablation, aggressor), rows))
     return found
 
 
@@ -147,9 +137,9 @@ def _steal(trials: pd.DataFrame) -> dict[Key, float]:
     return {key: mean for key, mean in means.items() if mean == mean}  # not NaN
 
 
-def _floors(trials: pd.DataFrame) -> dict[tuple[Job, str, str, str], dict[str, NoiseFloor]]:
+def _floors(trials: pd.DataFrame) -> dict[tuple[ComparedJob, str, str, str], dict[str, NoiseFloor]]:
     """Return the noise floor of each victim alone: by second trials in its blocks (A/A), or else across blocks."""
-    floors: dict[tuple[Job, str, str, str], dict[str, NoiseFloor]] = {}
+    floors: dict[tuple[ComparedJob, str, str, str], dict[str, NoiseFloor]] = {}
     for key, rows in _rows(trials[trials["aggressor"].isna()]):
         for metric in SHARED_METRICS:
             logs = np.log(rows[metric.column].where(rows[metric.column] > 0))
@@ -162,13 +152,8 @@ def _floors(trials: pd.DataFrame) -> dict[tuple[Job, str, str, str], dict[str, N
     return floors
 
 
-def _with_tails(trials: pd.DataFrame) -> pd.DataFrame:
-    """Add the 99th percentile of the steps of each trial, which only the files of the records hold."""
-    return trials.assign(**{STEP_P99.column: [_p99_s(Path(str(path))) for path in trials["path"]]})
-
-
 def _p99_s(path: Path) -> float:
-    """Return NaN if the file is gone, or holds no steps."""
+    """Return the 99th percentile of a trial's steps; NaN if the file is gone, or holds none."""
     try:
         steps = json.loads(path.read_bytes())["steps"]["elapsed_s"]
         return float(np.quantile(steps, 0.99, method="inverted_cdf"))

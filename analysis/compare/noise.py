@@ -7,14 +7,14 @@ import pandas as pd
 
 from analysis.compare.effects import Key, ratios_of
 from analysis.compare.pairing import GROUP, baseline, pair
-from analysis.compare.results import Job
+from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
-from analysis.warnings.types import BaselineDiffers
+from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASELINE
 
-Group = tuple[Job, str]
+Group = tuple[ComparedJob, str]
 Floors = dict[Group, dict[str, NoiseFloor]]
 """The noise floors by job and model, then by the metric's name."""
 
@@ -36,7 +36,7 @@ def noise_floors(
     floors: Floors = {}
     for key, rows in baseline(ok).groupby(GROUP):
         *parts, model = (str(part) for part in key)
-        job = Job(*parts)
+        job = ComparedJob(*parts)
         found = floors.setdefault((job, model), {})
         for metric in metrics:
             if metric.of(job.scenario, model):
@@ -55,12 +55,17 @@ def _runs(rows: pd.DataFrame, column: str) -> list[np.ndarray]:
 
 def differing(
     ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
-) -> Iterator[BaselineDiffers]:
+) -> Iterator[AnalysisWarning]:
     """Yield the groups whose two bare-metal trials differ: their interval excludes 1, whatever the margin."""
     for metric in metrics:
         for (job, model, _), values in ratios[metric.column].items():
             place = locate(list(values))
             if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
                 low, high = np.exp(place.interval)
-                ends = (float(low), float(high))
-                yield BaselineDiffers(f"{job}, {model}", metric.name, float(np.exp(place.centre)), ends)
+                yield AnalysisWarning(
+                    "a-a-differs",
+                    f"{job}, {model}: the second {BASELINE} trial of a block has {np.exp(place.centre):.3f} times the "
+                    f"{metric.name} of the first (95 % interval {low:.3f} to {high:.3f}); no smaller difference "
+                    "between targets means anything",
+                    "look for what changes inside a block: other load, temperature, a cache that the first trial fills",
+                )

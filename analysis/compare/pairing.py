@@ -3,25 +3,32 @@
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.compare.results import Job
+from analysis.compare.results import ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
 from analysis.load.fields import BETWEEN
-from suite.targets import BASELINE
+from suite.registries import WORKLOADS
+from suite.targets import BASELINE, TARGETS
 
-JOB = [field.name for field in fields(Job)]
+JOB = [field.name for field in fields(ComparedJob)]
 GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
 _BLOCK = ["scenario", "model", "run_id", "block"]
 _SETTINGS = ["settings", "host_cpu_model"]
 
 
-def job_of(row: Mapping[Hashable, object] | pd.Series) -> Job:
+def job_of(row: Mapping[Hashable, object] | pd.Series) -> ComparedJob:
     """Return the job of a row of trials that have ``variant``."""
-    return Job(*(str(row[key]) for key in JOB))
+    return ComparedJob(*(str(row[key]) for key in JOB))
+
+
+def papers_order(job: object, model: str, target: str) -> tuple[Any, ...]:
+    """Return a sort key: by job, then models and targets in the order of the paper."""
+    return job, known_first(WORKLOADS.names(), model), known_first(TARGETS, target)
 
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:

@@ -14,13 +14,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import validity
-from analysis.compare.pairing import ROW, plain, settings_in, to_baseline, with_common_variants
-from analysis.compare.results import known_first
+from analysis.compare.pairing import ROW, papers_order, plain, settings_in, to_baseline, with_common_variants
 from analysis.load.metrics import Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.ratios import CONFIDENCE, Location, locate, t_quantile
-from suite.registries import WORKLOADS
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASELINE
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Change:
     slower: float
     exceeded: bool
     differences: tuple[str, ...] = ()
-    """How the two runs differ besides the time: userland, envelope and the like."""
+    """The differences between the two runs besides the time: userland, envelope and the like."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def regress(old: Records, new: Records, fail_above: float | None = None) -> Regr
     columns = [metric.column for metric in metrics]
     comparable = [validity.usable(to_baseline(frame, columns)).pairs for frame in finished]
     changes: list[Change] = []
-    for key in sorted(keys[0] & keys[1], key=_order):
+    for key in sorted(keys[0] & keys[1], key=lambda key: papers_order(key[:-2], *key[-2:])):
         mine = [_of(frame, key) for frame in finished]
         differences = _differences(mine[0].iloc[0], mine[1].iloc[0])
         ratios = [_of(frame, key) for frame in comparable] if key[-1] != BASELINE else []
@@ -94,10 +92,6 @@ def regress(old: Records, new: Records, fail_above: float | None = None) -> Regr
     return Regression(tuple(changes), fail_above, unmatched)
 
 
-def _order(key: tuple[str, ...]) -> tuple[object, ...]:
-    return (*key[:-2], known_first(WORKLOADS.names(), key[-2]), known_first(TARGETS, key[-1]))
-
-
 def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
     for column, value in zip(ROW, key, strict=True):
         frame = frame[frame[column].astype(str) == value]
@@ -105,23 +99,21 @@ def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
+    """Return what the checks find, then the settings that differ and that no check looks at, such as layers.
+
+    An image is left out: its userland is checked, and it is built anew while the suite stays the same.
+    """
     names = [*validity.COLUMNS, "isa"]
     both = pd.DataFrame([{**new[names], **{f"{name}_base": old[name] for name in names}}])
     found = validity.assess(both)
     checked = (*found.refused.iloc[0].split("; "), found.declared.iloc[0])
-    return tuple(part for part in (*checked, *_other_settings(old, new)) if part)
-
-
-def _other_settings(old: "pd.Series", new: "pd.Series") -> Iterator[str]:
-    """Yield the settings that differ and that no check looks at: layers, devices, how several jobs are arranged.
-
-    An image is left out: its userland is checked, and it is built anew while the suite stays the same.
-    """
     ours, theirs = (settings_in(run["settings"]) for run in (new, old))
-    checked = {"image", "memory", *validity.COLUMNS}
-    for name in dict.fromkeys((*ours, *theirs)):
-        if name not in checked and ours.get(name) != theirs.get(name):
-            yield f"{name} {ours.get(name, 'unknown')} against {theirs.get(name, 'unknown')}"
+    others = (
+        f"{name} {ours.get(name, 'unknown')} against {theirs.get(name, 'unknown')}"
+        for name in dict.fromkeys((*ours, *theirs))
+        if name not in ("image", "memory", *validity.COLUMNS) and ours.get(name) != theirs.get(name)
+    )
+    return tuple(part for part in (*checked, *others) if part)
 
 
 def _change(
@@ -139,15 +131,8 @@ def _change(
     half = _half_width(old, new)
     slower = math.expm1(-difference if metric.more_is_faster else difference)
     sure = half is None or abs(difference) > half
-    scenario, data, profile, recipe, variant, model, target = key
     yield Change(
-        scenario=scenario,
-        data=data,
-        profile=profile,
-        recipe=recipe,
-        variant=variant,
-        model=model,
-        target=target,
+        **dict(zip(ROW, key, strict=True)),
         metric=metric.name,
         normalised=normalised,
         old=math.exp(old.centre),

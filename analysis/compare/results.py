@@ -58,7 +58,7 @@ class TargetSummary:
 
 
 @dataclass(frozen=True, order=True)
-class Job:
+class ComparedJob:
     """What was run, except for the model.
 
     ``variant`` holds the settings (envelope, distribution, sharing, host, ...) that are not the same in all
@@ -85,7 +85,7 @@ class Job:
 class Group:
     """The targets of one job and model: alike in everything else."""
 
-    job: Job
+    job: ComparedJob
     model: str
     targets: tuple[TargetSummary, ...]
     noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Group:
 class AblationEffect:
     """A target with an ablation, over the same target of the same block without."""
 
-    job: Job
+    job: ComparedJob
     model: str
     target: str
     ablation: str
@@ -118,7 +118,7 @@ class AblationEffect:
 class Interference:
     """A victim beside an aggressor, over the same victim alone on the same target in the same blocks."""
 
-    job: Job
+    job: ComparedJob
     model: str
     target: str
     ablation: str
@@ -145,7 +145,7 @@ class Isolation:
     target has.
     """
 
-    job: Job
+    job: ComparedJob
     target: str
     cells: int
     effect: Effect
@@ -161,7 +161,7 @@ class Cost:
     bytes arithmetic ones, per trial; memory is the highest peak. What is not known is None.
     """
 
-    job: Job
+    job: ComparedJob
     model: str
     target: str
     unit: str
@@ -188,7 +188,7 @@ class Overall:
     The models of a block are averaged first, so the block stays the sample and what its models share is kept.
     """
 
-    job: Job
+    job: ComparedJob
     target: str
     models: tuple[str, ...]
     effects: Mapping[str, Effect]
@@ -217,7 +217,7 @@ class Comparison:
     trials: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)
     """The finished trials of the targets as they are, with ``variant``, for figures that show single trials."""
 
-    def of(self, job: Job) -> "Comparison":
+    def of(self, job: ComparedJob) -> "Comparison":
         """Return what it says of one job; the warnings stay."""
 
         def own(found: tuple[_Found, ...]) -> tuple[_Found, ...]:
@@ -236,7 +236,7 @@ class Comparison:
         )
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
+    def jobs(self) -> tuple[ComparedJob, ...]:
         return tuple(dict.fromkeys(group.job for group in self.groups))
 
     @property

@@ -15,19 +15,18 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from analysis.compare.ablations import ablation_effects
-from analysis.compare.pairing import ROW, plain, to_baseline, with_variants
-from analysis.compare.results import AblationEffect, Job, known_first
+from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_variants
+from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
 from analysis.explain.explanation import UNEXPLAINED, Difference, Explained, Explanation
 from analysis.explain.prediction import predictions
 from analysis.load.metrics import METRICS, PROBE
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN, locate, step_times
-from analysis.warnings.types import AnalysisWarning, SkippedRecord
+from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.records.migrations import current
 from suite.records.record import Steps, Timeline
-from suite.registries import WORKLOADS
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASELINE
 
 
 class Parts(BaseModel):
@@ -40,20 +39,15 @@ class Parts(BaseModel):
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each part, in the order of the trial; what was not measured is absent."""
-        timeline, steps = self.timeline or Timeline(), self.steps
-        measured = {
-            "data": steps.data_s if steps else None,
-            "copy": steps.copy_s if steps else None,
-            "compute": steps.compute_s if steps else None,
-            "communicate": steps.communicate_s if steps else None,
-        }
+        timeline = self.timeline or Timeline()
+        phases = {name: getattr(self.steps, f"{name}_s", None) for name in ("data", "copy", "compute", "communicate")}
         parts = {
             "opening": self.open_s,
             "launch": timeline.launch_s,
             "imports": timeline.imports_s,
             "build": timeline.build_s,
             "warm-up": timeline.warmup_s,
-            **{name: None if column is None else math.fsum(column) for name, column in measured.items()},
+            **{name: None if column is None else math.fsum(column) for name, column in phases.items()},
             "teardown": timeline.teardown_s,
             "exit": timeline.exit_s,
         }
@@ -74,7 +68,7 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     trials = plain(every)
     ok = trials[trials["ok"] & (trials["scenario"] != PROBE)]
     formed = usable(to_baseline(ok, []), force=force).pairs
-    read = _Reader(ok)
+    read = _PartsOfTrials(ok)
     found = []
     for key, blocks in formed[formed["target"] != BASELINE].groupby(ROW):
         *job, model, target = (str(part) for part in key)
@@ -82,26 +76,25 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         finished = [(base, own) for base, own in both if base and own]
         if finished:
             notes = [*read.substitutes(blocks, target), *(mark for mark in blocks["marks"] if mark)]
-            found.append(_explanation(Job(*job), model, target, finished, tuple(dict.fromkeys(notes))))
-    found.sort(key=lambda one: (one.job, known_first(WORKLOADS.names(), one.model), known_first(TARGETS, one.target)))
+            found.append(_explanation(ComparedJob(*job), model, target, finished, tuple(dict.fromkeys(notes))))
+    found.sort(key=lambda one: papers_order(one.job, one.model, one.target))
     ablations, _ = ablation_effects(every[every["ok"]], METRICS, margin, force=force)
     complete = [
-        replace(one, ablations=_ablations_of(one, ablations), prediction=prediction)
+        replace(
+            one,
+            ablations=tuple(
+                found
+                for found in ablations
+                if (found.job, found.model) == (one.job, one.model) and found.target in (one.target, BASELINE)
+            ),
+            prediction=prediction,
+        )
         for one, prediction in zip(found, predictions(found, trials, records, force=force), strict=True)
     ]
     return Explained(tuple(complete), tuple(read.warnings))
 
 
-def _ablations_of(one: Explanation, ablations: Sequence[AblationEffect]) -> tuple[AblationEffect, ...]:
-    """Return the ablations of the target, and those of bare metal."""
-    return tuple(
-        found
-        for found in ablations
-        if (found.job, found.model) == (one.job, one.model) and found.target in (one.target, BASELINE)
-    )
-
-
-class _Reader:
+class _PartsOfTrials:
     """The parts of the trials of a block, read once each."""
 
     def __init__(self, ok: pd.DataFrame) -> None:
@@ -115,43 +108,35 @@ class _Reader:
     def __call__(self, block: "pd.Series[Any]", target: str) -> Parts | None:
         path, _ = self._trials[(*block[["scenario", "model", "run_id", "block"]], target)]
         if path not in self._parts:
-            self._parts[path] = self._read(path)
+            try:
+                self._parts[path] = Parts.model_validate_json(current(Path(path).read_bytes()))
+            except (OSError, ValidationError) as error:
+                reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
+                self.warnings.append(skipped_record(path, f"its parts cannot be read ({reason})"))
+                self._parts[path] = None
         return self._parts[path]
 
     def substitutes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
         for _, block in blocks.iterrows():
             yield from self._trials[(*block[["scenario", "model", "run_id", "block"]], target)][1].splitlines()
 
-    def _read(self, path: str) -> Parts | None:
-        try:
-            return Parts.model_validate_json(current(Path(path).read_bytes()))
-        except (OSError, ValidationError) as error:
-            reason = str(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else str(error.strerror)
-            self.warnings.append(SkippedRecord(Path(path), f"its parts cannot be read ({reason})"))
-            return None
-
 
 def _explanation(
-    job: Job, model: str, target: str, blocks: Sequence[tuple[Parts, Parts]], notes: tuple[str, ...]
+    job: ComparedJob, model: str, target: str, blocks: Sequence[tuple[Parts, Parts]], notes: tuple[str, ...]
 ) -> Explanation:
-    seconds = [(base.seconds(), own.seconds()) for base, own in blocks]
+    sides = list(zip(*blocks, strict=True))
+    seconds = [[trial.seconds() for trial in side] for side in sides]
     # A part that one side of one block lacks cannot be compared: it stays in what is unexplained.
-    names = [name for name in seconds[0][0] if all(name in base and name in own for base, own in seconds)]
-    whole = _difference("whole", [base.total_s for base, _ in blocks], [own.total_s for _, own in blocks])
-    parts = [
-        _difference(name, [base[name] for base, _ in seconds], [own[name] for _, own in seconds]) for name in names
+    names = [name for name in seconds[0][0] if all(name in found for side in seconds for found in side)]
+    columns = {name: [[found[name] for found in side] for side in seconds] for name in names}
+    totals = [[trial.total_s for trial in side] for side in sides]
+    columns[UNEXPLAINED] = [
+        [total - math.fsum(found[name] for name in names) for total, found in zip(*both, strict=True)]
+        for both in zip(totals, seconds, strict=True)
     ]
-    rest = [
-        [
-            trial[side].total_s - math.fsum(found[side][name] for name in names)
-            for trial, found in zip(blocks, seconds, strict=True)
-        ]
-        for side in (0, 1)
-    ]
-    parts.append(_difference(UNEXPLAINED, rest[0], rest[1]))
-    steps = [[trial[side].steps for trial in blocks] for side in (0, 1)]
-    base_steps, own_steps = (step_times([found.elapsed_s for found in side if found]) for side in steps)
-    return Explanation(job, model, target, len(blocks), whole, tuple(parts), base_steps, own_steps, notes)
+    parts = tuple(_difference(name, *column) for name, column in columns.items())
+    base, own = (step_times([trial.steps.elapsed_s for trial in side if trial.steps]) for side in sides)
+    return Explanation(job, model, target, len(blocks), _difference("whole", *totals), parts, base, own, notes)
 
 
 def _difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> Difference:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from analysis.compare.results import AblationEffect, Effect, Job
+from analysis.compare.results import AblationEffect, ComparedJob, Effect
 from analysis.statistics.ratios import StepTimes
 from analysis.warnings.types import AnalysisWarning
 
@@ -25,7 +25,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a probe says one part should cost: its seconds on bare metal, times what the probe lost on the target."""
+    """The predicted cost of one part: its seconds on bare metal, times what the probe lost on the target."""
 
     part: str
     by: str | None
@@ -34,7 +34,7 @@ class Predicted:
     difference_s: float
     interval: tuple[float, float] | None
     parts: bool
-    """Whether measurement and prediction differ: their intervals have nothing in common."""
+    """True if measurement and prediction differ: their intervals have nothing in common."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Prediction:
 class Explanation:
     """The waterfall of one target: ``parts``, in the order of a trial and ``unexplained`` last, sum to ``whole``."""
 
-    job: Job
+    job: ComparedJob
     model: str
     target: str
     blocks: int

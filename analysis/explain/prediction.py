@@ -6,6 +6,7 @@ on something else as well, and that is where to look.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -105,8 +106,13 @@ def predict(one: Explanation, ratios: Found, *, cold: bool) -> Prediction | None
     if all(found.by is None for found in predicted):
         return None
     difference_s = math.fsum(found.difference_s for found in predicted)
-    half = _half_width(predicted)
-    interval = None if half is None else (difference_s - half, difference_s + half)
+    # Parts of one probe err together, parts of different probes independently.
+    widths: dict[str | None, float] = defaultdict(float)
+    for found in predicted:
+        low, high = found.interval or (math.nan, math.nan)
+        widths[found.by] += (high - low) / 2
+    half = math.hypot(*widths.values())
+    interval = None if math.isnan(half) else (difference_s - half, difference_s + half)
     return Prediction(tuple(predicted), difference_s, interval, _apart(interval, one.whole.interval), tuple(silent))
 
 
@@ -118,16 +124,6 @@ def _predicted(part: Difference, metric: Metric, ratio: Effect) -> Predicted:
     interval = None if ends is None else (ends[0], ends[1])
     apart = _apart(interval, part.interval)
     return Predicted(part.name, metric.column, ratio, cost_s(ratio.ratio), interval, apart)
-
-
-def _half_width(predicted: Sequence[Predicted]) -> float | None:
-    """Return the half width of the sum: parts of one probe err together, parts of different probes independently."""
-    widths: dict[str | None, float] = {}
-    for one in predicted:
-        if one.interval is None:
-            return None
-        widths[one.by] = widths.get(one.by, 0.0) + (one.interval[1] - one.interval[0]) / 2
-    return math.hypot(*widths.values())
 
 
 def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] | None) -> bool:

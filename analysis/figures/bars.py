@@ -5,7 +5,7 @@ They carry 95 % intervals, the noise floor as a band around 1, and published val
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -13,24 +13,27 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from analysis.compare.results import Comparison, Group, Job, TargetSummary
-from analysis.figures.axes import WIDTH, grouped, label, middles, scale
+from analysis.compare.results import Comparison, Group, TargetSummary
 from analysis.figures.drawing import Drawing, canvas, style
 from analysis.figures.reference import SOURCE, Reference, figure_number, kind_of
-from analysis.figures.style import hatch, legend, legend_below, targets_of
+from analysis.figures.style import (
+    WIDTH,
+    above,
+    grouped,
+    intervals,
+    label,
+    legend,
+    legend_below,
+    middles,
+    scale,
+    targets_of,
+)
 from analysis.load.metrics import PROBE, SHARED, Metric
 from analysis.report.formatting import number
 from analysis.statistics.ratios import NoiseFloor
 from suite.targets import BASELINE
 
 _NAN = float("nan")
-
-
-@dataclass(frozen=True)
-class _Labels:
-    title: str
-    job: Job
-    unit: str
 
 
 def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Drawing]:
@@ -67,24 +70,22 @@ def metric_chart(groups: Sequence[Group], metric: Metric, title: str, reference:
     bars["published"] = [reference.get(key, _NAN) if key[3] != BASELINE else _NAN for key in keys]
     floors = {group.model: floor for group in groups if (floor := group.noise_floors.get(metric.name))}
     with style():
-        return _chart(bars, groups, floors, _Labels(title, job, metric.unit))
+        return _chart(bars, groups, floors, title, metric.unit)
 
 
 def probe_chart(group: Group) -> Figure:
     """Draw all metrics of a probe."""
-    names = {metric.name: _place(metric) for metric in group.metrics}
+    names = {}
+    for metric in group.metrics:
+        # Broken at its hyphens, so that neighbours do not run into each other.
+        name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
+        names[metric.name] = f"{name}\n{metric.unit}, {metric.better} is better"
     bars = pd.DataFrame(
         _bar(names[metric.name], summary, metric) for metric in group.metrics for summary in group.targets
     ).assign(published=_NAN)
     floors = {names[name]: floor for name, floor in group.noise_floors.items() if name in names}
     with style():
-        return _chart(bars, [group], floors, _Labels(f"Probe: {group.model}", group.job, "the measured value"))
-
-
-def _place(metric: Metric) -> str:
-    """Break the name at its hyphens, so that neighbours do not run into each other."""
-    name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
-    return f"{name}\n{metric.unit}, {metric.better} is better"
+        return _chart(bars, [group], floors, f"Probe: {group.model}", "the measured value")
 
 
 def _bar(place: str, summary: TargetSummary, metric: Metric) -> dict[str, object]:
@@ -95,7 +96,9 @@ def _bar(place: str, summary: TargetSummary, metric: Metric) -> dict[str, object
     return {"place": place, "target": summary.target, "value": value, "ratio": ratio, "low": low, "high": high}
 
 
-def _chart(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, NoiseFloor], labels: _Labels) -> Figure:
+def _chart(
+    bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, NoiseFloor], title: str, unit: str
+) -> Figure:
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
     places = list(bars["place"].unique())
@@ -107,76 +110,40 @@ def _chart(bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, Noi
     published = bars[bars["published"].notna()] if normalised else bars.iloc[:0]
     bars["top"] = bars[["height", "high"]].max(axis=1)
     scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
-    _annotate(axes, bars, targets)
-    what = f"relative to {BASELINE}" if normalised else f"{labels.unit}, not normalised"
-    label(axes, labels.title, f"{labels.job}\nabove the bars: {labels.unit}", what, normalised=normalised)
-    entries: list[Artist | Container] = [*legend(groups, targets), *_uncertainty(axes, bars, floors, places)]
+    floor = axes.get_ylim()[0]
+    for bar in bars.to_dict("records"):
+        # The measured value; where there is no bar, it says why. A value that is not its own equal is NaN.
+        measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]
+        text = number(bar["value"]) if measured else "failed"
+        above(
+            axes,
+            text if drawn or not measured else f"{text}\nnot normalised",
+            *(bar["x"], bar["top"] if drawn else floor),
+            rotation=0 if drawn else 90,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
+    what = f"relative to {BASELINE}" if normalised else f"{unit}, not normalised"
+    label(axes, title, f"{groups[0].job}\nabove the bars: {unit}", what, normalised=normalised)
+    entries: list[Artist | Container | None] = [*legend(groups, targets), intervals(axes, bars, "ratio")]
+    if normalised:
+        entries.append(_floors(axes, floors, places))
     if len(published):
         entries.append(_markers(axes, published, len(targets)))
-    legend_below(chart, entries, len(targets))
+    legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
 
 
-def _annotate(axes: Axes, bars: pd.DataFrame, targets: Sequence[str]) -> None:
-    """Add the hatches, and above each bar the measured value; where there is no bar, say why."""
-    floor = axes.get_ylim()[0]
-    for place, target in enumerate(targets):
-        for patch in axes.containers[place]:
-            patch.set_hatch(hatch(target))
-    for bar in bars.to_dict("records"):
-        measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]  # not NaN
-        text = number(bar["value"]) if measured else "failed"
-        axes.annotate(
-            text if drawn or not measured else f"{text}\nnot normalised",
-            (bar["x"], bar["top"] if drawn else floor),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            rotation=0 if drawn else 90,
-            fontsize=9,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-        )
-
-
-def _uncertainty(
-    axes: Axes, bars: pd.DataFrame, floors: Mapping[str, NoiseFloor], places: Sequence[str]
-) -> Iterator[Artist | Container]:
-    """Draw the intervals and the noise floors, and yield the entries of the legend."""
-    known = bars[bars["low"].notna() & bars["ratio"].notna()]
-    if len(known):
-        errors = [known["height"] - known["low"], known["high"] - known["height"]]
-        line = axes.errorbar(known["x"], known["height"], errors, fmt="none", ecolor="0.1", elinewidth=1.2, capsize=3)
-        line.set_label("95 % interval")
-        yield line
-    if bars["ratio"].isna().all():
-        return
+def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str]) -> Artist | None:
+    """Draw the noise floor of each place as a band around 1, and return the entry of the legend."""
     band = None
     for name, floor in floors.items():
         place, top = places.index(name), 1 + floor.share
-        band = axes.fill_between(
-            [place - 0.46, place + 0.46],
-            1 / top,
-            top,
-            label="noise floor",
-            color="0.45",
-            alpha=0.35,
-            linewidth=0,
-            zorder=3,
-        )
-    if band:
-        yield band
+        look: dict[str, Any] = {"color": "0.45", "alpha": 0.35, "linewidth": 0, "zorder": 3}
+        band = axes.fill_between([place - 0.46, place + 0.46], 1 / top, top, label="noise floor", **look)
+    return band
 
 
 def _markers(axes: Axes, published: pd.DataFrame, targets: int) -> Artist:
-    return axes.scatter(
-        published["x"] + 0.25 * WIDTH / targets,  # beside the interval and the value
-        published["published"],
-        label=SOURCE,
-        marker="D",
-        s=42,
-        facecolor="white",
-        edgecolor="black",
-        linewidth=1.3,
-        zorder=4,
-    )
+    beside = published["x"] + 0.25 * WIDTH / targets  # the interval and the value
+    look: dict[str, Any] = {"marker": "D", "s": 42, "facecolor": "white", "edgecolor": "black", "linewidth": 1.3}
+    return axes.scatter(beside, published["published"], label=SOURCE, zorder=4, **look)

@@ -7,10 +7,9 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis.compare.results import Comparison, Group
-from analysis.figures.axes import label, scale
 from analysis.figures.drawing import Drawing, canvas, style
 from analysis.figures.reference import Reference
-from analysis.figures.style import legend, legend_below, palette, targets_of
+from analysis.figures.style import label, legend, legend_below, palette, scale, targets_of
 from analysis.load.metrics import METRICS, PROBE
 from suite.targets import BASELINE
 

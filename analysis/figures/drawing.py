@@ -39,7 +39,7 @@ class Drawing:
     """One picture of a comparison."""
 
     name: str
-    """What it shows, fit for a file name: ``throughput``, ``disk``."""
+    """The thing that it shows, fit for a file name: ``throughput``, ``disk``."""
     title: str
     chart: Figure
     number: int | None = None

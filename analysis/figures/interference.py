@@ -1,24 +1,26 @@
 """Victims beside aggressors: the paper's figure 10, and the heat map of all of them."""
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis.compare.interference import SHARED_METRICS
-from analysis.compare.results import Comparison, Interference, known_first
-from analysis.figures.axes import WIDTH, grouped, label, middles
+from analysis.compare.results import Comparison, Effect, Interference, known_first
 from analysis.figures.drawing import Drawing, canvas, style
 from analysis.figures.reference import SOURCE, Reference, expected_loss
-from analysis.figures.style import entry, hatch, legend_below
+from analysis.figures.style import WIDTH, above, entry, grouped, intervals, label, legend_below, middles
 from analysis.load.metrics import Metric
 from suite.job.sharing import aggressor_names, victim_names
 from suite.targets import TARGETS
 
 _PAPERS_AGGRESSOR = "alexnet"
+_OUTLINE: dict[str, Any] = {"fill": False, "linestyle": ":", "edgecolor": "black"}
 _MOST_SAID = 0.6
 """Where the paper says only that a loss exceeds a share, its mark ends here at least."""
 
@@ -47,19 +49,31 @@ def _as_they_are(comparison: Comparison) -> list[Interference]:
 def _losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure:
     """Draw bars by target, the ranges that the paper's text gives as outlines."""
     victims, targets = _order(found)
-    bars = pd.DataFrame(_bar(one, metric) for one in found if metric.name in one.effects)
+    bars = pd.DataFrame(
+        {"victim": one.model, "target": one.target, **_lost(one.effects[metric.name], metric)}
+        for one in found
+        if metric.name in one.effects
+    )
     bars["x"] = middles(bars, "victim", victims, targets)
     with style():
         chart = canvas(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8)
         axes = chart.subplots()
-        _draw(axes, bars, victims, targets)
-        if metric.more_is_faster:  # the paper's figure is of what a job achieves
-            _paper(axes, bars, WIDTH / len(targets))
+        grouped(axes, bars, "victim", "lost", victims, targets)
+        intervals(axes, bars, "lost")
+        for bar in bars.to_dict("records"):
+            above(axes, f"{bar['lost']:.0f} %", bar["x"], np.nanmax([bar["lost"], bar["high"], 0]))
+            if metric.more_is_faster:  # the paper's figure is of what a job achieves
+                low, high = expected_loss(str(bar["victim"]), str(bar["target"]))
+                shown = min(high, max(_MOST_SAID, bar["lost"] / 100))
+                width = WIDTH / len(targets)
+                box = ((bar["x"] - width / 2, 100 * low), width, 100 * (shown - low))
+                axes.add_patch(Rectangle(*box, **_OUTLINE, linewidth=1.6, zorder=4))
+                axes.autoscale_view()
         axes.margins(y=0.12)  # room for what is written above the bars
         job = found[0].job
         label(axes, title, str(job), f"{metric.name} lost, %", normalised=False)
         axes.axhline(0, color="0.2", linewidth=1)
-        outline = Rectangle((0, 0), 1, 1, fill=False, linestyle=":", edgecolor="black", label=f"{SOURCE},\nby its text")
+        outline = Rectangle((0, 0), 1, 1, **_OUTLINE, label=f"{SOURCE},\nby its text")
         entries = [*(entry(target, _notes(found, target)) for target in targets), outline]
         legend_below(chart, entries, len(entries))
     return chart
@@ -69,7 +83,7 @@ def _map(found: Sequence[Interference], title: str) -> Figure:
     victims, targets = _order(found)
     aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(aggressor_names(), name))
     cells = {
-        (one.target, one.model, one.aggressor): 100 * _lost(one.effects["throughput"].ratio, more=True)
+        (one.target, one.model, one.aggressor): _lost(one.effects["throughput"], SHARED_METRICS[0])["lost"]
         for one in found
         if "throughput" in one.effects
     }
@@ -108,52 +122,14 @@ def _order(found: Sequence[Interference]) -> tuple[list[str], list[str]]:
     return victims, sorted({one.target for one in found}, key=lambda name: known_first(TARGETS, name))
 
 
-def _lost(ratio: float, *, more: bool) -> float:
-    """Return the share of the performance that is gone: of images per second, or of the speed that a time means."""
-    return 1 - (ratio if more else 1 / ratio)
+def _lost(effect: Effect, metric: Metric) -> dict[str, float]:
+    """Return the per cent of the performance that is gone, of images per second or of the speed that a time means."""
 
+    def lost(ratio: float) -> float:
+        return 100 * (1 - (ratio if metric.more_is_faster else 1 / ratio))
 
-def _bar(one: Interference, metric: Metric) -> dict[str, object]:
-    effect = one.effects[metric.name]
-    ends = effect.interval or (float("nan"), float("nan"))
-    lost = sorted(100 * _lost(end, more=metric.more_is_faster) for end in ends)
-    height = 100 * _lost(effect.ratio, more=metric.more_is_faster)
-    return {"victim": one.model, "target": one.target, "lost": height, "low": lost[0], "high": lost[1]}
-
-
-def _draw(axes: Axes, bars: pd.DataFrame, victims: Sequence[str], targets: Sequence[str]) -> None:
-    grouped(axes, bars, "victim", "lost", victims, targets)
-    for place, target in enumerate(targets):
-        for patch in axes.containers[place]:
-            patch.set_hatch(hatch(target))
-    known = bars[bars["low"].notna()]
-    if len(known):
-        errors = [known["lost"] - known["low"], known["high"] - known["lost"]]
-        axes.errorbar(known["x"], known["lost"], errors, fmt="none", ecolor="0.1", elinewidth=1.2, capsize=3)
-    for bar in bars.to_dict("records"):
-        top = max(bar["lost"], bar["high"]) if bar["high"] == bar["high"] else bar["lost"]  # not NaN
-        axes.annotate(
-            f"{bar['lost']:.0f} %",
-            (bar["x"], max(top, 0)),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=9,
-        )
-
-
-def _paper(axes: Axes, bars: pd.DataFrame, width: float) -> None:
-    for bar in bars.to_dict("records"):
-        low, high = expected_loss(str(bar["victim"]), str(bar["target"]))
-        shown = min(high, max(_MOST_SAID, bar["lost"] / 100))
-        box = (bar["x"] - width / 2, 100 * low)
-        axes.add_patch(
-            Rectangle(
-                box, width, 100 * (shown - low), fill=False, linestyle=":", edgecolor="black", linewidth=1.6, zorder=4
-            )
-        )
-    axes.autoscale_view()
+    low, high = sorted(map(lost, effect.interval or (math.nan, math.nan)))
+    return {"lost": lost(effect.ratio), "low": low, "high": high}
 
 
 def _notes(found: Sequence[Interference], target: str) -> tuple[str, ...]:

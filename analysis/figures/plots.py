@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from analysis.compare.results import Comparison, Job
+from analysis.compare.results import ComparedJob, Comparison
 from analysis.figures.drawing import Drawing, FigureKind, save
 from analysis.figures.reference import Reference
 from suite.errors import RequestError
@@ -50,7 +50,7 @@ def draw(comparison: Comparison, directory: Path, reference: Reference | None = 
     return paths
 
 
-def pictures(comparison: Comparison, job: Job, reference: Reference) -> Iterator[Picture]:
+def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:
     """Yield what every figure of the registry draws of one job, in the order of the registry.
 
     A figure of another package that cannot be loaded is left out; ``bench doctor`` tells why.
@@ -68,7 +68,7 @@ def pictures(comparison: Comparison, job: Job, reference: Reference) -> Iterator
             yield Picture("-".join(parts), caption, drawing)
 
 
-def _place(job: Job, comparison: Comparison) -> list[str]:
+def _place(job: ComparedJob, comparison: Comparison) -> list[str]:
     """Return the scenario, and what differs among its jobs, fit for a file name."""
     others: list[Mapping[str, str]] = [asdict(other) for other in comparison.jobs if other.scenario == job.scenario]
     parts = [value for key, value in asdict(job).items() if key != "scenario" and len({o[key] for o in others}) > 1]

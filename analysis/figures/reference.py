@@ -11,7 +11,7 @@ from importlib.resources import files
 
 import pandas as pd
 
-from analysis.compare.results import Job
+from analysis.compare.results import ComparedJob
 from analysis.load.fields import COLUMNS
 from analysis.load.metrics import METRICS
 from analysis.load.records import FLOATS, Records
@@ -40,7 +40,7 @@ _FIGURES = {
 """The number of the paper's figure, by scenario, kind of data and metric."""
 
 
-def figure_number(job: Job, metric: str) -> int | None:
+def figure_number(job: ComparedJob, metric: str) -> int | None:
     """Return the number of the paper's figure that shows this metric of such a job; None where it has none."""
     return _FIGURES.get((job.scenario, kind_of(job.data), metric))
 

@@ -1,9 +1,9 @@
 """The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
 
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from suite.job.job import Job, Name, settings
 
@@ -12,32 +12,38 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Host(BaseModel):
+_Number = Annotated[list[_Count], AfterValidator(len)]
+"""Only the number of what is listed is kept."""
+_Sorted = Annotated[list[_Count], AfterValidator(lambda cpus: ",".join(map(str, sorted(cpus))))]
+_Lines = Annotated[
+    dict[str, str], AfterValidator(lambda found: "\n".join(f"{name}: {how}" for name, how in sorted(found.items())))
+]
+
+
+class _HostFields(BaseModel):
+    """The facts of the host. Here and in the next three classes the fields are columns, in this order."""
+
     hostname: str | None = None
-    kernel: str | None = None
-    cpu_model: str | None = None
-    cpus: list[_Count] | None = None
-    memory_bytes: _Count | None = None
-    mitigations: dict[str, str] | None = None
-
-    def row(self) -> tuple[str | int | None, ...]:
-        cpus = None if self.cpus is None else len(self.cpus)
-        return self.hostname, self.kernel, self.cpu_model, cpus, self.memory_bytes
+    host_kernel: str | None = Field(default=None, alias="kernel")
+    host_cpu_model: str | None = Field(default=None, alias="cpu_model")
+    host_cpus: _Number | None = Field(default=None, alias="cpus")
+    host_memory_bytes: _Count | None = Field(default=None, alias="memory_bytes")
+    host_mitigations: _Lines | None = Field(default=None, alias="mitigations")
 
 
-class _Target(BaseModel):
-    cpus: list[_Count] | None = None
-    host_cpus: list[_Count] | None = None
-    memory_bytes: _Count | None = None
-    threads: _Count | None = None
-    mitigations: dict[str, str] | None = None
+class _TargetFields(BaseModel):
     userland_sha256: str | None = None
     accelerator: str | None = None
     torch: str | None = None
     torch_cpu_capability: str | None = None
+    seen_cpus: _Number | None = Field(default=None, alias="cpus")
+    seen_memory_bytes: _Count | None = Field(default=None, alias="memory_bytes")
+    seen_threads: _Count | None = Field(default=None, alias="threads")
+    affinity: _Sorted | None = Field(default=None, alias="host_cpus")
+    mitigations: _Lines | None = None
 
 
-class _Conditions(BaseModel):
+class _ConditionsFields(BaseModel):
     interval_s: _Positive | None = None
     steal_s: _Seconds | None = None
     other_cpu_s: _Seconds | None = None
@@ -46,38 +52,35 @@ class _Conditions(BaseModel):
     swapped_bytes: _Count | None = None
     governor: str | None = None
     siblings_shared: bool | None = None
-    numa_nodes: list[_Count] | None = None
+    numa_nodes: _Number | None = None
 
 
-class Environments(BaseModel):
+class EnvironmentsFields(BaseModel):
     """The host and the inside of the target; the same in most records of a run."""
 
-    host: _Host
-    target: _Target | None = None
+    host: _HostFields
+    target: _TargetFields | None = None
 
 
-class _Usage(BaseModel):
+class _UsageFields(BaseModel):
     cpu_s: _Seconds | None = None
     peak_memory_bytes: _Count | None = None
     disk_read_bytes: _Count | None = None
     disk_written_bytes: _Count | None = None
 
-    def row(self) -> tuple[float | None, ...]:
-        return self.cpu_s, self.peak_memory_bytes, self.disk_read_bytes, self.disk_written_bytes
 
-
-class _CacheUse(BaseModel):
+class _CacheFields(BaseModel):
     llc_load_misses: _Count | None = None
 
 
-class _Resources(BaseModel):
-    serving: _Usage | None = None
-    worker: _Usage | None = None
+class _ResourcesFields(BaseModel):
+    serving: _UsageFields | None = None
+    worker: _UsageFields | None = None
     energy_j: dict[str, _Seconds] | None = None
-    cache: _CacheUse | None = None
+    cache: _CacheFields | None = None
 
 
-class _DataUse(BaseModel):
+class _DataFields(BaseModel):
     sha256: str
     size_bytes: _Count
     bytes_read: _Count
@@ -85,16 +88,16 @@ class _DataUse(BaseModel):
     damaged: _Count = 0
 
 
-class _Aggression(BaseModel):
+class _AggressionFields(BaseModel):
     before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-class _Aggressor(BaseModel):
-    aggression: _Aggression | None = None
+class _AggressorFields(BaseModel):
+    aggression: _AggressionFields | None = None
 
 
-class _Details(BaseModel):
+class _DetailsFields(BaseModel):
     devices: Any = None  # details promise nothing
 
 
@@ -106,7 +109,7 @@ class Probed(BaseModel):
     better: Literal["more", "less"]
 
 
-class _Outcome(BaseModel):
+class _OutcomeFields(BaseModel):
     status: Literal["ok", "failed"]
     kind: str | None = None
     message: str | None = None
@@ -132,18 +135,18 @@ class Apart(BaseModel):
     warm_up: bool = False
     block: _Count
     position: _Count
-    outcome: _Outcome
+    outcome: _OutcomeFields
     throughput_images_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
     metrics: dict[str, Probed] = {}
-    data_use: _DataUse | None = None
-    aggressors: list[_Aggressor] = []
+    data_use: _DataFields | None = None
+    aggressors: list[_AggressorFields] = []
     clock_ratio: _Positive | None = None
     substitutes: list[str] = []
-    conditions: _Conditions | None = None
-    resources: _Resources | None = None
-    details: _Details | None = None
+    conditions: _ConditionsFields | None = None
+    resources: _ResourcesFields | None = None
+    details: _DetailsFields | None = None
 
     @model_validator(mode="after")
     def _ok_has_numbers(self) -> Self:
@@ -152,58 +155,40 @@ class Apart(BaseModel):
             raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         return self
 
-    def row_in(self, job: JobColumns, environment: Environments) -> tuple[Any, ...]:
+    def row_in(self, job: JobColumns, environment: EnvironmentsFields) -> tuple[Any, ...]:
         """Return the values of ``COLUMNS``."""
-        outcome = self.outcome
-        seen, conditions = environment.target or _NOTHING_SEEN, self.conditions or _NOTHING_KNOWN
-        resources, devices = self.resources or _NOTHING_COUNTED, self.details and self.details.devices
+        *host, host_mitigations = vars(environment.host).values()
+        *seen, mitigations = vars(environment.target or _NOTHING_SEEN).values()
+        outcome, resources, used = self.outcome, self.resources or _NOTHING_COUNTED, self.data_use
+        devices = self.details and self.details.devices
+        at_work = [one.aggression for one in self.aggressors if one.aggression]
         return (
             *(self.run_id, self.trial_id, self.started_at, *job[:_NAMES]),
             *(self.target, self.replica, self.block, self.position, self.ablation, self.warm_up),
             *job[_NAMES:],
-            *environment.host.row(),
+            *host,
             *(outcome.status == "ok", outcome.kind, outcome.message),
             *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
             "\n".join(self.substitutes),
-            *(seen.userland_sha256, seen.accelerator, seen.torch, seen.torch_cpu_capability),
-            None if seen.cpus is None else len(seen.cpus),
-            *(seen.memory_bytes, seen.threads),
-            None if seen.host_cpus is None else ",".join(map(str, sorted(seen.host_cpus))),
-            _lines(environment.host.mitigations),
-            _lines(seen.mitigations),
-            *(conditions.interval_s, conditions.steal_s, conditions.other_cpu_s, conditions.throttled_s),
-            *(conditions.thermal_throttles, conditions.swapped_bytes, conditions.governor),
-            conditions.siblings_shared,
-            None if conditions.numa_nodes is None else len(conditions.numa_nodes),
-            *(resources.serving or _NOTHING_USED).row(),
-            *(resources.worker or _NOTHING_USED).row(),
+            *(*seen, host_mitigations, mitigations),
+            *vars(self.conditions or _NOTHING_KNOWN).values(),
+            *vars(resources.serving or _NOTHING_USED).values(),
+            *vars(resources.worker or _NOTHING_USED).values(),
             sum(resources.energy_j.values()) if resources.energy_j else None,
             resources.cache.llc_load_misses if resources.cache else None,
             devices if isinstance(devices, int) and devices > 0 else None,
-            *(self._data() if self.data_use else _NO_DATA),
-            *(self.aggressor, *self._aggressor_rates()),
+            # More than one epoch reads files again, and the page cache has them then.
+            *((used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NONE),
+            *(self.aggressor, _sum(one.before_per_s for one in at_work), _sum(one.beside_per_s for one in at_work)),
             self.metrics or None,
         )
-
-    def _data(self) -> tuple[Any, ...]:
-        used = self.data_use
-        # More than one epoch reads files again, and the page cache has them then.
-        return (
-            (used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NO_DATA
-        )
-
-    def _aggressor_rates(self) -> tuple[float | None, float | None]:
-        """Return the speed of all aggressors together, before and beside the victim; None where one is unknown."""
-        at_work = [one.aggression for one in self.aggressors if one.aggression]
-        before, beside = [one.before_per_s for one in at_work], [one.beside_per_s for one in at_work]
-        return _sum(before), _sum(beside)
 
 
 class Fields(Apart):
     """The part of ``suite.records.record.TrialRecord`` that is read here; a test holds the two together."""
 
     job: Job
-    environment: Environments
+    environment: EnvironmentsFields
 
     def row(self) -> tuple[Any, ...]:
         return self.row_in(job_columns(self.job), self.environment)
@@ -214,37 +199,28 @@ def job_columns(job: Job) -> JobColumns:
     sizes, envelope = job.sizes, job.envelope
     return (
         *(job.scenario, job.data, job.profile, job.recipe, job.model, job.page_cache),
-        *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NO_WORK),
+        *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NONE),
         *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
         *(job.layers.engine, job.isa),
         BETWEEN.join(f"{name}={value}" for name, value in settings(job).items()),
     )
 
 
-def _sum(rates: list[float | None]) -> float | None:
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known and len(known) == len(rates) else None
+def _sum(rates: Iterable[float | None]) -> float | None:
+    """Return the speed of all aggressors together; None where one is unknown."""
+    given = list(rates)
+    known = [rate for rate in given if rate is not None]
+    return sum(known) if known and len(known) == len(given) else None
 
 
-def _lines(mitigations: dict[str, str] | None) -> str | None:
-    return None if mitigations is None else _joined(tuple(mitigations.items()))
-
-
-@lru_cache
-def _joined(items: tuple[tuple[str, str], ...]) -> str:
-    """Join the items, a line each. Cached: a host has the same in all its records."""
-    return "\n".join(f"{name}: {how}" for name, how in sorted(items))
-
-
-_NOTHING_SEEN, _NOTHING_KNOWN, _NOTHING_COUNTED, _NOTHING_USED = _Target(), _Conditions(), _Resources(), _Usage()
-_NO_WORK = _NO_DATA = (None,) * 4
-_USAGE = ("cpu_s", "peak_memory_bytes", "disk_read_bytes", "disk_written_bytes")
+_NOTHING_SEEN, _NOTHING_KNOWN = _TargetFields(), _ConditionsFields()
+_NOTHING_COUNTED, _NOTHING_USED = _ResourcesFields(), _UsageFields()
+_NONE = (None,) * 4
 USED = (
-    *(f"serving_{name}" for name in _USAGE),
-    *(f"worker_{name}" for name in _USAGE),
+    *(f"{side}_{name}" for side in ("serving", "worker") for name in _UsageFields.model_fields),
     *("energy_j", "llc_load_misses"),
 )
-"""What a trial cost on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
+"""The cost of a trial on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
 _NAMES = 5
 JOB_COLUMNS = (
     *("scenario", "data", "profile", "recipe", "model"),
@@ -257,14 +233,12 @@ COLUMNS = (
     *("run_id", "trial_id", "started_at", *JOB_COLUMNS[:_NAMES]),
     *("target", "replica", "block", "position", "ablation", "warm_up"),
     *JOB_COLUMNS[_NAMES:],
-    *("hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes"),
+    *list(_HostFields.model_fields)[:-1],
     *("ok", "error_kind", "error_message"),
     *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
     "substitutes",
-    *("userland_sha256", "accelerator", "torch", "torch_cpu_capability"),
-    *("seen_cpus", "seen_memory_bytes", "seen_threads", "affinity", "host_mitigations", "mitigations"),
-    *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "governor"),
-    *("siblings_shared", "numa_nodes"),
+    *(*list(_TargetFields.model_fields)[:-1], "host_mitigations", "mitigations"),
+    *_ConditionsFields.model_fields,
     *USED,
     "devices",
     *("data_sha256", "data_bytes", "images_read", "damaged"),

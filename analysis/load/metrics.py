@@ -1,4 +1,4 @@
-"""What is measured, as data: the three numbers of every training, and what workloads and probes have of their own."""
+"""The metrics, as data: the three numbers of every training, and what workloads and probes have of their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal
 import pandas as pd
 
 from analysis.load.fields import Probed
-from analysis.warnings.types import AnalysisWarning, MetricRedefined
+from analysis.warnings.types import AnalysisWarning
 
 PROBE = "probe"
 """The scenario whose model is the name of a probe, and which has metrics in place of a throughput."""
@@ -47,7 +47,7 @@ METRICS = (
     Metric("elapsed", "elapsed_s", "s"),
     Metric("opening", "open_s", "s"),
 )
-"""What every training measures."""
+"""The metrics of every training."""
 
 
 def metrics_of(metrics: Sequence[Metric], scenario: str, model: str) -> tuple[Metric, ...]:
@@ -69,25 +69,29 @@ def spread(trials: pd.DataFrame) -> Spread:
 
     A value in another unit or direction is left out, with a warning.
     """
-    known: dict[tuple[bool, str, str], Metric] = {}
+    known: dict[str, Metric] = {}
     columns: dict[str, dict[object, float]] = {}
     other: dict[Metric, int] = {}
     measured = trials.loc[trials["metrics"].notna(), ["scenario", "model", "metrics"]]
     for index, scenario, model, found in measured.itertuples():
         one: Probed
         for name, one in found.items():
-            key = (scenario == PROBE, str(model), name)
-            metric = known.get(key) or known.setdefault(key, _metric(key, one))
+            of_probe = scenario == PROBE
+            column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
+            metric = known.get(column)
+            if metric is None:
+                metric = known[column] = Metric(name, column, one.unit, one.better, str(model), of_probe)
             if (one.unit, one.better) == (metric.unit, metric.better):
                 columns.setdefault(metric.column, {})[index] = one.value
             else:
                 other[metric] = other.get(metric, 0) + 1
     added = {name: pd.Series(values, dtype="float64").reindex(trials.index) for name, values in columns.items()}
-    warnings = tuple(MetricRedefined(metric.column, metric.unit, count) for metric, count in other.items())
+    warnings = tuple(
+        AnalysisWarning(
+            "metric-redefined",
+            f"{metric.column} is not in {metric.unit}, or has another direction, in {count} records: left out there",
+            "records of different versions of the probe or workload: compare the runs one at a time",
+        )
+        for metric, count in other.items()
+    )
     return Spread(trials.drop(columns="metrics").assign(**added), (*METRICS, *known.values()), warnings)
-
-
-def _metric(key: tuple[bool, str, str], first: Probed) -> Metric:
-    of_probe, model, name = key
-    column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
-    return Metric(name, column, first.unit, first.better, model, of_probe)

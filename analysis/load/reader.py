@@ -1,13 +1,12 @@
 """One record file to one row, fast: what is not needed is not parsed, and what is as before is not parsed again."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from analysis.load.fields import Apart, Environments, Fields, JobColumns, job_columns
-from analysis.warnings.types import SkippedRecord
+from analysis.load.fields import Apart, EnvironmentsFields, Fields, JobColumns, job_columns
+from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
 
@@ -24,24 +23,22 @@ class Reader:
     def __init__(self) -> None:
         self._jobs: dict[bytes, JobColumns] = {}
         self._text = b""
-        self._environments: Environments | None = None
+        self._environments: EnvironmentsFields | None = None
 
-    def __call__(self, path: str) -> tuple[Any, ...] | SkippedRecord:
+    def __call__(self, path: str) -> tuple[Any, ...] | AnalysisWarning:
         """Return the values of ``fields.COLUMNS``, or why there are none."""
         try:
             # Not Path.open: with 100,000 files, the objects and buffers of the easier ways are a third of the time.
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                 content = file.readall()
         except OSError as error:
-            return SkippedRecord(
-                Path(path), f"it cannot be read ({error.strerror})", "check the file and its permissions"
-            )
+            return skipped_record(path, f"it cannot be read ({error.strerror})", "check the file and its permissions")
         try:
             return self._row(current(content))
         except NewerRecordError as error:
-            return SkippedRecord(Path(path), error.message, str(error.remedy))
+            return skipped_record(path, error.message, str(error.remedy))
         except ValidationError as error:
-            return _diagnosis(Path(path), content, error)
+            return _diagnosis(path, content, error)
 
     def _row(self, content: bytes) -> tuple[Any, ...]:
         try:
@@ -68,30 +65,28 @@ class Reader:
         if not self._text or not content.startswith(self._text, environment):
             closing = content.index(_CLOSING, environment) + len(_CLOSING)
             self._text = b""
-            self._environments = Environments.model_validate_json(content[environment:closing])
+            self._environments = EnvironmentsFields.model_validate_json(content[environment:closing])
             self._text = content[environment:closing]
         assert self._environments is not None  # noqa: S101 (for the type checker: the text has one)
         parts += [content[begin:environment], content[environment + len(self._text) :]]
         rest = Apart.model_validate_json(b"null".join(parts))
-        return rest.row_in(self._job(content[job:job_end]), self._environments)
-
-    def _job(self, text: bytes) -> JobColumns:
+        text = content[job:job_end]
         if text not in self._jobs:
             if len(self._jobs) >= _MOST_JOBS:
                 self._jobs.clear()
             self._jobs[text] = job_columns(Job.model_validate_json(text))
-        return self._jobs[text]
+        return rest.row_in(self._jobs[text], self._environments)
 
 
-def _diagnosis(path: Path, content: bytes, error: ValidationError) -> SkippedRecord:
+def _diagnosis(path: str, content: bytes, error: ValidationError) -> AnalysisWarning:
     """Say why a file is not a record that can be used, from the most to the least foreign."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as reason:
-        return SkippedRecord(path, f"it is not JSON ({reason})")
+        return skipped_record(path, f"it is not JSON ({reason})")
     version = found.get("schema_version") if isinstance(found, dict) else None
     if not isinstance(version, int):
-        return SkippedRecord(path, "it is not a record of this suite (it has no schema_version)", "remove the file")
+        return skipped_record(path, "it is not a record of this suite (it has no schema_version)", "remove the file")
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "the record"
-    return SkippedRecord(path, f"{place}: {first['msg']}")
+    return skipped_record(path, f"{place}: {first['msg']}")

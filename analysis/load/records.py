@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.load.fields import COLUMNS, USED
 from analysis.load.metrics import METRICS, Metric, spread
 from analysis.load.reader import Reader
-from analysis.warnings.types import AnalysisWarning, CopiedRecords, EmptyRun, SkippedRecord
+from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
 from suite.sweep.directory import runs_below
 
@@ -53,7 +53,7 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     """Read DIR/trials/*.json of every directory; of a sweep's directory, of each of its cells.
 
     ``warm_ups`` leaves the trials of warm-up blocks in. A file that is no usable record is left out with a
-    SkippedRecord. Raises RequestError when a directory does not exist or when there is no usable record at all.
+    warning. Raises RequestError when a directory does not exist or when there is no usable record at all.
     """
     rows: list[tuple[Any, ...]] = []
     warnings: list[AnalysisWarning] = []
@@ -64,14 +64,18 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
         before = len(rows)
         for path in _files(directory):
             row = read(path)
-            if isinstance(row, SkippedRecord):
+            if isinstance(row, AnalysisWarning):
                 warnings.append(row)
             else:
                 rows.append((*row, path))
         if len(rows) == before:
-            warnings.append(EmptyRun(directory))
+            advice = f"go on with its run (bench run … --out {directory}), or leave it out"
+            warnings.append(AnalysisWarning("empty-run", f"{directory} holds no usable record", advice))
     if not rows:
-        raise _nothing(unique, warnings)
+        where = ", ".join(map(str, unique))
+        skipped = [warning.message for warning in warnings if warning.kind == "skipped-record"]
+        why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
+        raise RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")
     return _table(rows, tuple(unique), warnings, warm_ups)
 
 
@@ -83,7 +87,9 @@ def _table(
     trials = trials.astype(dict.fromkeys(FLOATS, "float64") | dict.fromkeys(_CATEGORIES, "category"))
     copies = trials.duplicated(["run_id", "trial_id", "started_at"])
     if copies.any():
-        warnings.append(CopiedRecords(int(copies.sum()), Path(str(trials.loc[copies, "path"].iloc[0]))))
+        first = trials.loc[copies, "path"].iloc[0]
+        found = f"{copies.sum()} records are copies of others and count once (the first: {first})"
+        warnings.append(AnalysisWarning("copied-records", found, "name each run once"))
         trials = trials[~copies].reset_index(drop=True)
     trials = trials.assign(run_id=_run_ids(trials))
     warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
@@ -95,8 +101,8 @@ def _table(
     if warm_up.any():
         trials = trials[~warm_up].reset_index(drop=True)
     counted = spread(trials)
-    found = (*warnings, *counted.warnings)
-    return Records(counted.trials, directories, found, counted.metrics, int(warm_up.sum()))
+    known = (*warnings, *counted.warnings)
+    return Records(counted.trials, directories, known, counted.metrics, int(warm_up.sum()))
 
 
 def _run_ids(trials: pd.DataFrame) -> pd.Series:
@@ -124,10 +130,3 @@ def _files(directory: Path) -> Iterator[str]:
         return
     except OSError as error:
         raise RequestError(f"cannot read {directory / 'trials'}: {error.strerror}") from error
-
-
-def _nothing(directories: Sequence[Path], warnings: Sequence[AnalysisWarning]) -> RequestError:
-    where = ", ".join(str(directory) for directory in directories)
-    skipped = [warning.message for warning in warnings if isinstance(warning, SkippedRecord)]
-    why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
-    return RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")

@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from analysis.load.records import Records
-from analysis.warnings.types import SkippedRecord
+from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
 from suite.records.migrations import current
 from suite.records.record import Steps
@@ -44,7 +44,7 @@ def trials_table(records: Records) -> pd.DataFrame:
     return records.trials.rename(columns=units)
 
 
-def steps_tables(records: Records, skipped: list[SkippedRecord]) -> Iterator[pd.DataFrame]:
+def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[pd.DataFrame]:
     """Yield a row per measured step, ``STEP_COLUMNS``, some thousand trials at a time."""
     ok = records.trials[records.trials["ok"].astype(bool)]
     for begin in range(0, len(ok), _TRIALS_AT_ONCE):
@@ -69,11 +69,11 @@ def _column(steps: Steps, name: str) -> "np.typing.NDArray[np.float64]":
     return np.full(len(steps.elapsed_s), np.nan) if values is None else np.asarray(values, dtype=np.float64)
 
 
-def _steps(path: str, skipped: list[SkippedRecord]) -> Steps | None:
+def _steps(path: str, skipped: list[AnalysisWarning]) -> Steps | None:
     try:
         return _Stepped.model_validate_json(current(Path(path).read_bytes())).steps
     except (OSError, ValidationError) as error:
-        skipped.append(SkippedRecord(Path(path), f"its steps cannot be read ({type(error).__name__})"))
+        skipped.append(skipped_record(path, f"its steps cannot be read ({type(error).__name__})"))
         return None
 
 

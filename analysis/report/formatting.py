@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.compare.results import AblationEffect, Comparison, Effect, Estimate, Group, Job
+from analysis.compare.results import AblationEffect, ComparedJob, Comparison, Effect, Estimate, Group
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.ratios import Verdict
-from analysis.warnings.conditions import notices
+from analysis.warnings.types import notices
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
 
@@ -54,7 +54,7 @@ def ratio(found: Effect | Estimate) -> str:
 def group_lines(group: Group) -> Iterator[str]:
     """Yield what is known of a group besides its targets.
 
-    That is the noise of bare metal, whether the layers add up, and the ablations.
+    That is the noise of bare metal, and whether the layers add up.
     """
     if group.job.scenario == SHARED:
         yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
@@ -69,14 +69,13 @@ def group_lines(group: Group) -> Iterator[str]:
         yield f"{BASELINE.replace('-', ' ')} against itself (A/A): {effects(group.aa, group.metrics)}"
     if group.interactions:
         yield f"container-vm against container times vm: {effects(group.interactions, group.metrics)}"
-    yield from (ablation_line(one, group.metrics) for one in group.ablations)
 
 
-def ablation_line(found: AblationEffect, metrics: Sequence[Metric] = METRICS) -> str:
+def ablation_line(found: AblationEffect) -> str:
     """Return ``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
     notes = f" ({', '.join(found.notes)})" if found.notes else ""
     what = f"{found.target}, {label_of(found.ablation)}{notes}"
-    return f"switched in the same blocks: {what}: {effects(found.effects, metrics)}"
+    return f"switched in the same blocks: {what}: {effects(found.effects)}"
 
 
 def effects(found: Mapping[str, Effect], metrics: Sequence[Metric] = METRICS) -> str:
@@ -90,7 +89,7 @@ def warmup_line(comparison: Comparison) -> str:
     return f"{n} warm-up trial{'s' if n > 1 else ''} left out of everything" if n else ""
 
 
-def overall_lines(comparison: Comparison, job: Job) -> Iterator[str]:
+def overall_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
     """Yield the ratios of each target of a job over all models."""
     for found in comparison.overall:
         if found.job == job:

@@ -13,7 +13,7 @@ from analysis.report.formatting import (
     warning_lines,
 )
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
-from analysis.report.table import Table, line, results_table
+from analysis.report.table import Table, ablation_table, line, results_table
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -22,9 +22,9 @@ def as_markdown(comparison: Comparison) -> str:
     for group in comparison.groups:
         lines += [f"### {_escaped(group.model)}: {_escaped(str(group.job))}", "", *_pipes(results_table(group))]
         lines += ["", *_items(group_lines(group)), ""]
-        if group.costs:
-            costs = cost_table(group)
-            lines += [_escaped(costs.caption), "", *_pipes(costs), ""]
+        tables = [*([ablation_table(group)] if group.ablations else []), *([cost_table(group)] if group.costs else [])]
+        for table in tables:
+            lines += [_escaped(table.caption), "", *_pipes(table), ""]
     for job in jobs_with_aggressors(comparison):
         lines += [f"### {TITLE}: {_escaped(str(job))}", "", *_pipes(interference_table(comparison, job))]
         lines += ["", *_items(interference_lines(comparison, job)), ""]

@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Job
+from analysis.compare.results import ComparedJob, Comparison
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation
 from analysis.figures.drawing import svg
@@ -22,10 +22,10 @@ from analysis.report.cost_table import cost_table
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
 from analysis.report.narrative import answers, overall_answers
 from analysis.report.provenance import provenance
-from analysis.report.table import line, results_table
+from analysis.report.table import ablation_table, line, results_table
 from analysis.report.waterfall import interval, prediction_lines, share, step_lines
 from analysis.statistics.ratios import MARGIN
-from analysis.warnings.conditions import notices
+from analysis.warnings.types import notices
 from suite.results.store import write_atomic
 
 TEMPLATE = "report.html.j2"
@@ -54,9 +54,8 @@ def write_report(records: Records, path: Path, *, margin: float = MARGIN, force:
 def render(records: Records, comparison: Comparison, explained: Explained) -> str:
     """Return the page as text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(
-        formatting=formatting, line=line, results_table=results_table, cost_table=cost_table, bars=_bars
-    )
+    environment.globals.update(formatting=formatting, line=line, bars=_bars)
+    environment.globals.update(results_table=results_table, ablation_table=ablation_table, cost_table=cost_table)
     environment.globals.update(share=share, interval=interval, step_lines=step_lines, prediction_lines=prediction_lines)
     template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]
@@ -72,7 +71,7 @@ def render(records: Records, comparison: Comparison, explained: Explained) -> st
     )
 
 
-def _section(comparison: Comparison, explained: Explained, job: Job) -> dict[str, object]:
+def _section(comparison: Comparison, explained: Explained, job: ComparedJob) -> dict[str, object]:
     groups = [group for group in comparison.groups if group.job == job]
     explanations = [one for one in explained.explanations if one.job == job]
     return {
@@ -92,7 +91,7 @@ def _section(comparison: Comparison, explained: Explained, job: Job) -> dict[str
     }
 
 
-def _pictures(comparison: Comparison, job: Job) -> list[EmbeddedPicture]:
+def _pictures(comparison: Comparison, job: ComparedJob) -> list[EmbeddedPicture]:
     found = []
     for one in pictures(comparison, job, normalised()):
         uri = "data:image/svg+xml;base64," + base64.b64encode(svg(one.drawing.chart)).decode("ascii")

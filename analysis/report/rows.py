@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from analysis.compare.results import Comparison, Effect, Estimate, Job
+from analysis.compare.results import ComparedJob, Comparison, Effect, Estimate
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _effect(found: Estimate | Effect | None) -> dict[str, Any]:
     return _ratio(found) | dict.fromkeys(("verdict", "p", "more_blocks")) | judged
 
 
-def _rows(job: Job, effects: Mapping[str, Effect], **what: object) -> Iterator[dict[str, Any]]:
+def _rows(job: ComparedJob, effects: Mapping[str, Effect], **what: object) -> Iterator[dict[str, Any]]:
     for name, effect in effects.items():
         yield {**asdict(job), **what, "metric": name, **_effect(effect)}
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from analysis.compare.results import Effect, Estimate, Group, TargetSummary
 from analysis.load.metrics import Metric
 from analysis.report.formatting import number, ratio
+from suite.job.ablations import label_of
 
 _MOST_METRICS = 3
 Cell = Estimate | Effect | tuple[str, ...] | str | None
@@ -59,6 +60,20 @@ def results_table(group: Group) -> Table:
         for summary in group.targets
     )
     table = Table("target", "metric", columns, rows)
+    return table if len(group.metrics) <= _MOST_METRICS else table.turned()
+
+
+def ablation_table(group: Group) -> Table:
+    """Return targets with an ablation below each other and metrics beside each other."""
+    rows = tuple(
+        (
+            Head(f"{one.target}, {label_of(one.ablation)}", one.notes),
+            tuple(one.effects.get(metric.name) for metric in group.metrics),
+        )
+        for one in group.ablations
+    )
+    caption = "switched in the same blocks, over the same target as it is"
+    table = Table("switched", "metric", tuple(Head(metric.name) for metric in group.metrics), rows, caption)
     return table if len(group.metrics) <= _MOST_METRICS else table.turned()
 
 

@@ -22,8 +22,8 @@ from analysis.report.formatting import (
     warmup_line,
 )
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
-from analysis.report.table import Cell, Head, Table, line, results_table
-from analysis.warnings.conditions import notices
+from analysis.report.table import Cell, Head, Table, ablation_table, line, results_table
+from analysis.warnings.types import notices
 from suite.targets import BASELINE
 
 _NARROW = 72  # columns; below, a table would break its words
@@ -46,6 +46,10 @@ class Terminal:
             yield _title(group.model, group.job)
             yield _fitting(console, options, results_table(group))
             yield from _notes(group_lines(group))
+            if group.ablations:
+                switched = ablation_table(group)
+                yield Text(switched.caption, style="dim")
+                yield _fitting(console, options, switched)
             if self.costs and group.costs:
                 # Targets beside each other: eight resources in a row are wider than 80 columns.
                 costs = cost_table(group).turned()

@@ -1,20 +1,21 @@
 """Findings that a reader must know: typed warnings, made of the trials and of their summaries."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from analysis.compare.pairing import ROW, job_of
-from analysis.compare.results import Group, Job
+from analysis.compare.results import ComparedJob, Group
 from analysis.load.metrics import PROBE
-from analysis.warnings.types import FailedTrials, HostsDiffer, Incomparable, MixedSubstitutes, NotNormalised
+from analysis.warnings.types import AnalysisWarning
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
 
-_HOST_COLUMNS = ["hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes", "host_mitigations"]
+_HOST_COLUMNS = {"hostname": "hostname"} | {
+    f"host_{name}": name for name in ("kernel", "cpu_model", "cpus", "memory_bytes", "mitigations")
+}
 
 
 def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
@@ -22,7 +23,7 @@ def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
     return f"{job_of(row)}, {row['model']}"
 
 
-def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
+def failures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning per target and model that has failed trials, with the first of them."""
     if trials["ok"].all():
         return
@@ -31,34 +32,57 @@ def failures(trials: pd.DataFrame) -> Iterator[FailedTrials]:
     of = arms.groupby(arm)["ok"].transform("size")
     for _, failed in arms[~arms["ok"]].groupby(arm):
         first = failed.iloc[0]
-        target = f"{first['target']}, {label_of(first['ablation'])}" if first["ablation"] else first["target"]
+        target = _switched(first["target"], first["ablation"])
         target += f", beside {first['aggressor']}" if first["aggressor"] else ""
-        error = f"{first['error_kind']}: {first['error_message']}"
-        yield FailedTrials(_what(first), target, len(failed), int(of[failed.index[0]]), error, Path(first["path"]))
+        trials_failed = f"{len(failed)} of {of[failed.index[0]]} trials on {target} failed"
+        yield AnalysisWarning(
+            "failed-trials",
+            f"{_what(first)}: {trials_failed} ({first['error_kind']}: {first['error_message']})",
+            f"see {first['path']}: the command and the end of its output are in it",
+        )
 
 
-def mixtures(trials: pd.DataFrame) -> Iterator[MixedSubstitutes]:
+def mixtures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning per target and model whose finished trials did not all use the same substitutes."""
     used = trials[trials["ok"]].groupby(ROW)["substitutes"].unique()
     for row in used[used.map(len) > 1].reset_index().to_dict("records"):
         sets = [set(text.splitlines()) for text in row["substitutes"]]
-        differing = set.union(*sets) - set.intersection(*sets)
-        yield MixedSubstitutes(_what(row), row["target"], tuple(sorted(differing)))
+        differing = ", ".join(sorted(set.union(*sets) - set.intersection(*sets)))
+        yield AnalysisWarning(
+            "mixed-substitutes",
+            f"{_what(row)}: only some trials on {row['target']} used {differing}; their mean mixes both",
+            "compare the runs one at a time",
+        )
 
 
-def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "") -> Iterator[Incomparable]:
+def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "") -> Iterator[AnalysisWarning]:
     """Yield one warning per target, model and difference of the pairs that ``validity.usable`` refused."""
-    for _, blocks in refused.groupby([*(refused[key] for key in ROW), refused["difference"]]):
-        first = blocks.iloc[0]
-        target = f"{first['target']}, {label_of(ablation)}" if ablation else str(first["target"])
-        yield Incomparable(_what(first), target, len(blocks), str(first["difference"]), against)
+    for _, rows in refused.groupby([*(refused[key] for key in ROW), refused["difference"]]):
+        first = rows.iloc[0]
+        blocks = "1 block" if len(rows) == 1 else f"{len(rows)} blocks"
+        target, difference = _switched(first["target"], ablation), str(first["difference"])
+        if "userland" in difference:
+            advice = "build the image with bench image build and run all targets as root, so that they share it"
+        elif difference.startswith("CPU capability"):
+            advice = "run all targets with the capability that they share, or declare it with --isa native"
+        else:
+            advice = "run all targets from one plan; --force forms the ratio and marks it"
+        refusal = f"in {blocks} {target} is not comparable with {against}, so no ratio is formed"
+        yield AnalysisWarning("incomparable", f"{_what(first)}: {refusal}: {difference}", advice)
 
 
-def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
-    """Yield one warning per job and reason, with the targets and models whose values have no ratio."""
-    found: dict[tuple[Job, str], tuple[list[str], list[str]]] = {}
+def _switched(target: object, ablation: str) -> str:
+    return f"{target}, {label_of(ablation)}" if ablation else str(target)
+
+
+def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
+    """Yield one warning per job and reason, with the targets and models whose values have no ratio to bare metal."""
+    found: dict[tuple[ComparedJob, str], tuple[list[str], list[str]]] = {}
     for group in groups:
-        reason = _no_ratio(group)
+        baseline = next((summary for summary in group.targets if summary.target == BASELINE), None)
+        reason = f"no block holds both and a comparable {BASELINE} trial"
+        if not baseline or not baseline.ok:
+            reason = f"every {BASELINE} trial failed" if baseline else f"there is no {BASELINE} trial"
         bare = [
             summary.target
             for summary in group.targets
@@ -69,47 +93,43 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[NotNormalised]:
             models.append(group.model)
             targets += (target for target in bare if target not in targets)
     for (job, reason), (models, targets) in found.items():
-        yield NotNormalised(str(job), tuple(models), tuple(targets), reason, _request(job))
+        values = f"{', '.join(targets)} of {', '.join(models)}"
+        yield AnalysisWarning(
+            "not-normalised",
+            f"{job}: {values} not normalised to {BASELINE}: {reason}",
+            _command(job, models, dict.fromkeys((BASELINE, *targets))),
+        )
 
 
-def _request(job: Job) -> dict[str, str]:
-    """Return the options of ``bench run`` that ask for this job."""
-    keys = ("scenario", "profile") if job.scenario == PROBE else ("scenario", "profile", "recipe")
-    request = {key: str(getattr(job, key)) for key in keys}
+def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) -> str:
+    """Return the ``bench run`` that repeats these trials together with bare metal."""
+    options = [f"--scenario {job.scenario}", f"--profile {job.profile}"]
+    if job.scenario != PROBE:
+        options.append(f"--recipe {job.recipe}")
     if job.data != "synthetic":
-        request["data"] = job.data if job.data == "generated" else f"{job.data}:DIR"
-    return request
+        options.append(f"--data {job.data if job.data == 'generated' else f'{job.data}:DIR'}")
+    options += [f"--{'probe' if job.scenario == PROBE else 'model'} {name}" for name in models]
+    return " ".join(("bench run", *options, *(f"--target {target}" for target in targets)))
 
 
-def _no_ratio(group: Group) -> str:
-    baseline = next((summary for summary in group.targets if summary.target == BASELINE), None)
-    if baseline is None:
-        return f"there is no {BASELINE} trial"
-    if not baseline.ok:
-        return f"every {BASELINE} trial failed"
-    return f"no block holds both and a comparable {BASELINE} trial"
-
-
-def hosts_differ(trials: pd.DataFrame) -> Iterator[HostsDiffer]:
+def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning if the hosts of the trials are not equal. Absent facts differ from known ones."""
-    rows = trials[_HOST_COLUMNS].drop_duplicates()
+    rows = trials[list(_HOST_COLUMNS)].drop_duplicates()
     if len(rows) < 2:
         return
     hosts = [_host(row) for row in rows.astype(object).where(rows.notna(), None).to_dict("records")]
     if found := differences(hosts):
-        yield HostsDiffer(tuple(dict.fromkeys(host.name for host in hosts)), found)
+        names = ", ".join(dict.fromkeys(host.name for host in hosts))
+        yield AnalysisWarning(
+            "hosts-differ",
+            f"the trials are of hosts that are not equal ({names}): {'; '.join(found)}",
+            "a block is of one host, so its ratios hold there; for one answer, compare the hosts one at a time",
+        )
 
 
 def _host(row: Mapping[Hashable, Any]) -> Host:
-    known = row["host_mitigations"]
-    pairs = [line.partition(": ") for line in str(known).splitlines()] if known is not None else None
-    return Host.model_validate(
-        {
-            "hostname": row["hostname"],
-            "kernel": row["host_kernel"],
-            "cpu_model": row["host_cpu_model"],
-            "cpus": row["host_cpus"],
-            "memory_bytes": row["host_memory_bytes"],
-            "mitigations": None if pairs is None else tuple((name, how) for name, _, how in pairs),
-        }
-    )
+    facts = {name: row[column] for column, name in _HOST_COLUMNS.items()}
+    if (known := facts["mitigations"]) is not None:
+        pairs = (line.partition(": ") for line in str(known).splitlines())
+        facts["mitigations"] = tuple((name, how) for name, _, how in pairs)
+    return Host.model_validate(facts)

@@ -114,12 +114,12 @@ def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -
     # Not at the top: pandas takes half a second, and listing 100,000 records little more.
     from analysis.load.records import load
     from analysis.report.export import steps_tables, text, trials_table, write
-    from analysis.warnings.types import SkippedRecord
+    from analysis.warnings.types import AnalysisWarning
 
     if form == "parquet" and out is None:
         raise RequestError("--format parquet needs a file", remedy="name it with --out trials.parquet")
     records = load(find_runs(places or [RESULTS]), warm_ups=True)
-    skipped: list[SkippedRecord] = []
+    skipped: list[AnalysisWarning] = []
     tables = steps_tables(records, skipped) if steps else iter([trials_table(records)])
     if out:
         click.echo(f"{write(tables, form, out)} rows: {out}", err=True)

@@ -3,7 +3,6 @@ from typing import Any
 
 from analysis.compare.comparison import compare
 from analysis.load.records import load
-from analysis.warnings.types import HostsDiffer
 from suite.records.record import Environment, Environments
 
 FACTS = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU", "cpus": [0, 1]}
@@ -22,9 +21,8 @@ def test_records_of_hosts_that_are_not_equal_are_compared_with_a_warning_that_na
         save("a", target=target, block=0, **of("a", mitigations={"mds": "on"}))
         save("b", target=target, block=1, **of("b", mitigations={"mds": "off"}, memory_bytes=32 << 30))
     found = compare(load([tmp_path / "a", tmp_path / "b"]))
-    (warning,) = [one for one in found.warnings if isinstance(one, HostsDiffer)]
-    assert warning.hosts == ("a", "b")
-    assert warning.found == ("memory: a 64 GiB, b 32 GiB", "mitigations of mds: not the same on a and b")
+    (warning,) = [one for one in found.warnings if one.kind == "hosts-differ"]
+    assert warning.message.endswith("(a, b): memory: a 64 GiB, b 32 GiB; mitigations of mds: not the same on a and b")
 
 
 def test_equal_hosts_are_pooled_without_a_word(tmp_path: Path, save: Any) -> None:

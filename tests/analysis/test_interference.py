@@ -17,7 +17,7 @@ from analysis.report.interference_table import interference_lines, interference_
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
-from analysis.warnings.types import FailedTrials
+from analysis.report.table import line
 from suite.job.sharing import Sharing
 from suite.records.record import Aggression, Aggressor, CacheUse, Conditions, Environment, Resources, Steps, Usage
 from tests.analysis.conftest import Save
@@ -170,7 +170,9 @@ def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: 
         scenario="shared", sharing=SHARING, target="vm", aggressor="disk", block=2, failed="the aggressor disk: killed"
     )
     comparison = compare(load([tmp_path / "run"]))
-    assert [one.target for one in comparison.warnings if isinstance(one, FailedTrials)] == ["vm, beside disk"]
+    assert [
+        "trials on vm, beside disk failed" in one.message for one in comparison.warnings if one.kind == "failed-trials"
+    ] == [True]
     assert found(comparison)["vm", "disk"].effects["throughput"].blocks == 2
 
 
@@ -198,12 +200,26 @@ def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_pat
     (job,) = jobs_with_aggressors(comparison)
     laid = interference_table(comparison, job)
     assert [head.text for head in laid.columns] == ["bare-metal", "vm"]
-    assert [head.text for head, _ in laid.rows] == ["resnet50 beside alexnet", "resnet50 beside disk"]
+    rows = {head.text: dict(zip(laid.columns, map(line, cells), strict=True)) for head, cells in laid.rows}
+    metrics = ("throughput", "elapsed", "step-p99", "cpu-time", "llc-misses")
+    assert list(rows) == [
+        *(
+            f"resnet50 beside {aggressor}: {what}"
+            for aggressor in ("alexnet", "disk")
+            for what in (*metrics, "the aggressor's speed over that before", "steal alone / beside")
+        ),
+        *(f"resnet50 alone: noise floor of {metric}" for metric in metrics),
+    ]
+    bare, vm = laid.columns
+    assert rows["resnet50 beside disk: steal alone / beside"][vm] == "1.00 % / 2.00 %"
+    assert rows["resnet50 beside disk: the aggressor's speed over that before"][vm].startswith("0.500x")
+    assert rows["resnet50 beside disk: llc-misses"][bare].startswith("1.2")
+    assert rows["resnet50 beside disk: llc-misses"][vm] == "-", "what was not counted is absent"
     text = list(interference_lines(comparison, job))
-    assert any(line.startswith("isolation, best first (mean over 2 victim-aggressor pairs): vm 0.8") for line in text)
+    assert text[0].startswith("isolation, best first (mean over 2 victim-aggressor pairs): vm 0.8")
     assert "AlexNet at batch 512 exceeds 30 %" in text[-1]
     for form in (as_markdown(comparison), write_report(records, tmp_path / "page.html").read_text()):
-        assert "resnet50 beside disk on vm" in form
+        assert "resnet50 beside disk: step-p99" in form
         assert "isolation, best first" in form
         assert "bare metal degrades most and the VM least" in form
     told = json.loads(as_json(comparison))

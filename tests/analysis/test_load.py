@@ -7,7 +7,6 @@ import pytest
 
 from analysis.compare.comparison import compare
 from analysis.load.records import load
-from analysis.warnings.types import CopiedRecords, EmptyRun, SkippedRecord
 from suite.errors import RequestError
 from suite.results.store import Run
 from tests.analysis.conftest import record
@@ -66,8 +65,8 @@ def test_a_file_that_is_no_usable_record_is_named_with_the_reason(
     records = load([tmp_path / "run"])
     assert len(records.trials) == 1
     (found,) = records.warnings
-    assert isinstance(found, SkippedRecord)
-    assert found.path == bad
+    assert found.kind == "skipped-record"
+    assert found.message.startswith(f"{bad} is left out: ")
     assert why in found.message
 
 
@@ -142,7 +141,8 @@ def test_no_record_at_all_is_refused_with_what_was_found_instead(tmp_path: Path)
 def test_an_empty_run_beside_a_full_one_is_a_warning(tmp_path: Path, save: Any) -> None:
     save()
     (tmp_path / "empty").mkdir()
-    assert load([tmp_path / "run", tmp_path / "empty"]).warnings == (EmptyRun(tmp_path / "empty"),)
+    (found,) = load([tmp_path / "run", tmp_path / "empty"]).warnings
+    assert (found.kind, found.message) == ("empty-run", f"{tmp_path / 'empty'} holds no usable record")
 
 
 def test_a_run_named_twice_counts_once(tmp_path: Path, save: Any) -> None:
@@ -157,7 +157,9 @@ def test_a_copy_of_a_run_counts_once_and_is_named(tmp_path: Path, save: Any) -> 
     copy.write_text(made.model_dump_json())
     records = load([tmp_path / "run", tmp_path / "copy"])
     assert len(records.trials) == 1
-    assert records.warnings == (CopiedRecords(1, copy),)
+    (found,) = records.warnings
+    assert found.kind == "copied-records"
+    assert found.message == f"1 records are copies of others and count once (the first: {copy})"
 
 
 def test_two_runs_of_one_name_are_two_runs(tmp_path: Path) -> None:

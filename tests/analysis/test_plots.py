@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from analysis.compare.results import Comparison, Estimate, Group, Job, TargetSummary
+from analysis.compare.results import ComparedJob, Comparison, Estimate, Group, TargetSummary
 from analysis.figures.bars import metric_chart, probe_chart
 from analysis.figures.plots import draw, pictures
 from analysis.figures.reference import Reference, normalised
@@ -17,7 +17,7 @@ from analysis.statistics.ratios import NoiseFloor
 from suite.errors import RequestError
 from suite.targets import TARGETS
 
-JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
+JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -25,7 +25,7 @@ def summary(target: str, value: float, ratio: float | None, *notes: str) -> Targ
     return TargetSummary(target, 1, 0, notes, (), {"throughput": Estimate(value, 1, ratio, 1 if ratio else 0)})
 
 
-def group(job: Job = JOB, model: str = "resnet50", vm: float | None = 0.5) -> Group:
+def group(job: ComparedJob = JOB, model: str = "resnet50", vm: float | None = 0.5) -> Group:
     targets = (summary("bare-metal", 123.4, 1.0), summary("vm", 61.7, vm, "accelerator:tcg"))
     return Group(job, model, targets)
 
@@ -46,7 +46,7 @@ def test_a_figure_per_metric_that_was_measured_is_drawn_as_png_and_svg(tmp_path:
 
 
 def test_jobs_of_one_scenario_have_figures_of_their_own_names(tmp_path: Path) -> None:
-    other = Job("synthetic", "synthetic", "smoke", "tuned", "engine=docker, memory=2 GiB")
+    other = ComparedJob("synthetic", "synthetic", "smoke", "tuned", "engine=docker, memory=2 GiB")
     paths = draw(Comparison(("run",), (group(), group(other)), ()), tmp_path)
     assert [path.stem for path in paths[::2]] == [
         "figure-2-synthetic-reference-throughput",
@@ -143,7 +143,7 @@ def test_values_that_the_paper_does_not_have_leave_no_mark() -> None:
 def test_files_and_captions_have_the_number_of_the_papers_figure(
     scenario: str, data: str, metric: str, stem: str
 ) -> None:
-    job = Job(scenario, data, "quick", "reference", "")
+    job = ComparedJob(scenario, data, "quick", "reference", "")
     targets = (TargetSummary("bare-metal", 1, 0, (), (), {metric: Estimate(1.0, 1, 1.0, 1)}),)
     (found,) = pictures(Comparison((), (Group(job, "resnet50", targets),), ()), job, {})
     assert found.stem == stem
@@ -156,7 +156,7 @@ def test_the_papers_figure_5_is_marked_on_real_data_of_any_name() -> None:
     def elapsed(target: str, ratio: float) -> TargetSummary:
         return TargetSummary(target, 3, 0, (), (), {"elapsed": Estimate(10.0, 3, ratio, 3)})
 
-    job = Job("real", "generated", "quick", "reference", "page_cache=cold")
+    job = ComparedJob("real", "generated", "quick", "reference", "page_cache=cold")
     targets = tuple(elapsed(target, 1.0) for target in TARGETS)
     (found,) = pictures(Comparison((), (Group(job, "alexnet", targets),), ()), job, normalised())
     labels = [text.get_text() for text in found.drawing.chart.legends[0].get_texts()]
@@ -177,7 +177,7 @@ def disk(vm: float | None) -> Group:
         TargetSummary("vm", 3, 0, ("accelerator:tcg",), (), own),
     )
     floors = {metrics[1].name: NoiseFloor(0.1, "a/a", 3)}
-    return Group(Job("probe", "synthetic", "smoke", "reference", ""), "disk", targets, floors, metrics=metrics)
+    return Group(ComparedJob("probe", "synthetic", "smoke", "reference", ""), "disk", targets, floors, metrics=metrics)
 
 
 def test_a_probe_is_one_figure_with_its_metrics_side_by_side(tmp_path: Path) -> None:

@@ -9,18 +9,27 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Effect, Estimate, Group, Interference, Job, Overall, TargetSummary
+from analysis.compare.results import (
+    ComparedJob,
+    Comparison,
+    Effect,
+    Estimate,
+    Group,
+    Interference,
+    Overall,
+    TargetSummary,
+)
 from analysis.load.records import load
 from analysis.report.formatting import number
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import NoiseFloor, Verdict
-from analysis.warnings.types import NotNormalised
+from analysis.warnings.types import AnalysisWarning
 from suite.job.sharing import aggressor_names
 from suite.targets import TARGETS
 
-JOB = Job("synthetic", "synthetic", "smoke", "reference", "")
+JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
 
 
 def summary(target: str, ratio: float | None = 1.0, failed: int = 0, notes: tuple[str, ...] = ()) -> TargetSummary:
@@ -34,7 +43,7 @@ def summary(target: str, ratio: float | None = 1.0, failed: int = 0, notes: tupl
 COMPARISON = Comparison(
     ("run",),
     (Group(JOB, "resnet50", (summary("bare-metal"), summary("container-vm", 0.5, 2, ("accelerator:tcg",)))),),
-    (NotNormalised("a | job", ("resnet50",), ("vm",), "there is\n no bare-metal trial", {"scenario": "synthetic"}),),
+    (AnalysisWarning("not-normalised", "a | job: there is\n no bare-metal trial", "bench run --target bare-metal"),),
 )
 
 
@@ -66,7 +75,7 @@ def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
 
 
 def test_the_interference_of_every_target_and_aggressor_fits_80_columns() -> None:
-    shared = Job("shared", "synthetic", "smoke", "reference", "")
+    shared = ComparedJob("shared", "synthetic", "smoke", "reference", "")
     effects = {"throughput": Effect(0.766, 3, (0.286, 2.05), Verdict("undecided", 0.1, 30))}
     found = tuple(
         Interference(shared, "inception_v3", target, "", aggressor, effects, notes=notes)
@@ -91,7 +100,7 @@ def test_warnings_and_their_advice_are_part_of_every_form_that_has_a_place_for_t
     assert callable(render)
     text = render(COMPARISON)
     assert "no bare-metal trial" in text
-    assert "bench run --scenario synthetic --model resnet50 --target bare-metal --target vm" in text
+    assert "bench run --target bare-metal" in text
 
 
 def judged(interval: tuple[float, float] = (0.873, 0.894)) -> TargetSummary:
@@ -184,7 +193,7 @@ def test_a_value_without_a_ratio_stands_alone() -> None:
 
 
 def test_a_message_with_markup_is_printed_as_it_is() -> None:
-    found = NotNormalised("[red]job[/oops]", ("m",), ("vm",), "x", {})
+    found = AnalysisWarning("not-normalised", "[red]job[/oops]: x", "y")
     assert "[red]job[/oops]" in printed(Comparison(("run",), (), (found,)), 80)
 
 
