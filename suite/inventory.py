@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from suite.errors import RequestError
 from suite.job.envelope import parse_cpu_list
-from suite.part import Part
+from suite.part import Part, checked
 
 DIRECTORY = "/var/lib/virtbench"
 EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'
@@ -28,18 +28,6 @@ EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for eac
 def _absolute(text: str) -> str:
     if not re.fullmatch(r"/[A-Za-z0-9._/+@-]{1,200}", text) or ".." in PurePosixPath(text).parts:
         raise ValueError("not an absolute path of letters, digits and ._/+@-")
-    return text
-
-
-def _address(text: str) -> str:
-    return str(IPv4Address(text))
-
-
-def _cpus(text: str) -> str:
-    try:
-        parse_cpu_list(text)
-    except RequestError as error:
-        raise ValueError(error.message) from None
     return text
 
 
@@ -55,7 +43,7 @@ class InventoryNode(Part):
     """A file for ``ssh -F`` instead of the user's own, relative to the inventory."""
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")] | None = None
     """The network interface to the other machines. Default: that of the route to them."""
-    address: Annotated[str, AfterValidator(_address)] | None = None
+    address: Annotated[str, checked(IPv4Address)] | None = None
     """The IPv4 address at which the other machines reach it. Default: that of the interface."""
     directory: Annotated[str, AfterValidator(_absolute)] = DIRECTORY
     """The directory of the suite on that machine, which holds the images."""
@@ -63,7 +51,7 @@ class InventoryNode(Part):
     """The directory of the data set on it. Default: the one on the machine that launches."""
     bench: Annotated[str, AfterValidator(_absolute)] | None = None
     """The command ``bench`` there, for sweeps that run on it."""
-    cpus: Annotated[str, AfterValidator(_cpus)] | None = None
+    cpus: Annotated[str, checked(parse_cpu_list)] | None = None
     """The CPUs to use, as ``0-3,8``. Default: those that a shell there may use."""
 
 

@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler
+from pydantic import Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import RequestError, flag, option, spelled
-from suite.part import Part
+from suite.part import Part, checked
 from suite.registry import Registry
 from suite.suggest import nearest
 
@@ -56,19 +56,17 @@ class About:
         return {**handler(schema), "description": spelled(help_text, str)}
 
 
-def checked(parse: Callable[[str], object]) -> AfterValidator:
-    """Return a validator that refuses text which ``parse`` refuses with a RequestError, and keeps the text as it is."""
-
-    def check(text: Any) -> Any:  # noqa: ANN401 (of any type; text alone is checked)
-        if isinstance(text, str):
-            try:
-                parse(text)
-            except RequestError as error:
-                # pydantic adds the place of the field, which the parser does not know.
-                raise ValueError(f"{error.message}; {error.remedy}") from error
-        return text
-
-    return AfterValidator(check)
+def about(
+    default: Any,  # noqa: ANN401 (each option has a type of its own)
+    text: str | Callable[[], str],
+    *,
+    parse: Callable[[str], object] | None = None,
+    **more: Any,  # noqa: ANN401 (see About)
+) -> Any:  # noqa: ANN401
+    """Return the field of an option: its default, its help, what refuses a text, and what else ``About`` holds."""
+    field = Field(default_factory=default) if callable(default) else Field(default)
+    field.metadata += [*([checked(parse)] if parse else []), About(text, **more)]
+    return field
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import flag
-from suite.request.option import NotNegative, OptionGroup, Text, checked
+from suite.part import checked
+from suite.request.option import NotNegative, OptionGroup, Text
 from suite.request.parts import MOST_BLOCKS, EnvelopeOptions, Repetitions
 from suite.request.request import OPTIONS
 from suite.suggest import nearest
