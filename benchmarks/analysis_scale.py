@@ -28,7 +28,8 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.job import Job
 from suite.job.profiles import get_profile
 from suite.plan import Plan, Trial
-from suite.records.record import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.records.environment import Environment, Environments
+from suite.records.record import Outcome, Steps, TrialRecord
 from suite.registries import WORKLOADS
 from suite.results.runs import summarise
 from suite.targets import TARGETS

@@ -36,9 +36,6 @@ class Lines:
     def note(self, text: str) -> None:
         self._say(text)
 
-    def close(self) -> None:
-        """Do nothing: no terminal is held."""
-
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 

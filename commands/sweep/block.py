@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -20,7 +19,6 @@ from provisioning.images import image
 from suite import __version__
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Observer
-from suite.plan import Trial
 from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file_transfer import ENDED, GIVEN, Outbox, encode_file, receive_file
@@ -48,33 +46,29 @@ def block(block: int, name: str, scratch: Path | None) -> None:
     outbox = Outbox(directory)
     _receive(directory, outbox)
     ended = _end_with_standard_input()
+
+    def send() -> None:
+        for path in outbox.unsent():
+            _write_line(encode_file(directory, path))
+
     with observing() as observer:
-        _run(directory, block, SendingObserver(observer, lambda: _send(directory, outbox)))
-    _send(directory, outbox)
+        _run(directory, block, SendingObserver(observer, send))
+    send()
     ended.set()
     _write_line(ENDED)
     shutil.rmtree(directory)
 
 
-@dataclass
 class SendingObserver:
     """Wraps an observer: sends the files that a trial has left before the next trial begins."""
 
-    observer: Observer
-    send: Callable[[], None]
-
-    def trial_started(self, trial: Trial, number: int, of: int) -> None:
-        self.observer.trial_started(trial, number, of)
-
-    def phase(self, name: str, detail: str = "") -> None:
-        self.observer.phase(name, detail)
+    def __init__(self, observer: Observer, send: Callable[[], None]) -> None:
+        self.trial_started, self.phase, self.note = observer.trial_started, observer.phase, observer.note
+        self._observer, self._send = observer, send
 
     def trial_finished(self, record: TrialRecord) -> None:
-        self.observer.trial_finished(record)
-        self.send()
-
-    def note(self, text: str) -> None:
-        self.observer.note(text)
+        self._observer.trial_finished(record)
+        self._send()
 
 
 def this_machine() -> PoolMember:
@@ -109,11 +103,6 @@ def _end_with_standard_input() -> threading.Event:
 
     threading.Thread(target=listen, daemon=True, name="standard input").start()
     return ended
-
-
-def _send(directory: Path, outbox: Outbox) -> None:
-    for path in outbox.unsent():
-        _write_line(encode_file(directory, path))
 
 
 def _write_line(line: str) -> None:

@@ -103,7 +103,7 @@ class Output(OptionGroup):
     directory: Text | None = Field(default=None, description="Default: results/NAME. --out overrides it.")
 
 
-class Engine(BaseModel):
+class SweepEngine(BaseModel):
     """Who runs the blocks. The other keys of the table belong to the engine, which checks them."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -137,7 +137,7 @@ class Sweep(Repetitions):
     envelope: EnvelopeOptions = Field(default=EnvelopeOptions(), description="What every target is given.")
     budget: Budget = Field(default=Budget(), description="When to give up.")
     output: Output = Field(default=Output(), description="Where the records go.")
-    engine: Engine = Field(default=Engine(), description="What runs the blocks.")
+    engine: SweepEngine = Field(default=SweepEngine(), description="What runs the blocks.")
 
     @property
     def block_count(self) -> int:

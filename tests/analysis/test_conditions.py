@@ -8,7 +8,7 @@ from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.warnings import conditions
 from analysis.warnings.types import AnalysisWarning, SkippedRecord
-from suite.records.record import Environment, Environments
+from suite.records.environment import Environment, Environments
 
 
 def found(path: Path, save: Any, conditions_of_vm: dict[str, object] | None, **changes: Any) -> list[AnalysisWarning]:

@@ -16,7 +16,8 @@ from analysis.warnings.conditions import DamagedImages, NotRead
 from analysis.warnings.types import Incomparable
 from suite.job.datasets import Dataset
 from suite.job.profiles import Sizes
-from suite.records.record import DataUse, Resources, Usage
+from suite.records.record import DataUse
+from suite.records.usage import Resources, Usage
 from suite.targets import TARGETS
 
 MIB = 1 << 20
