@@ -65,14 +65,12 @@ class Display:
         self._console.print(Text(f"{self._head}: {summary(record)}", style))
 
     def _shown(self, line: Text) -> RenderableType:
-        """Return what stands on the terminal while a trial runs."""
         return line
 
     def note(self, text: str) -> None:
         self._console.print(Text(text, "dim"))
 
     def close(self) -> None:
-        """Release the terminal."""
         self._live.stop()
 
 

@@ -38,7 +38,6 @@ class Ready:
 
     @property
     def open_target(self) -> OpenTarget:
-        """Return what opens the target of a trial."""
         return lambda trial: targets.open_target(trial, self.choices)
 
 

@@ -44,7 +44,12 @@ def block(block: int, name: str, scratch: Path | None) -> None:
     directory = (scratch or paths.state("blocks")) / f"{name}-block-{block:03d}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     outbox = Outbox(directory)
-    _receive(directory, outbox)
+    for line in iter(sys.stdin.readline, ""):
+        if line.rstrip("\n") == GIVEN:
+            break
+        outbox.mark_sent(receive_file(directory, line))
+    else:
+        raise MeasurementError("the sweep's files did not all arrive", kind="connection")
     ended = _end_with_standard_input()
 
     def send() -> None:
@@ -78,14 +83,6 @@ def this_machine() -> PoolMember:
     except BenchError:
         digest = None
     return PoolMember(suite_version=__version__, image=digest, environment=host_environment())
-
-
-def _receive(directory: Path, outbox: Outbox) -> None:
-    for line in iter(sys.stdin.readline, ""):
-        if line.rstrip("\n") == GIVEN:
-            return
-        outbox.mark_sent(receive_file(directory, line))
-    raise MeasurementError("the sweep's files did not all arrive", kind="connection")
 
 
 def _end_with_standard_input() -> threading.Event:

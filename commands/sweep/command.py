@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from commands.run.options import PlanFile, positive
+from commands.run.options import PlanFile, number
 from commands.run.prepare import observing
 from commands.schedule.command import schedule
 from commands.schedule.firing import schedule_run
@@ -47,12 +47,7 @@ def sweep() -> None:
 @click.argument("file", type=PlanFile())
 @click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and where; start and write nothing.")
-@click.option(
-    "--only-block",
-    type=int,
-    callback=positive,
-    help="Run only this block of every cell: what a scheduler gives to one machine.",
-)
+@number("--only-block", help="Run only this block of every cell: what a scheduler gives to one machine.")
 @click.option("--take-over", is_flag=True, help="Take the locks of other machines: their processes have ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, take_over: bool, as_json: bool) -> None:

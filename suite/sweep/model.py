@@ -104,7 +104,7 @@ class Output(OptionGroup):
 
 
 class SweepEngine(BaseModel):
-    """Who runs the blocks. The other keys of the table belong to the engine, which checks them."""
+    """The backend that runs the blocks. The other keys of the table belong to the engine, which checks them."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -141,5 +141,4 @@ class Sweep(Repetitions):
 
     @property
     def block_count(self) -> int:
-        """Return how many blocks there are at most."""
         return self.max_blocks or MOST_BLOCKS if self.until else self.blocks or 1

@@ -64,7 +64,9 @@ class Runner:
         watch = _SweepObserver(self.observer, self.directory, missing, self.made)
         # The budget counts what the trials of the records took, and from now on what this process takes.
         budget_s = self.sweep.budget.total_s
-        begin_s = time.monotonic() - (sum(map(spent_s, runs.values())) if budget_s else 0.0)
+        begin_s = time.monotonic()
+        if budget_s is not None:
+            begin_s -= sum(header.duration_s for run in runs.values() for header in headers(run.directory))
         try:
             for block in blocks:
                 left = {ready: run for ready, run in runs.items() if not self._converged(ready, run)}
@@ -106,11 +108,6 @@ def _missing(runs: "dict[ReadyCell, CellRun]", blocks: Sequence[int]) -> int:
         finished = set(run.finished())
         total += sum(trial.trial_id not in finished for block in blocks for trial in ready.plan.trials_of(block))
     return total
-
-
-def spent_s(run: CellRun) -> float:
-    """Return how many seconds the trials of a cell took that have a record."""
-    return sum(header.duration_s for header in headers(run.directory))
 
 
 class _SweepObserver:
