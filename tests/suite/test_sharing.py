@@ -12,7 +12,7 @@ from suite.errors import BenchError
 from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES, Sizes
-from suite.job.sharing import Sharing, aggressor_names, architecture, victim_names, victim_workload
+from suite.job.sharing import Sharing, aggressor_names, architecture, sizes_of, victim_names
 from suite.loop import _differences
 from suite.plan import Plan, Trial
 from suite.records.environment import Environment, Environments
@@ -72,10 +72,10 @@ def test_instances_have_equal_shares_and_jobs_on_bare_metal_the_whole_unless_ask
 
 def test_the_small_batch_of_alexnet_is_to_the_large_one_as_in_the_paper() -> None:
     paper = PROFILES["paper"]
-    batches = {victim: victim_workload(paper, victim).batch for victim in victim_names()}
+    batches = {victim: sizes_of(paper, victim, {}).batch for victim in victim_names()}
     assert batches == {"inception_v3": 32, "resnet50": 32, "alexnet": 512, "alexnet-small": 32}
     assert architecture("alexnet-small") == "alexnet"
-    assert victim_workload(PROFILES["smoke"], "alexnet-small").batch == 1
+    assert sizes_of(PROFILES["smoke"], "alexnet-small", {}).batch == 1
 
 
 def test_what_can_be_an_aggressor_trains_or_is_of_the_aggressors() -> None:
