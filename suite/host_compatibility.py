@@ -1,4 +1,4 @@
-"""Whether hosts are compatible: records of unequal ones are not samples of one thing.
+"""Compatibility of hosts: records of unequal ones are not samples of one thing.
 
 A host is a factor of its blocks: all trials of a block run on one host, and a ratio is formed inside a block.
 """
@@ -15,7 +15,7 @@ MEMORY_TOLERANCE = 0.02
 
 
 class Host(BaseModel):
-    """What must be equal on two hosts, as records hold it in ``environment.host``; None if unknown."""
+    """The facts that must be equal on two hosts, as records hold it in ``environment.host``; None if unknown."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,7 +36,7 @@ class Host(BaseModel):
 
     @property
     def name(self) -> str:
-        """How messages call the host."""
+        """The host as messages call it."""
         return self.hostname or "a host without a name"
 
 

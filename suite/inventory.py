@@ -77,16 +77,13 @@ def read_inventory(path: Path) -> Inventory:
         values = [value for node in inventory.nodes if (value := getattr(node, key))]
         if twice := sorted({value for value in values if values.count(value) > 1}):
             raise RequestError(f"--inventory {path}: two nodes have the {key} {twice[0]}", remedy=f"one {key} for each")
-    return inventory.model_copy(update={"nodes": tuple(_placed(node, path) for node in inventory.nodes)})
-
-
-def _placed(node: InventoryNode, path: Path) -> InventoryNode:
-    if node.ssh_config is None:
-        return node
-    config = (path.absolute().parent / node.ssh_config.expanduser()).resolve()
-    if not config.is_file():
-        raise RequestError(f"--inventory {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE)
-    return node.model_copy(update={"ssh_config": config})
+    nodes = []
+    for node in inventory.nodes:
+        config = node.ssh_config and (path.absolute().parent / node.ssh_config.expanduser()).resolve()
+        if config and not config.is_file():
+            raise RequestError(f"--inventory {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE)
+        nodes.append(node.model_copy(update={"ssh_config": config}))
+    return inventory.model_copy(update={"nodes": tuple(nodes)})
 
 
 def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> RequestError:
@@ -94,7 +91,11 @@ def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> Requ
     place: Sequence[str | int] = error["loc"]
     key = str(place[-1]) if place else "node"
     known = [*InventoryNode.model_fields] if len(place) == 3 else ["node"]
-    where = _where(written, place)
+    where = ""
+    if len(place) > 1 and isinstance(place[1], int):
+        node = written["node"][place[1]]
+        name = node.get("name") if isinstance(node, dict) else None
+        where = f"node {name if isinstance(name, str) else place[1] + 1}: "
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, known, n=1)
         remedy = (f"did you mean {near[0]}? " if near else "") + f"the keys are {', '.join(known)}"
@@ -104,11 +105,3 @@ def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> Requ
     given = re.sub(r"[^ -~]", "?", repr(error.get("input")))[:100]
     reason = str(error["msg"]).removeprefix("Value error, ")
     return RequestError(f"--inventory {path}: {where}{key} = {given} is refused: {reason}", remedy=EXAMPLE)
-
-
-def _where(written: dict[str, Any], place: Sequence[str | int]) -> str:
-    if len(place) < 2 or not isinstance(place[1], int):
-        return ""
-    node = written["node"][place[1]]
-    name = node.get("name") if isinstance(node, dict) else None
-    return f"node {name if isinstance(name, str) else place[1] + 1}: "

@@ -42,7 +42,7 @@ class Steps(Part):
 
 
 class Timeline(Part):
-    """Where the elapsed time went, on the worker's monotonic clock; the launch and the exit on the host's.
+    """The parts of the elapsed time, on the worker's monotonic clock; the launch and the exit on the host's.
 
     ``launch_s`` is from the launch on the host until the worker's first line comes in; ``teardown_s`` from the last
     measured step to the worker's last line; ``exit_s`` from that line until the job has ended: the interpreter with

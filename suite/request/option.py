@@ -81,7 +81,6 @@ class Option:
 
     @cached_property
     def about(self) -> About:
-        """Return what was declared of it."""
         return next(each for each in self.field.metadata if isinstance(each, About))
 
     @property
@@ -102,7 +101,6 @@ class Option:
 
     @property
     def default(self) -> object:
-        """Return its value where it is not given."""
         return self.field.get_default(call_default_factory=True)
 
     def choices(self, scenario: str | None = None) -> tuple[str, ...]:
@@ -119,7 +117,6 @@ class Option:
         return {name: why for registry in self.about.members for name, why in registry.failures().items()}
 
     def known_to(self, scenario: str) -> bool:
-        """Return whether the scenario knows it."""
         return scenario not in self.about.never and (not self.about.only or scenario in self.about.only)
 
     def description(self, spelling: Callable[[str], str] = str) -> str:
