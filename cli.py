@@ -5,11 +5,11 @@ import signal
 from typing import Any
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from commands.lazy import LazyGroup
 from suite import __version__
-from suite.errors import BenchError, RequestError
+from suite.errors import BenchError
 
 COMMANDS = {
     "doctor": "commands.machine:doctor",
@@ -22,6 +22,7 @@ COMMANDS = {
     "results": "commands.results.command:results",
     "clean": "commands.machine:clean",
 }
+SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 INTERRUPTED = 130
 
 EPILOG = """\b
@@ -42,19 +43,15 @@ class Bench(LazyGroup):
         except BenchError as error:
             if os.environ.get("VIRTBENCH_DEBUG"):
                 raise
-            _complain(error)
+            click.echo(f"bench: {error.message}", err=True)
+            if tail := getattr(error, "output_tail", ""):
+                click.echo(tail.rstrip()[-3000:], err=True)
+            if error.remedy:
+                click.echo(f"  what to do: {error.remedy}", err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("interrupted: everything started is ended; what was measured is kept", err=True)
             ctx.exit(INTERRUPTED)
-
-
-def _complain(error: BenchError) -> None:
-    click.echo(f"bench: {error.message}", err=True)
-    if tail := getattr(error, "output_tail", ""):
-        click.echo(tail.rstrip()[-3000:], err=True)
-    if error.remedy:
-        click.echo(f"  what to do: {error.remedy}", err=True)
 
 
 @click.group(
@@ -93,7 +90,7 @@ def _end_in_order_on_signals() -> None:
 
 
 @main.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice([*SHELLS]))
 def completion(shell: str) -> None:
     """Print the completion script of a shell.
 
@@ -101,10 +98,7 @@ def completion(shell: str) -> None:
     Examples:
       bench completion bash > ~/.local/share/bash-completion/completions/bench
     """
-    complete = get_completion_class(shell)
-    if complete is None:
-        raise RequestError(f"no completion for {shell}", remedy="choose bash, zsh or fish")
-    click.echo(complete(main, {}, "bench", "_BENCH_COMPLETE").source())
+    click.echo(SHELLS[shell](main, {}, "bench", "_BENCH_COMPLETE").source())
 
 
 if __name__ == "__main__":

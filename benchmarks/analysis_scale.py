@@ -26,9 +26,10 @@ from analysis.report.export import write as export
 from analysis.report.rows import as_json
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Job
-from suite.job.profiles import get_profile
+from suite.job.profiles import PROFILES
 from suite.plan import Plan, Trial
-from suite.records.record import Environment, Environments, Outcome, Steps, TrialRecord
+from suite.records.environment import Environment, Environments
+from suite.records.record import Outcome, Steps, TrialRecord
 from suite.registries import WORKLOADS
 from suite.results.runs import summarise
 from suite.targets import TARGETS
@@ -69,7 +70,7 @@ def write(directory: Path, count: int) -> None:
     """Write ``count`` records of whole blocks, as the files of a run."""
     per_block = len(TARGETS) * len(WORKLOADS.names())
     envelope = Envelope(cpus=(0, 1), memory_bytes=8 * GIB, threads=2)
-    profile = get_profile("paper")
+    profile = PROFILES["paper"]
     jobs = tuple(
         Job(
             scenario="synthetic",

@@ -15,6 +15,7 @@ import json
 import os
 import statistics
 from pathlib import Path
+from typing import get_args
 
 from exchange_rank import ELEMENTS
 
@@ -22,7 +23,7 @@ from provisioning.images.image import current
 from provisioning.targets import Choices, open_target
 from scenarios.job import clean_environment
 from suite.interfaces import Instance, Process
-from suite.job.distributed import CONTAINER_NETWORKS, DistributedJob
+from suite.job.distributed import ContainerNetwork, DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Job
 from suite.job.lab import LabSpec, bits_per_s
@@ -107,7 +108,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", action="append", choices=("bare-metal", "container"), required=True)
     parser.add_argument("--engine", default="runc")
-    parser.add_argument("--network", default="overlay", choices=CONTAINER_NETWORKS, help="network of the containers")
+    parser.add_argument(
+        "--network", default="overlay", choices=get_args(ContainerNetwork), help="network of the containers"
+    )
     parser.add_argument("--rate", default="1gbit", help="rate of the lab's links")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)

@@ -14,7 +14,7 @@ from analysis.compare.regression import regress
 from analysis.compare.results import Comparison
 from analysis.explain.attribution import explain as explain_records
 from analysis.figures.reference import normalised
-from analysis.load.records import Records, load
+from analysis.load.records import load
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv, as_json
@@ -58,7 +58,11 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     comparison = compare_records(records, margin=options["margin"], force=options["force"])
     exceeded = _change(chosen, options) if len(chosen) == 2 else False
     if options["explain"]:
-        _explain(records, options)
+        explained = explain_records(records, margin=options["margin"], force=options["force"])
+        if options["form"] == "json":
+            click.echo(json.dumps([asdict(one) for one in explained.explanations], indent=1))
+        else:
+            Console().print(Waterfall(explained))
     elif not (len(chosen) == 2 and options["fail_above"] and options["form"]):
         _show(comparison, options["form"], options["costs"])
     if options["plots"] or (options["form"] is None and not options["explain"]):
@@ -81,14 +85,6 @@ def _show(comparison: Comparison, form: str | None, costs: bool) -> None:
     if form == "csv":
         for line in warning_lines(comparison):
             click.echo(line, err=True)
-
-
-def _explain(records: Records, options: dict[str, Any]) -> None:
-    explained = explain_records(records, margin=options["margin"], force=options["force"])
-    if options["form"] == "json":
-        click.echo(json.dumps([asdict(one) for one in explained.explanations], indent=1))
-    else:
-        Console().print(Waterfall(explained))
 
 
 def _change(chosen: list[Path], options: dict[str, Any]) -> bool:

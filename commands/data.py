@@ -10,10 +10,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from commands.run.options import choice, number, positive
+from commands.run.options import choice, number
 from provisioning import data_device
 from provisioning.paths import home
-from scenarios.datasets.found import Found, data_folder, generated_sets, newest
+from scenarios.datasets.found import data_folder, generated_sets, newest
 from scenarios.datasets.generate import make
 from scenarios.datasets.pictures import SIZES
 from scenarios.datasets.resolve import resolve
@@ -39,14 +39,7 @@ def data() -> None:
 
 
 @data.command("make")
-@click.option(
-    "--images",
-    type=int,
-    default=1000,
-    callback=positive,
-    show_default=True,
-    help="How many images. More extend a set.",
-)
+@number("--images", default=1000, show_default=True, help="How many images. More extend a set.")
 @click.option(
     "--size",
     default="imagenet",
@@ -54,10 +47,8 @@ def data() -> None:
     show_default=True,
     help="imagenet: as ImageNet's, about 500x375 and 110 kB. small: about 64x48 and 2 kB, for tests and emulated VMs.",
 )
-@click.option(
-    "--classes", type=int, default=1000, callback=positive, show_default=True, help="At most how many classes."
-)
-@click.option("--seed", type=int, default=0, callback=positive, show_default=True, help="Random seed of the pictures.")
+@number("--classes", default=1000, show_default=True, help="At most how many classes.")
+@number("--seed", default=0, show_default=True, help="Random seed of the pictures.")
 @number("--workers", help="Processes that draw. Default: one per CPU. The files do not depend on it.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory. Default: data/SIZE-IMAGES in the suite's folder."
@@ -144,36 +135,35 @@ def data_list(as_json: bool) -> None:
     """
     found = generated_sets(home())
     if as_json:
-        click.echo(json.dumps([_row(each) for each in found], indent=1))
+        rows = [
+            {
+                "directory": str(each.directory),
+                "finished": each.manifest is not None,
+                **(each.manifest or each.plan).model_dump(exclude={"files"}),
+            }
+            for each in found
+        ]
+        click.echo(json.dumps(rows, indent=1))
         return
     for each in found:
         state = f"{each.manifest.size_bytes / 1e6:,.1f} MB" if each.manifest else "not finished"
         click.echo(f"{each.directory}  {each.plan.images:,} images, {each.plan.size}  {state}")
 
 
-def _row(found: Found) -> dict[str, object]:
-    described = (found.manifest or found.plan).model_dump(exclude={"files"})
-    return {"directory": str(found.directory), "finished": found.manifest is not None, **described}
-
-
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal, and a line at every tenth elsewhere."""
-    if not sys.stderr.isatty():
-        yield _Lines(what)
+    if sys.stderr.isatty():
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, of: bar.update(task, completed=done, total=of)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+    told = {0}
 
+    def tell(done: int, of: int) -> None:
+        if (tenth := done * 10 // of) not in told:
+            told.add(tenth)
+            click.echo(f"{what}: {done} of {of}", err=True)
 
-class _Lines:
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._tenths = 0
-
-    def __call__(self, done: int, of: int) -> None:
-        if done * 10 // of > self._tenths:
-            self._tenths = done * 10 // of
-            click.echo(f"{self._what}: {done} of {of}", err=True)
+    yield tell

@@ -13,7 +13,9 @@ from scenarios.failure import failure_of_exit
 from scenarios.job import merged_environment
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.interfaces import Node, Process
-from suite.records.record import Aggression, Aggressor, Environment, Usage
+from suite.records.environment import Environment
+from suite.records.record import Aggression, AggressorInstance
+from suite.records.usage import Usage
 
 ENDS_WITHIN_S = 600.0
 """How long an aggressor may take to end once it is told to: one step on an emulated CPU."""
@@ -78,7 +80,7 @@ class AggressorProcess:
         said = self.log.events["environment"].fields if "environment" in self.log.events else {}
         return merged_environment(self.attested, said, self.node.facts)
 
-    def record(self, victim: Transcript, elapsed_s: float) -> Aggressor:
+    def record(self, victim: Transcript, elapsed_s: float) -> AggressorInstance:
         """Return the record. Raises MeasurementError where its measured steps do not enclose the victim."""
         events, progress, launched_s = self.log.events, self.log.progress, victim.begun_s
         begun_s, ended_s = (events[name].arrived_s - launched_s for name in ("measuring", "measured"))
@@ -101,7 +103,7 @@ class AggressorProcess:
             beside_per_s=self.log.per_s(*span),
             usage=Usage.model_validate(events["done"].fields.get("usage") or {}),
         )
-        return Aggressor(environment=self.environment(), aggression=aggression)
+        return AggressorInstance(environment=self.environment(), aggression=aggression)
 
     def _failure(self, error: BenchError, process: Process, timeout_s: float) -> MeasurementError:
         with suppress(CommandError):

@@ -16,7 +16,9 @@ from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import Environment, Metric, Steps, Usage
+from suite.records.environment import Environment
+from suite.records.record import Metric, Steps
+from suite.records.usage import Usage
 from suite.registries import WORKLOADS
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.

@@ -17,7 +17,9 @@ from scenarios.members import member_keys
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
-from suite.records.record import Environment, Timeline, Usage
+from suite.records.environment import Environment
+from suite.records.record import Timeline
+from suite.records.usage import Usage
 from suite.registries import PROBES
 from suite.registry import Registry
 

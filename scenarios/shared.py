@@ -12,7 +12,7 @@ from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
 from suite.job.sharing import Sharing, architecture
 from suite.plan import Trial
-from suite.records.record import Aggressor
+from suite.records.record import AggressorInstance
 from suite.registries import AGGRESSORS, WORKLOADS
 
 
@@ -43,7 +43,9 @@ class Shared:
         if trial.aggressor is None:
             measured = launch(job, account)
             with recordable(job.argv):
-                return replace(measured, aggressors=[Aggressor(environment=each.environment()) for each in aggressors])
+                return replace(
+                    measured, aggressors=[AggressorInstance(environment=each.environment()) for each in aggressors]
+                )
         observer.phase("aggressor", trial.aggressor)
         with running_aggressors(aggressors, 2.0 * trial.trial_timeout_s) as group:
             group.wait_until_ready(trial.trial_timeout_s)

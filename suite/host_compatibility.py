@@ -1,4 +1,4 @@
-"""Whether hosts are compatible: records of unequal ones are not samples of one thing.
+"""Compatibility of hosts: records of unequal ones are not samples of one thing.
 
 A host is a factor of its blocks: all trials of a block run on one host, and a ratio is formed inside a block.
 """
@@ -15,7 +15,7 @@ MEMORY_TOLERANCE = 0.02
 
 
 class Host(BaseModel):
-    """What must be equal on two hosts, as records hold it in ``environment.host``; None if unknown."""
+    """The facts that must be equal on two hosts, as records hold it in ``environment.host``; None if unknown."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,7 +36,7 @@ class Host(BaseModel):
 
     @property
     def name(self) -> str:
-        """How messages call the host."""
+        """The host as messages call it."""
         return self.hostname or "a host without a name"
 
 
@@ -50,35 +50,22 @@ def differences(hosts: Iterable[Host]) -> tuple[str, ...]:
 
 
 def _between(one: Host, other: Host) -> Iterator[str]:
-    yield from _plain("CPU model", one, other, one.cpu_model, other.cpu_model)
-    yield from _plain("CPUs", one, other, _text(one.cpus), _text(other.cpus))
-    if not _near(one.memory_bytes, other.memory_bytes):
-        yield _named("memory", one, other, _gib(one.memory_bytes), _gib(other.memory_bytes))
-    yield from _plain("kernel", one, other, one.kernel, other.kernel)
-    sides = [dict(host.mitigations) if host.mitigations is not None else {} for host in (one, other)]
+    own_bytes, its_bytes = one.memory_bytes or 0, other.memory_bytes or 0
+    same = {"memory"} if abs(own_bytes - its_bytes) <= MEMORY_TOLERANCE * max(own_bytes, its_bytes) else set()
+    its = _texts(other)
+    for what, own in _texts(one).items():
+        if own != its[what] and what not in same:
+            yield f"{what}: {one.name} {own or 'unknown'}, {other.name} {its[what] or 'unknown'}"
+    sides = [dict(host.mitigations or ()) for host in (one, other)]
     flaws = sorted(name for name in sides[0].keys() | sides[1].keys() if sides[0].get(name) != sides[1].get(name))
     if flaws:
         yield f"mitigations of {', '.join(flaws)}: not the same on {one.name} and {other.name}"
 
 
-def _plain(what: str, one: Host, other: Host, own: str | None, its: str | None) -> Iterator[str]:
-    if own != its:
-        yield _named(what, one, other, own, its)
-
-
-def _named(what: str, one: Host, other: Host, own: str | None, its: str | None) -> str:
-    return f"{what}: {one.name} {own or 'unknown'}, {other.name} {its or 'unknown'}"
-
-
-def _near(own: int | None, its: int | None) -> bool:
-    if own is None or its is None:
-        return own == its
-    return abs(own - its) <= MEMORY_TOLERANCE * max(own, its)
-
-
-def _text(number: int | None) -> str | None:
-    return None if number is None else str(number)
-
-
-def _gib(memory_bytes: int | None) -> str | None:
-    return None if memory_bytes is None else f"{memory_bytes / GIB:.4g} GiB"
+def _texts(host: Host) -> dict[str, object]:
+    return {
+        "CPU model": host.cpu_model,
+        "CPUs": host.cpus,
+        "memory": None if host.memory_bytes is None else f"{host.memory_bytes / GIB:.4g} GiB",
+        "kernel": host.kernel,
+    }

@@ -10,20 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from suite.plan import Trial
-from suite.records.record import (
-    Aggressor,
-    Conditions,
-    DataUse,
-    Environment,
-    Link,
-    Metric,
-    Rank,
-    Resources,
-    Steps,
-    Timeline,
-    TrialRecord,
-    Usage,
-)
+from suite.records.environment import Environment
+from suite.records.record import AggressorInstance, DataUse, Link, Metric, Rank, Steps, Timeline, TrialRecord
+from suite.records.usage import Conditions, Resources, Usage
 
 
 @dataclass(frozen=True)
@@ -146,7 +135,7 @@ class Measurement:
     data_use: DataUse | None = None
     ranks: Sequence[Rank] = ()
     """The ranks of a distributed job; ``environment`` is then that of the first worker."""
-    aggressors: Sequence[Aggressor] = ()
+    aggressors: Sequence[AggressorInstance] = ()
     """The aggressors beside a victim, by instance; ``environment`` is that of the victim."""
     clock_ratio: float | None = None
     """Measured time on the target's clock over the same on the host's; 1 when the clocks agree."""

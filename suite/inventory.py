@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from suite.errors import RequestError
 from suite.job.envelope import parse_cpu_list
-from suite.part import Part
+from suite.part import Part, checked
 
 DIRECTORY = "/var/lib/virtbench"
 EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'
@@ -28,18 +28,6 @@ EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for eac
 def _absolute(text: str) -> str:
     if not re.fullmatch(r"/[A-Za-z0-9._/+@-]{1,200}", text) or ".." in PurePosixPath(text).parts:
         raise ValueError("not an absolute path of letters, digits and ._/+@-")
-    return text
-
-
-def _address(text: str) -> str:
-    return str(IPv4Address(text))
-
-
-def _cpus(text: str) -> str:
-    try:
-        parse_cpu_list(text)
-    except RequestError as error:
-        raise ValueError(error.message) from None
     return text
 
 
@@ -55,7 +43,7 @@ class InventoryNode(Part):
     """A file for ``ssh -F`` instead of the user's own, relative to the inventory."""
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")] | None = None
     """The network interface to the other machines. Default: that of the route to them."""
-    address: Annotated[str, AfterValidator(_address)] | None = None
+    address: Annotated[str, checked(IPv4Address)] | None = None
     """The IPv4 address at which the other machines reach it. Default: that of the interface."""
     directory: Annotated[str, AfterValidator(_absolute)] = DIRECTORY
     """The directory of the suite on that machine, which holds the images."""
@@ -63,7 +51,7 @@ class InventoryNode(Part):
     """The directory of the data set on it. Default: the one on the machine that launches."""
     bench: Annotated[str, AfterValidator(_absolute)] | None = None
     """The command ``bench`` there, for sweeps that run on it."""
-    cpus: Annotated[str, AfterValidator(_cpus)] | None = None
+    cpus: Annotated[str, checked(parse_cpu_list)] | None = None
     """The CPUs to use, as ``0-3,8``. Default: those that a shell there may use."""
 
 
@@ -89,16 +77,13 @@ def read_inventory(path: Path) -> Inventory:
         values = [value for node in inventory.nodes if (value := getattr(node, key))]
         if twice := sorted({value for value in values if values.count(value) > 1}):
             raise RequestError(f"--inventory {path}: two nodes have the {key} {twice[0]}", remedy=f"one {key} for each")
-    return inventory.model_copy(update={"nodes": tuple(_placed(node, path) for node in inventory.nodes)})
-
-
-def _placed(node: InventoryNode, path: Path) -> InventoryNode:
-    if node.ssh_config is None:
-        return node
-    config = (path.absolute().parent / node.ssh_config.expanduser()).resolve()
-    if not config.is_file():
-        raise RequestError(f"--inventory {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE)
-    return node.model_copy(update={"ssh_config": config})
+    nodes = []
+    for node in inventory.nodes:
+        config = node.ssh_config and (path.absolute().parent / node.ssh_config.expanduser()).resolve()
+        if config and not config.is_file():
+            raise RequestError(f"--inventory {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE)
+        nodes.append(node.model_copy(update={"ssh_config": config}))
+    return inventory.model_copy(update={"nodes": tuple(nodes)})
 
 
 def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> RequestError:
@@ -106,7 +91,11 @@ def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> Requ
     place: Sequence[str | int] = error["loc"]
     key = str(place[-1]) if place else "node"
     known = [*InventoryNode.model_fields] if len(place) == 3 else ["node"]
-    where = _where(written, place)
+    where = ""
+    if len(place) > 1 and isinstance(place[1], int):
+        node = written["node"][place[1]]
+        name = node.get("name") if isinstance(node, dict) else None
+        where = f"node {name if isinstance(name, str) else place[1] + 1}: "
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, known, n=1)
         remedy = (f"did you mean {near[0]}? " if near else "") + f"the keys are {', '.join(known)}"
@@ -116,11 +105,3 @@ def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> Requ
     given = re.sub(r"[^ -~]", "?", repr(error.get("input")))[:100]
     reason = str(error["msg"]).removeprefix("Value error, ")
     return RequestError(f"--inventory {path}: {where}{key} = {given} is refused: {reason}", remedy=EXAMPLE)
-
-
-def _where(written: dict[str, Any], place: Sequence[str | int]) -> str:
-    if len(place) < 2 or not isinstance(place[1], int):
-        return ""
-    node = written["node"][place[1]]
-    name = node.get("name") if isinstance(node, dict) else None
-    return f"node {name if isinstance(name, str) else place[1] + 1}: "

@@ -13,7 +13,9 @@ from suite.interfaces import Account, Instance, Measurement, Observer, Scenario
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.plan import Plan, Trial
-from suite.records.record import Environment, Environments, Outcome, Resources, TrialRecord
+from suite.records.environment import Environment, Environments
+from suite.records.record import Outcome, TrialRecord
+from suite.records.usage import Resources
 from suite.results.store import Run, StoreError
 
 OpenTarget = Callable[[Trial], AbstractContextManager[Sequence[Instance]]]

@@ -1,8 +1,11 @@
-"""The base class of the suite's models, and numbers that several of them hold."""
+"""The base class of the suite's models, and what several of them hold."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from suite.errors import RequestError
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -12,3 +15,18 @@ class Part(BaseModel):
     """A model whose instances are frozen, and that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def checked(parse: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that refuses text which ``parse`` refuses, and keeps the text as it is."""
+
+    def check(text: Any) -> Any:  # noqa: ANN401 (of any type; text alone is checked)
+        if isinstance(text, str):
+            try:
+                parse(text)
+            except RequestError as error:
+                # pydantic adds the place of the field, which the parser does not know.
+                raise ValueError(f"{error.message}; {error.remedy}") from error
+        return text
+
+    return AfterValidator(check)

@@ -51,12 +51,10 @@ class Trial(Part):
         return lower(self.job.cpu_capability) if self.properties.lower_isa else self.job.cpu_capability
 
     def with_job(self, **changes: object) -> "Trial":
-        """Return the trial with other values of its job."""
         return self.model_copy(update={"job": self.job.model_copy(update=changes)})
 
     @property
     def properties(self) -> Properties:
-        """The properties of the target in this trial."""
         return ablations.properties_of(self.ablation)
 
 
@@ -112,7 +110,6 @@ class Plan(Part):
                 position += 1
 
     def _arms(self, job: Job) -> list[Arm]:
-        """Return what a block holds of each job."""
         switched = [(target, 0, name) for target in self.targets for name in ablations.arms(target, self.ablations)]
         # What a victim loses is held against the same target, so that each target shows what is only noise.
         twice = () if not self.aa else self.targets if job.sharing else (BASELINE,)

@@ -36,7 +36,6 @@ class ProcessIdentity(Part):
 
     @classmethod
     def own(cls) -> "ProcessIdentity":
-        """Return the identity of this process."""
         pid = os.getpid()
         return cls(host=socket.gethostname(), boot_id=boot_id(), pid=pid, started_ticks=started_ticks(pid) or 0.0)
 

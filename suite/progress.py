@@ -36,9 +36,6 @@ class Lines:
     def note(self, text: str) -> None:
         self._say(text)
 
-    def close(self) -> None:
-        """Do nothing: no terminal is held."""
-
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
@@ -68,14 +65,12 @@ class Display:
         self._console.print(Text(f"{self._head}: {summary(record)}", style))
 
     def _shown(self, line: Text) -> RenderableType:
-        """Return what stands on the terminal while a trial runs."""
         return line
 
     def note(self, text: str) -> None:
         self._console.print(Text(text, "dim"))
 
     def close(self) -> None:
-        """Release the terminal."""
         self._live.stop()
 
 

@@ -24,7 +24,7 @@ class Registry:
     group: str
     """The group of entry points that adds to it, such as ``virtbench.engines``."""
     what: str
-    """What a member is called in a message, such as ``container engine``."""
+    """The word for a member in messages, such as ``container engine``."""
     own: Mapping[str, str]
     """``module:attribute`` by name."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

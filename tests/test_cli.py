@@ -34,7 +34,7 @@ from suite.job.envelope import GIB
 from suite.job.job import settings
 from suite.job.sharing import victim_names
 from suite.plan import Trial
-from suite.records.record import Environment, Environments
+from suite.records.environment import Environment, Environments
 from suite.registries import PROBES, SCENARIOS, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from suite.records.record import Aggression, Aggressor, Environment, Environments, Outcome, TrialRecord
+from suite.records.environment import Environment, Environments
+from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
 from suite.results.store import Run
 from tests.suite.conftest import make_plan, make_record
 
@@ -70,7 +71,7 @@ def test_a_victim_alone_and_beside_an_aggressor_are_two_arms(bench: Bench, runs:
     run = Run(runs / "new")
     beside = Aggression(unit="bytes", begun_s=-1.0, ended_s=1e6, heard_s=[-1.0, 1e6], steps=[0, 9], work=[0.0, 9.0])
     for name in (None, "disk"):
-        aggressors = [Aggressor(environment=Environment(), aggression=beside)] if name else []
+        aggressors = [AggressorInstance(environment=Environment(), aggression=beside)] if name else []
         run.save(make_record(trial_id=f"c-{name}", target="container", aggressor=name, aggressors=aggressors))
     told = json.loads(bench("show", "new", "--json").stdout)
     assert {arm["target"]: arm["ok"] for arm in told["arms"]} == {"container": 1, "container-beside-disk": 1, "vm": 1}

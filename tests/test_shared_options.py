@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from analysis.report.provenance import run_command
-from commands.run.shared import check_shares, sharing_of, victims
+from commands.run.shared import check_shares, sharing_of
 from provisioning.images.image import Image
 from provisioning.targets import Choices
 from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES
-from suite.job.sharing import Sharing, victim_names
+from suite.job.sharing import Sharing, sizes_of, victim_names
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
@@ -47,10 +47,9 @@ def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_prove
 
 
 def test_the_numbers_of_every_victim_can_be_overridden_within_what_it_can_take() -> None:
-    found = victims(PROFILES["paper"], victim_names(), {"steps": 5})
-    assert {workload.steps for workload in found.values()} == {5}
+    assert {sizes_of(PROFILES["paper"], name, {"steps": 5}).steps for name in victim_names()} == {5}
     with pytest.raises(RequestError, match="alexnet-small cannot take images of 32 px"):
-        victims(PROFILES["paper"], ("alexnet-small",), {"image_px": 32})
+        sizes_of(PROFILES["paper"], "alexnet-small", {"image_px": 32})
 
 
 def test_a_machine_that_is_too_small_is_refused_with_the_arithmetic() -> None:
@@ -98,7 +97,7 @@ def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
         targets=("vm",),
         models=("alexnet-small",),
         profile="paper",
-        sizes=victims(PROFILES["paper"], ("alexnet-small",), {}),
+        sizes={"alexnet-small": sizes_of(PROFILES["paper"], "alexnet-small", {})},
         envelope=FOUR,
         trial_timeout_s=60,
         sharing=sharing,

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from rich.table import Table
 from commands.results.merge_prune import merge, prune
 from commands.results.show import find_record, record_json, record_lines, run_json, run_lines
 from suite.errors import RequestError
-from suite.results.runs import RunSummary, find_run, find_runs, summarise
+from suite.results.runs import find_run, find_runs, summarise
 from suite.results.store import RESULTS, latest_run
 
 FORMATS = ("parquet", "csv", "jsonl")
@@ -54,26 +53,30 @@ def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
     if not runs:
         raise RequestError("there is no run", remedy="make one with: bench run --target all")
     table = Table(box=None, pad_edge=False)
-    for title in _TITLES:
+    for title, width in _COLUMNS.items():
         numeric = title in ("ok", "failed", "size", "blocks")
-        table.add_column(title, justify="right" if numeric else "left", overflow="fold", min_width=_WIDTHS.get(title))
+        table.add_column(title, justify="right" if numeric else "left", overflow="fold", min_width=width)
     for run in runs:
-        table.add_row(*_cells(run), style="red" if run.failed or run.unreadable or run.problem else "")
+        failed = f"{run.failed} +{run.unreadable} unreadable" if run.unreadable else str(run.failed)
+        size = f"{run.size_bytes / (1 << 20):.1f} MiB"
+        begun = (run.directory, run.started_at[:16].replace("T", " "), str(run.ok), failed, size, str(run.blocks))
+        what = (run.scenario, ", ".join(run.models), ", ".join(run.targets))
+        table.add_row(*begun, *what, style="red" if run.failed or run.unreadable or run.problem else "")
     Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED).print(table)
 
 
 # The numbers before the long texts: a narrow terminal cuts off what stands last.
-_TITLES = ("run", "started (UTC)", "ok", "failed", "size", "blocks", "scenario", "models", "targets")
-_WIDTHS = {"run": 24, "started (UTC)": 16, "ok": 3, "failed": 6, "size": 8}
+_COLUMNS = {
+    "run": 24,
+    "started (UTC)": 16,
+    "ok": 3,
+    "failed": 6,
+    "size": 8,
+    **dict.fromkeys(("blocks", "scenario", "models", "targets")),
+}
+"""Titles with the least widths."""
 _UNBOUNDED = 240
 """Columns of a table that goes to a file or a pipe."""
-
-
-def _cells(run: RunSummary) -> Iterator[str]:
-    failed = f"{run.failed} +{run.unreadable} unreadable" if run.unreadable else str(run.failed)
-    yield from (run.directory, run.started_at[:16].replace("T", " "), str(run.ok), failed)
-    yield from (f"{run.size_bytes / (1 << 20):.1f} MiB", str(run.blocks))
-    yield from (run.scenario, ", ".join(run.models), ", ".join(run.targets))
 
 
 @results.command()

@@ -9,7 +9,7 @@ import click
 
 from suite.errors import RequestError
 from suite.results import merging
-from suite.results.pruning import PruneCandidate, PruneRule, candidates, remove
+from suite.results.pruning import PruneRule, candidates, remove
 from suite.results.store import RESULTS
 
 
@@ -44,13 +44,7 @@ def merge(sources: tuple[Path, ...], into: Path, force: bool, as_json: bool) -> 
 @click.argument("directory", default=RESULTS, type=click.Path(path_type=Path))
 @click.option("--keep-last", type=int, help="Keep the newest N runs.")
 @click.option("--keep-days", type=float, help="Keep runs whose last trial is less than D days old.")
-@click.option(
-    "--keep",
-    "kept",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Keep this run. Repeatable.",
-)
+@click.option("--keep", "kept", multiple=True, type=click.Path(path_type=Path), help="Keep this run. Repeatable.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only list.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; removes only with --yes.")
@@ -76,10 +70,13 @@ def prune(
     found = candidates(directory, PruneRule(keep_last, keep_days, kept), datetime.datetime.now(datetime.UTC))
     going = [entry for entry in found if not entry.kept]
     if as_json:
-        click.echo(json.dumps({"schema_version": 1, "entries": list(map(_row, found))}, indent=1))
+        rows = [{**asdict(one), "directory": str(one.directory), "last_at": one.last_at.isoformat()} for one in found]
+        click.echo(json.dumps({"schema_version": 1, "entries": rows}, indent=1))
     else:
         for entry in found:
-            click.echo(f"stay:   {entry.directory} ({entry.kept})" if entry.kept else f"remove: {_described(entry)}")
+            about = f"{entry.size_bytes / (1 << 20):.1f} MiB, last trial {entry.last_at:%Y-%m-%d %H:%M} UTC"
+            verb = "stay:  " if entry.kept else "remove:"
+            click.echo(f"{verb} {entry.directory} ({entry.kept or about})")
     if dry_run or not going or (as_json and not yes):
         return
     if not yes and not click.confirm(f"remove these {len(going)}?", err=True):
@@ -87,11 +84,3 @@ def prune(
     for entry in going:
         remove(entry)
         click.echo(f"removed: {entry.directory}", err=True)
-
-
-def _described(entry: PruneCandidate) -> str:
-    return f"{entry.directory} ({entry.size_bytes / (1 << 20):.1f} MiB, last trial {entry.last_at:%Y-%m-%d %H:%M} UTC)"
-
-
-def _row(entry: PruneCandidate) -> dict[str, object]:
-    return {**asdict(entry), "directory": str(entry.directory), "last_at": entry.last_at.isoformat()}

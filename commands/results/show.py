@@ -17,6 +17,8 @@ from suite.results.runs import find_run, summarise
 from suite.results.store import TRIALS, stored_plan
 from suite.trial_names import record_file
 
+SPANS = ("elapsed_s", "open_s", "close_s")
+
 
 def find_record(name: str) -> Path | None:
     """Return the file of a record, named by its path or as RUN/TRIAL; None if it is not the name of a record."""
@@ -52,26 +54,23 @@ def record_lines(path: Path) -> Iterator[str]:
     """Yield what a reader looks for first; the rest is in the JSON."""
     record = _read(path)
     outcome, host = record.outcome, record.environment.host
-    arm = record.target + (f", {record.ablation} switched" if record.ablation else "")
-    arm += f", beside {record.aggressor}" if record.aggressor else ""
+    switched = f", {record.ablation} switched" if record.ablation else ""
+    beside = f", beside {record.aggressor}" if record.aggressor else ""
+    arm = f"{record.job.model} on {record.target}{switched}{beside}"
     yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
-    yield f"  {record.job.scenario}, {record.job.model} on {arm}, block {record.block}" + (
-        ", warm-up" if record.warm_up else ""
-    )
-    yield f"  outcome: {outcome.status}" + (f", {outcome.kind}: {outcome.message}" if outcome.kind else "")
-    if record.throughput_images_per_s is not None:
-        yield f"  throughput: {record.throughput_images_per_s:.4g} images/s"
-    for name, metric in record.metrics.items():
-        yield f"  {name}: {metric.value:.4g} {metric.unit}"
-    for name in ("elapsed_s", "open_s", "close_s"):
-        if (value := getattr(record, name)) is not None:
-            yield f"  {name}: {value:.4g}"
-    if record.substitutes:
-        yield f"  substitutes: {', '.join(record.substitutes)}"
-    yield f"  host: {host.hostname or 'unknown'}, {host.cpu_model or 'unknown CPU'}, kernel {host.kernel or 'unknown'}"
-    yield f"  file: {path}"
-    if outcome.command:
-        yield f"  command: {' '.join(outcome.command)}"
+    yield f"  {record.job.scenario}, {arm}, block {record.block}{', warm-up' if record.warm_up else ''}"
+    throughput = record.throughput_images_per_s
+    told = {
+        "outcome": outcome.status + (f", {outcome.kind}: {outcome.message}" if outcome.kind else ""),
+        "throughput": throughput and f"{throughput:.4g} images/s",
+        **{name: f"{metric.value:.4g} {metric.unit}" for name, metric in record.metrics.items()},
+        **{name: f"{getattr(record, name):.4g}" for name in SPANS if getattr(record, name) is not None},
+        "substitutes": ", ".join(record.substitutes),
+        "host": f"{host.hostname or 'unknown'}, {host.cpu_model or 'unknown CPU'}, kernel {host.kernel or 'unknown'}",
+        "file": path,
+        "command": " ".join(outcome.command),
+    }
+    yield from (f"  {name}: {value}" for name, value in told.items() if value)
     if outcome.output_tail:
         yield "  the end of its output:"
         yield from (f"    {line}" for line in outcome.output_tail.rstrip().splitlines()[-20:])

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import click
 
-from commands.run.prepare import Ready, host_environment, observing, ready
+from commands.run.prepare import host_environment, observing, ready
 from commands.run.request_command import RequestCommand
 from provisioning import ledger
 from provisioning.metrics.accounting import open_account
-from suite.interfaces import Observer
 from suite.loop import Loop
 from suite.plan import Plan
 from suite.records.record import TrialRecord
@@ -55,17 +54,11 @@ def run(request: RunRequest, out: Path | None, as_json: bool) -> None:
         made = ready(request, observer.note)
         made.prepare(observer.note)
         store = Run(out or new_run_directory())
-        records = _records(made, request, store, observer)
+        loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
+        with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
+            steps = _steps(made.plan, request.repetitions, store, observer.note)
+            records = [record for step in steps for record in loop.run(step)]
     _tell(records, store, as_json=as_json)
-
-
-def _records(made: Ready, request: RunRequest, store: Run, observer: Observer) -> list[TrialRecord]:
-    records = []
-    loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
-    with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
-        for step in _steps(made.plan, request.repetitions, store, observer.note):
-            records += loop.run(step)
-    return records
 
 
 def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:

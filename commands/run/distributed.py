@@ -14,8 +14,6 @@ from suite.job.lab import LabSpec, parse_lab
 from suite.request.request import RunRequest
 from suite.targets import VMS
 
-LEAST_INSTANCE_BYTES = 640 << 20
-"""A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
 COMM_TIMEOUT_S, EMULATED_COMM_TIMEOUT_S = 60, 600
 
 
@@ -33,7 +31,11 @@ def lab_job(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> 
             remedy=f"write nodes={workers + servers}, or ask for fewer",
         )
     if "container" in targets:
-        _check_network(asked.network, choices.engine)
+        if asked.network == "host":
+            get_engine(choices.engine).host_network("/run/netns/lab")  # refused for docker: its daemon lives elsewhere
+        if asked.network == "bridge":
+            with local_node((), None) as node:
+                rules_for(node)
     return DistributedJob(
         strategy=asked.strategy,
         workers=workers,
@@ -42,15 +44,6 @@ def lab_job(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> 
         lab=lab,
         comm_timeout_s=comm_timeout_s(request, targets, choices.accelerator),
     )
-
-
-def _check_network(network: str, engine: str) -> None:
-    """Raise RequestError for a network that containers of the engine cannot have in a lab on this machine."""
-    if network == "host":
-        get_engine(engine).host_network("/run/netns/lab")  # refused for docker, whose daemon lives elsewhere
-    if network == "bridge":
-        with local_node((), None) as node:
-            rules_for(node)
 
 
 def comm_timeout_s(request: RunRequest, targets: tuple[str, ...], accelerator: str) -> int:
@@ -74,6 +67,6 @@ def ranks_of(request: RunRequest) -> tuple[int, int]:
 def check_instances(distributed: DistributedJob, envelope: Envelope, note: Callable[[str], None]) -> None:
     """Raise RequestError when an instance has too little memory. Each machine gives the envelope whole."""
     count = len(distributed.roles)
-    check_memory(envelope, 1 if distributed.machines else count, LEAST_INSTANCE_BYTES)
+    check_memory(envelope, 1 if distributed.machines else count)
     if not distributed.machines and cpus_are_shared(envelope, count):
         note(f"{count} instances share {len(envelope.cpus)} CPUs, on every target alike")

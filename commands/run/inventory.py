@@ -17,7 +17,7 @@ from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability
-from suite.job.profiles import get_profile
+from suite.job.profiles import PROFILES
 from suite.request.request import RunRequest
 from suite.targets import VMS
 from worker.data import listing
@@ -37,12 +37,10 @@ class InventoryMachines:
     envelopes: tuple[Envelope, ...]
 
     def choices(self, image: Image, gpus: tuple[str, ...]) -> Choices:
-        """Return what the layers of their targets are made of."""
         found = self.discovery
         return Choices(image, found.engine, found.accelerator, gpus, inventory=self.inventory, provider=found.provider)
 
     def distributed_job(self, request: RunRequest) -> DistributedJob:
-        """Return the job's instances, one on each machine."""
         workers, servers = ranks_of(request)
         machines = (
             MachineSpec(
@@ -131,14 +129,13 @@ def envelopes_of(request: RunRequest, found: Discovery) -> tuple[Envelope, ...]:
     """
     count = min(len(each.cpus) for each in found.machines)
     asked = request.envelope
-    profile = get_profile(request.measurement.profile)
     envelopes = []
     for each in found.machines:
         try:
             envelopes.append(
                 plan_envelope(
                     str(asked.cpus or count),
-                    parse_bytes(asked.memory) if asked.memory else profile.memory_bytes,
+                    parse_bytes(asked.memory) if asked.memory else PROFILES[request.measurement.profile].memory_bytes,
                     asked.threads,
                     host_cpus=each.cpus,
                     host_memory_bytes=each.memory_bytes,

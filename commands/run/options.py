@@ -22,7 +22,6 @@ class PlanFile(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        """Return the path of the file that ``value`` means."""
         return plan_file(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
@@ -50,6 +49,6 @@ def shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
     return None if value is None else parse_share(value)
 
 
-def number(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's word)
+def number(*names: str, **more: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
     """Return an option for a whole number from 1 up."""
-    return click.option(*names, type=int, callback=positive, help=help)
+    return click.option(*names, type=int, callback=positive, **more)

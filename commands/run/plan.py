@@ -8,7 +8,7 @@ import psutil
 
 from commands.run.distributed import check_instances, lab_job
 from commands.run.resolve import Resolved
-from commands.run.shared import check_shares, sharing_of, victims
+from commands.run.shared import check_shares, sharing_of
 from commands.run.validate import ablations_of, check_data, check_ratios
 from provisioning import isa
 from provisioning.machines.base import GuestSpec, get_provider
@@ -18,8 +18,8 @@ from suite.job.ablations import properties_of
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability, Devices, Job, Loading
-from suite.job.profiles import Profile, Sizes, get_profile, make_workload
-from suite.job.sharing import Sharing, architecture
+from suite.job.profiles import PROFILES, Profile, Sizes
+from suite.job.sharing import Sharing, architecture, sizes_of
 from suite.plan import Plan
 from suite.registries import AGGRESSORS, PROBES, WORKLOADS
 from suite.request.request import RunRequest
@@ -33,8 +33,11 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     """Return the plan of a run. Raises RequestError for what cannot be run."""
     request, targets = resolved.request, resolved.targets
     check_ratios(request, targets)
-    profile = get_profile(request.measurement.profile)
-    distributed = _distributed(resolved)
+    profile = PROFILES[request.measurement.profile]
+    distributed = None
+    if request.scenario == "distributed":
+        machines = resolved.machines
+        distributed = machines.distributed_job(request) if machines else lab_job(request, resolved.choices, targets)
     sharing = sharing_of(request, profile)
     instances = len(distributed.roles) if distributed else 1 + (sharing.copies if sharing else 0)
     envelope = _envelope(resolved, profile, instances)
@@ -47,14 +50,6 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     plan = _plan(resolved, envelope, distributed, sharing, capability, ablations)
     check_data(plan, request.gpus.devices or 1)
     return plan
-
-
-def _distributed(resolved: Resolved) -> DistributedJob | None:
-    if resolved.request.scenario != "distributed":
-        return None
-    if resolved.machines:
-        return resolved.machines.distributed_job(resolved.request)
-    return lab_job(resolved.request, resolved.choices, resolved.targets)
 
 
 def _envelope(resolved: Resolved, profile: Profile, instances: int) -> Envelope:
@@ -89,9 +84,7 @@ def _sizes(request: RunRequest, profile: Profile) -> dict[str, Sizes]:
         return {}
     names = ("batch", "image_px", "steps", "warmup_steps")
     changed = {name: value for name in names if (value := request.value(name)) is not None}
-    if request.scenario == "shared":
-        return victims(profile, request.models, changed)
-    return {model: make_workload(profile, model, changed) for model in request.models}
+    return {model: sizes_of(profile, model, changed) for model in request.models}
 
 
 def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
@@ -105,13 +98,6 @@ def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
     return scratch_bytes(PROBES, request.probes.probe, profile.name, resolved.fio_job)
 
 
-def _warmup_blocks(request: RunRequest) -> int:
-    asked = request.repetitions
-    if asked.warmup_blocks is not None:
-        return asked.warmup_blocks
-    return int(bool(asked.until) or (asked.blocks or 1) >= LEAST_BLOCKS_TO_WARM_UP)
-
-
 def _plan(
     resolved: Resolved,
     envelope: Envelope,
@@ -121,8 +107,11 @@ def _plan(
     ablations: tuple[str, ...],
 ) -> Plan:
     request, dataset = resolved.request, resolved.dataset
-    asked, gpus = request.measurement, request.gpus
-    profile = get_profile(asked.profile)
+    asked, gpus, repetitions = request.measurement, request.gpus, request.repetitions
+    blocks, warmup_blocks = repetitions.blocks or 1, repetitions.warmup_blocks
+    if warmup_blocks is None:
+        warmup_blocks = int(bool(repetitions.until) or blocks >= LEAST_BLOCKS_TO_WARM_UP)
+    profile = PROFILES[asked.profile]
     registry, models = (PROBES, request.probes.probe) if request.scenario == "probe" else (WORKLOADS, request.models)
     sizes = _sizes(request, profile)
     loading = Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if dataset else None
@@ -153,12 +142,12 @@ def _plan(
     return Plan(
         jobs=tuple(map(job_of, models)),
         targets=resolved.targets,
-        blocks=request.repetitions.blocks or 1,
-        seed=request.repetitions.seed,
+        blocks=blocks,
+        seed=repetitions.seed,
         trial_timeout_s=asked.trial_timeout or profile.trial_timeout_s,
-        aa=request.repetitions.aa,
+        aa=repetitions.aa,
         ablations=ablations,
-        warmup_blocks=_warmup_blocks(request),
+        warmup_blocks=warmup_blocks,
         scratch_bytes=_scratch_bytes(resolved, profile),
         request=request.with_absolute_paths(),
     )

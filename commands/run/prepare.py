@@ -2,13 +2,13 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from commands.run.plan import plan_of
-from commands.run.resolve import Resolved, resolve
+from commands.run.resolve import resolve
 from provisioning import targets
 from provisioning.doctor import Check
 from provisioning.targets import Choices
@@ -16,7 +16,7 @@ from suite.interfaces import Scenario
 from suite.loop import OpenTarget
 from suite.plan import Plan
 from suite.progress import Display, Lines
-from suite.records.record import Environment
+from suite.records.environment import Environment
 from suite.registries import SCENARIOS
 from suite.request.request import RunRequest
 from worker.environment import collect
@@ -38,7 +38,6 @@ class Ready:
 
     @property
     def open_target(self) -> OpenTarget:
-        """Return what opens the target of a trial."""
         return lambda trial: targets.open_target(trial, self.choices)
 
 
@@ -48,24 +47,19 @@ def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None
     ``checks`` are what ``doctor.examine`` found, where it was asked already.
     """
     resolved = resolve(request, note, checks)
-    return Ready(plan_of(resolved, note), _scenario(resolved), resolved.choices)
-
-
-def _scenario(resolved: Resolved) -> Scenario:
-    """Return the scenario of the request; that of the probes takes the user's own job file."""
+    # The scenario of the probes takes the user's own job file.
     own = {"fio_job": resolved.fio_job} if resolved.fio_job else {}
-    scenario: Scenario = SCENARIOS.get(resolved.request.scenario)(**own)
-    return scenario
+    return Ready(plan_of(resolved, note), SCENARIOS.get(resolved.request.scenario)(**own), resolved.choices)
 
 
 @contextmanager
-def observing() -> Iterator[Lines | Display]:
+def observing(display: Callable[[Console], Display] = Display) -> Iterator[Lines | Display]:
     """Show how a run goes: live on a terminal, else in lines."""
-    observer = Display(Console(stderr=True)) if sys.stderr.isatty() else Lines(sys.stderr)
-    try:
+    if not sys.stderr.isatty():
+        yield Lines(sys.stderr)
+        return
+    with closing(display(Console(stderr=True))) as observer:
         yield observer
-    finally:
-        observer.close()
 
 
 def host_environment() -> Environment:

@@ -46,7 +46,6 @@ class RequestCommand(click.Command):
     """
 
     def __init__(self, name: str, *, params: list[click.Parameter], **more: Any) -> None:  # noqa: ANN401 (click's)
-        self._own = params
         super().__init__(name, params=[*map(_parameter, OPTIONS.values()), *params], **more)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -60,19 +59,17 @@ class RequestCommand(click.Command):
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in their groups."""
         scenario = ctx.params.get("scenario")
-        known = [each for each in OPTIONS.values() if scenario is None or each.known_to(scenario)]
         parameters = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
-        own = [str(parameter.name) for parameter in self._own]
-        groups = {COMMON: [each.name for each in known if each.about.common] + own[:1]}
-        for part, model in PARTS.items():
-            title = str(model.__doc__).partition("\n")[0].removesuffix(".")
-            groups[title] = [each.name for each in known if each.part == part and not each.about.common]
-        groups["Output"] = [name for name in parameters if name not in OPTIONS and name != own[0]]
+        first, *others = (name for name in parameters if name not in OPTIONS)
+        titles = {part: str(model.__doc__).partition("\n")[0].removesuffix(".") for part, model in PARTS.items()}
+        groups: dict[str, list[str]] = {COMMON: [], **{title: [] for title in titles.values()}, "Output": others}
+        for each in OPTIONS.values():
+            if scenario is None or each.known_to(scenario):
+                groups[COMMON if each.about.common else titles[each.part]].append(each.name)
+        groups[COMMON].append(first)
         for title, names in groups.items():
-            records = [parameters[name].get_help_record(ctx) for name in names]
-            if rows := [record for record in records if record]:
+            if rows := list(filter(None, (parameters[name].get_help_record(ctx) for name in names))):
                 with formatter.section(title):
                     formatter.write_dl(rows)
         if scenario is None:

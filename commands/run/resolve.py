@@ -140,7 +140,12 @@ def data_of(request: RunRequest) -> tuple[str, Dataset | None]:
     real = request.scenario == "real"
     given = request.data.data or (GENERATED if real else SYNTHETIC)
     if given != SYNTHETIC and (real or request.scenario == "distributed"):
-        return _on_disk(request.data.data_disk, *datasets.resolve(given, home()))
+        name, dataset = datasets.resolve(given, home())
+        if request.data.data_disk:
+            device = str(Path(request.data.data_disk).absolute())
+            data_device.check(device, dataset, f"{name}:{dataset.directory}")
+            dataset = dataset.model_copy(update={"device": device})
+        return name, dataset
     if real or given != SYNTHETIC:
         fitting = "synthetic" if real else "real"
         raise RequestError(
@@ -153,15 +158,6 @@ def data_of(request: RunRequest) -> tuple[str, Dataset | None]:
                 f"{option(name)} is about a data set", remedy=f"name one with {option('data')}, or leave it out"
             )
     return given, None
-
-
-def _on_disk(device: str | None, name: str, dataset: Dataset) -> tuple[str, Dataset]:
-    """Return the data set on the device that holds it. Raises RequestError where it is not there."""
-    if device:
-        path = str(Path(device).absolute())
-        data_device.check(path, dataset, f"{name}:{dataset.directory}")
-        dataset = dataset.model_copy(update={"device": path})
-    return name, dataset
 
 
 def fio_job_of(request: RunRequest) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from commands.run.options import PlanFile, shares
-from commands.schedule.job import bench_argv, notify_argv
+from commands.schedule.command import bench_argv, notify_argv
 from provisioning import foreground
 from suite.errors import BenchError, RequestError
 from suite.results.pruning import PruneRule, candidates, remove

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -20,7 +19,6 @@ from provisioning.images import image
 from suite import __version__
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Observer
-from suite.plan import Trial
 from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file_transfer import ENDED, GIVEN, Outbox, encode_file, receive_file
@@ -46,35 +44,36 @@ def block(block: int, name: str, scratch: Path | None) -> None:
     directory = (scratch or paths.state("blocks")) / f"{name}-block-{block:03d}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     outbox = Outbox(directory)
-    _receive(directory, outbox)
+    for line in iter(sys.stdin.readline, ""):
+        if line.rstrip("\n") == GIVEN:
+            break
+        outbox.mark_sent(receive_file(directory, line))
+    else:
+        raise MeasurementError("the sweep's files did not all arrive", kind="connection")
     ended = _end_with_standard_input()
+
+    def send() -> None:
+        for path in outbox.unsent():
+            _write_line(encode_file(directory, path))
+
     with observing() as observer:
-        _run(directory, block, SendingObserver(observer, lambda: _send(directory, outbox)))
-    _send(directory, outbox)
+        _run(directory, block, SendingObserver(observer, send))
+    send()
     ended.set()
     _write_line(ENDED)
     shutil.rmtree(directory)
 
 
-@dataclass
 class SendingObserver:
     """Wraps an observer: sends the files that a trial has left before the next trial begins."""
 
-    observer: Observer
-    send: Callable[[], None]
-
-    def trial_started(self, trial: Trial, number: int, of: int) -> None:
-        self.observer.trial_started(trial, number, of)
-
-    def phase(self, name: str, detail: str = "") -> None:
-        self.observer.phase(name, detail)
+    def __init__(self, observer: Observer, send: Callable[[], None]) -> None:
+        self.trial_started, self.phase, self.note = observer.trial_started, observer.phase, observer.note
+        self._observer, self._send = observer, send
 
     def trial_finished(self, record: TrialRecord) -> None:
-        self.observer.trial_finished(record)
-        self.send()
-
-    def note(self, text: str) -> None:
-        self.observer.note(text)
+        self._observer.trial_finished(record)
+        self._send()
 
 
 def this_machine() -> PoolMember:
@@ -84,14 +83,6 @@ def this_machine() -> PoolMember:
     except BenchError:
         digest = None
     return PoolMember(suite_version=__version__, image=digest, environment=host_environment())
-
-
-def _receive(directory: Path, outbox: Outbox) -> None:
-    for line in iter(sys.stdin.readline, ""):
-        if line.rstrip("\n") == GIVEN:
-            return
-        outbox.mark_sent(receive_file(directory, line))
-    raise MeasurementError("the sweep's files did not all arrive", kind="connection")
 
 
 def _end_with_standard_input() -> threading.Event:
@@ -109,11 +100,6 @@ def _end_with_standard_input() -> threading.Event:
 
     threading.Thread(target=listen, daemon=True, name="standard input").start()
     return ended
-
-
-def _send(directory: Path, outbox: Outbox) -> None:
-    for path in outbox.unsent():
-        _write_line(encode_file(directory, path))
 
 
 def _write_line(line: str) -> None:

@@ -2,15 +2,15 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from commands.run.options import PlanFile, positive
+from commands.run.options import PlanFile, number
+from commands.run.prepare import observing
 from commands.schedule.command import schedule
 from commands.schedule.firing import schedule_run
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, backend_of
@@ -23,7 +23,6 @@ from commands.sweep.stop import cancel, stop
 from commands.sweep.view import SweepDisplay
 from provisioning import ledger
 from suite.errors import RequestError
-from suite.progress import Display, Lines
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, default_directory
 from suite.sweep.file import load_sweep
@@ -48,12 +47,7 @@ def sweep() -> None:
 @click.argument("file", type=PlanFile())
 @click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and where; start and write nothing.")
-@click.option(
-    "--only-block",
-    type=int,
-    callback=positive,
-    help="Run only this block of every cell: what a scheduler gives to one machine.",
-)
+@number("--only-block", help="Run only this block of every cell: what a scheduler gives to one machine.")
 @click.option("--take-over", is_flag=True, help="Take the locks of other machines: their processes have ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, take_over: bool, as_json: bool) -> None:
@@ -76,7 +70,7 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
         raise RequestError(f"--only-block {only_block}: the blocks are 0 to {last}", remedy="choose one of them")
     directory = SweepDirectory(out or default_directory(planned))
     checked_here = backend.runs_here or only_block is not None
-    with _observing(directory.path) as observer:
+    with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
         if dry_run:
             cells = _checked(planned, observer.note) if checked_here else []
             backend.dry_run(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
@@ -85,16 +79,6 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
         request = SweepRequest(file, planned, directory, (), observer)
         end = _run(request, backend, only_block, checked_here=checked_here, take_over=take_over)
     _report(planned, directory, end, only_block, as_json=as_json)
-
-
-@contextmanager
-def _observing(directory: Path) -> Iterator[Lines | Display]:
-    """Show the matrix, live, on a terminal; else print lines."""
-    if not sys.stderr.isatty():
-        yield Lines(sys.stderr)
-        return
-    with closing(SweepDisplay(Console(stderr=True), directory)) as display:
-        yield display
 
 
 def _checked(sweep: Sweep, note: Callable[[str], None]) -> list[Planned]:

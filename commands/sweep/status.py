@@ -13,8 +13,7 @@ from commands.sweep.view import lines, matrix, widths_of
 from suite.errors import RequestError
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import lock_files
-from suite.sweep.model import Sweep
-from suite.sweep.status import SweepStatus, latest_sweep, status_of
+from suite.sweep.status import latest_sweep, status_of
 
 WATCH_S = 2.0
 """The interval at which ``--watch`` looks at the locks: a directory and a file. It reads more only if they changed."""
@@ -59,29 +58,17 @@ def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
     """Print the status; return whether the sweep is running."""
     sweep = SweepDirectory(path).begun().sweep
     found = status_of(path, stop_rule_of(sweep))
-    queue = _queue(sweep, path)
-    if as_json:
-        _show_json(found, path, queue, indent=None if as_lines else 1)
-    else:
-        _show_table(found, path, queue)
-    return found.state in ("running", "stopping")
-
-
-def _queue(sweep: Sweep, path: Path) -> list[str]:
     try:
-        return backend_of(sweep).queue(sweep, path)
+        queue = backend_of(sweep).queue(sweep, path)
     except RequestError as error:  # a backend that is not installed here; the records are here all the same
-        return [f"the queue cannot be seen from here: {error.message}"]
-
-
-def _show_json(found: SweepStatus, path: Path, queue: list[str], indent: int | None) -> None:
-    widths = {cell.cell_id: dict(widths_of(path / cell.cell_id)) for cell in found.cells}
-    report = {**found.model_dump(mode="json"), "half_widths": widths, "engine": queue}
-    click.echo(json.dumps(report, indent=indent))
-
-
-def _show_table(found: SweepStatus, path: Path, queue: list[str]) -> None:
-    console = Console()
-    console.print(matrix(found, {cell.cell_id: widths_of(path / cell.cell_id) for cell in found.cells}))
-    for line in (*lines(found), *queue):
-        console.print(line, markup=False, highlight=False)
+        queue = [f"the queue cannot be seen from here: {error.message}"]
+    widths = {cell.cell_id: widths_of(path / cell.cell_id) for cell in found.cells}
+    if as_json:
+        report = {**found.model_dump(mode="json"), "half_widths": {**widths}, "engine": queue}
+        click.echo(json.dumps(report, indent=None if as_lines else 1))
+    else:
+        console = Console()
+        console.print(matrix(found, widths))
+        for line in (*lines(found), *queue):
+            console.print(line, markup=False, highlight=False)
+    return found.state in ("running", "stopping")

@@ -36,9 +36,4 @@ def stop_rule_of(sweep: Sweep) -> StopRule | None:
     if sweep.until is None:
         return None
     decision = decisions_of(sweep)
-
-    def stop_rule(run: CellRun) -> str | None:
-        now = decision(run)
-        return now.reason if now.stop else None
-
-    return stop_rule
+    return lambda run: now.reason if (now := decision(run)).stop else None

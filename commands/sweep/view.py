@@ -11,8 +11,7 @@ from rich.text import Text
 from suite.errors import RequestError
 from suite.plan import Trial
 from suite.progress import Display
-from suite.sweep.locks import LockHolder
-from suite.sweep.status import CellStatus, SweepStatus, TrialCounts, status_of
+from suite.sweep.status import CellStatus, SweepStatus, status_of
 
 Widths = Mapping[str, float | None]
 """Half widths of the intervals of one cell, as shares, by the name of the ratio."""
@@ -48,24 +47,19 @@ def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
         return Text("")
     known = [width for name, width in widths.items() if width is not None and f" on {target}," in f"{name},"]
     width = f" ±{max(known):.1%}" if known else ""
-    return Text(f"{_done(counts)}{width}", _style(counts))
-
-
-def _done(counts: TrialCounts) -> str:
     of = counts.done + counts.failed + counts.running + counts.missing
     failed = f", {counts.failed} failed" if counts.failed else ""
-    return f"{counts.done}/{of}{failed}{' running' if counts.running else ''}"
-
-
-def _style(counts: TrialCounts) -> str:
-    if counts.failed:
-        return "red"
-    return "cyan" if counts.running else "dim" if counts.missing else "green"
+    style = "red" if counts.failed else "cyan" if counts.running else "dim" if counts.missing else "green"
+    return Text(f"{counts.done}/{of}{failed}{' running' if counts.running else ''}{width}", style)
 
 
 def lines(status: SweepStatus) -> list[str]:
     """Return what runs now and how much is left, as lines."""
-    found = [_now(holder) for holder in status.running if holder.trial]
+    found = [
+        f"now: trial {holder.number} of {holder.of}, {holder.trial} of {holder.cell}, by {holder.owner}"
+        for holder in status.running
+        if holder.trial
+    ]
     if status.blocks_left:
         seconds = "unknown" if status.left_s is None else span(status.left_s)
         blocks = f"{len(status.blocks_left)} blocks"
@@ -73,10 +67,6 @@ def lines(status: SweepStatus) -> list[str]:
     if failed := status.count("failed"):
         found.append(f"{failed} trials failed: their records say why")
     return found
-
-
-def _now(holder: LockHolder) -> str:
-    return f"now: trial {holder.number} of {holder.of}, {holder.trial} of {holder.cell}, by {holder.owner}"
 
 
 def span(seconds: float) -> str:

@@ -18,7 +18,7 @@ from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
-from suite.records.record import Engine
+from suite.records.environment import Engine
 
 MOST_LIMIT = 32768
 

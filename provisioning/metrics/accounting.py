@@ -18,7 +18,7 @@ from provisioning.metrics.footprint import Footprint, Reading
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.interfaces import Instance, Node
 from suite.plan import Trial
-from suite.records.record import Conditions, Resources, Usage
+from suite.records.usage import Conditions, Resources, Usage
 
 
 def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from suite.records.record import CacheUse
+from suite.records.usage import CacheUse
 
 PERF = "perf"
 LOADS, MISSES = "LLC-loads", "LLC-load-misses"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from provisioning.cgroup.counters import ControlGroup, read
 from suite.job.envelope import parse_cpu_list
-from suite.records.record import Conditions
+from suite.records.usage import Conditions
 
 PROC, SYS = Path("/proc"), Path("/sys")
 Number = TypeVar("Number", int, float)

@@ -17,7 +17,7 @@ from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup, read
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
-from suite.records.record import Usage
+from suite.records.usage import Usage
 
 PROC = Path("/proc")
 Amounts = Mapping[str, float | None]

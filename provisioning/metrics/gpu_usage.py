@@ -14,7 +14,7 @@ from typing import Any
 
 import pynvml
 
-from suite.records.record import GpuUsage
+from suite.records.usage import GpuUsage
 
 EVERY_S = 0.5
 

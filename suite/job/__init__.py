@@ -1,1 +1,1 @@
-"""What decides the meaning of a number: the parts of a job."""
+"""The parts of a job: everything that decides the meaning of a number."""

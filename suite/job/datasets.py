@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from suite.errors import RequestError, option
+from suite.errors import RequestError
 from suite.part import Part
 
 Kind = Literal["imagenet", "imagefolder", "cifar10", "mnist"]
@@ -42,6 +42,6 @@ def parse_data(text: str) -> tuple[str, str | None]:
     if kind in KINDS and directory:
         return kind, directory
     raise RequestError(
-        f"{option('data')} {re.sub(r'[^ -~]', '?', text)[:100]} is not a data set",
+        f"{re.sub(r'[^ -~]', '?', text)[:100]} is not a data set",
         remedy=f"write generated, or one of {', '.join(f'{each}:DIR' for each in KINDS)}",
     )

@@ -10,10 +10,10 @@ from suite.job.lab import LabSpec
 from suite.part import Part
 
 Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
-STRATEGIES: tuple[Strategy, ...] = ("parameter-server", "parameter-server-async", "all-reduce")
 ContainerNetwork = Literal["overlay", "bridge", "host"]
-CONTAINER_NETWORKS: tuple[ContainerNetwork, ...] = ("overlay", "bridge", "host")
 Role = Literal["server", "worker", "victim", "aggressor"]
+LEAST_INSTANCE_BYTES = 640 << 20
+"""A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
 
 
 class MachineSpec(Part):
@@ -53,7 +53,6 @@ class DistributedJob(Part):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Return the role of each rank."""
         servers: list[Role] = ["server"]
         workers: list[Role] = ["worker"]
         return (*servers * self.servers, *workers * self.workers)
@@ -69,11 +68,9 @@ class InstancePlan(Part):
 def instances_of(distributed: DistributedJob, envelope: Envelope) -> tuple[InstancePlan, ...]:
     """Return the instances by rank, each with an equal share of the envelope; a machine gives it whole, on its CPUs."""
     if distributed.machines:
-        of_machines = (envelope.model_copy(update={"cpus": machine.cpus}) for machine in distributed.machines)
-        return tuple(
-            InstancePlan(role=role, envelope=own) for role, own in zip(distributed.roles, of_machines, strict=True)
-        )
-    shares = divided(envelope, len(distributed.roles))
+        shares = tuple(envelope.model_copy(update={"cpus": machine.cpus}) for machine in distributed.machines)
+    else:
+        shares = divided(envelope, len(distributed.roles))
     return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(distributed.roles, shares, strict=True))
 
 
@@ -94,16 +91,18 @@ def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:
 
 
 def cpus_are_shared(envelope: Envelope, count: int) -> bool:
-    """Return whether there are fewer CPUs than instances."""
     return len(envelope.cpus) < count
 
 
-def check_memory(envelope: Envelope, count: int, least_bytes: int) -> None:
-    """Raise RequestError, with the arithmetic, when a share is below what one instance of the job needs."""
+def check_memory(envelope: Envelope, count: int, *, who: str = "", fewer: str = "workers") -> None:
+    """Raise RequestError, with the arithmetic, when a share is below what one instance of the job needs.
+
+    ``who`` shares it; ``fewer`` is the option that says how many they are.
+    """
     share = envelope.memory_bytes // count
-    if share < least_bytes:
+    if share < LEAST_INSTANCE_BYTES:
         raise RequestError(
-            f"{count} instances share {envelope.memory_bytes / GIB:.1f} GiB: {share / GIB:.2f} GiB each, "
-            f"and each needs {least_bytes / GIB:.2f} GiB",
-            remedy=f"give more with {option('memory')}, or ask for fewer {option('workers')}",
+            f"{who or f'{count} instances'} share {envelope.memory_bytes / GIB:.1f} GiB: {share / GIB:.2f} GiB each, "
+            f"and each needs {LEAST_INSTANCE_BYTES / GIB:.2f} GiB",
+            remedy=f"give more with {option('memory')}, or ask for fewer {option(fewer)}",
         )

@@ -13,7 +13,7 @@ MOST_CPUS = 8192  # what a Linux kernel can be built for
 
 
 class Envelope(Part):
-    """What a target is given. ``cpus`` are host CPU numbers, pinned; a guest sees them as 0..n-1."""
+    """The share of a host that a target has. ``cpus`` are host CPU numbers, pinned; a guest sees them as 0..n-1."""
 
     cpus: Annotated[tuple[int, ...], Field(min_length=1)]
     memory_bytes: Annotated[int, Field(gt=0)]

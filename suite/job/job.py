@@ -25,7 +25,7 @@ CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
 
 
 class Devices(Part):
-    """What a job computes on, and how it uses several devices of one instance together."""
+    """The devices that a job computes on, and how it uses several of one instance together."""
 
     device: Literal["cpu", "cuda"] = "cpu"
     devices: Annotated[int, Field(gt=0)] = 1
@@ -33,14 +33,14 @@ class Devices(Part):
 
 
 class Loading(Part):
-    """How a job reads its data set. ``loader_workers`` is None where each instance has one process per CPU."""
+    """The way a job reads its data set. ``loader_workers`` is None where each instance has one process per CPU."""
 
     decoder: Literal["auto", "simplejpeg", "pillow"] = "auto"
     loader_workers: Annotated[int, Field(ge=0)] | None = None
 
 
 class Layers(Part):
-    """What the targets are made of. None where a record of an older suite does not say."""
+    """The layers that the targets are made of. None where a record of an older suite does not say."""
 
     engine: str | None = None
     provider: str | None = None

@@ -6,10 +6,10 @@
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from suite.errors import RequestError, option
-from suite.part import Part
+from suite.errors import RequestError
+from suite.part import Part, checked
 
 MOST_NODES = 64
 SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**6, 400 * 10**9
@@ -54,23 +54,13 @@ def seconds(delay: str) -> float:
     return value
 
 
-def _a_rate(text: str) -> str:
-    bits_per_s(text)
-    return text
-
-
-def _a_delay(text: str) -> str:
-    seconds(text)
-    return text
-
-
 class LabSpec(Part):
     """A lab: virtual nodes on one switch, each on a link of its own that is limited alike in both directions."""
 
     nodes: Annotated[int, Field(ge=2, le=MOST_NODES)]
-    rate: Annotated[str, AfterValidator(_a_rate)] | None = None
+    rate: Annotated[str, checked(bits_per_s)] | None = None
     """The rate of a link, Ethernet headers included, in tc's notation; None leaves it as fast as the host is."""
-    delay: Annotated[str, AfterValidator(_a_delay)] | None = None
+    delay: Annotated[str, checked(seconds)] | None = None
     """The delay from any node to any other, one way."""
 
     @property
@@ -108,4 +98,4 @@ def parse_lab(text: str) -> LabSpec:
 
 
 def _refusal(part: str, why: str, remedy: str) -> RequestError:
-    return RequestError(f"{option('lab')}: {re.sub(r'[^ -~]', '?', part)[:100] or 'nothing'} {why}", remedy=remedy)
+    return RequestError(f"{re.sub(r'[^ -~]', '?', part)[:100] or 'nothing'} {why}", remedy=remedy)

@@ -27,7 +27,7 @@ class Sizes(Part):
 
 
 class Profile(Part):
-    """How many steps a job takes, and the memory and the time that it may take."""
+    """The steps that a job takes, and the memory and the time that it may take."""
 
     name: str
     summary: str
@@ -79,25 +79,11 @@ PROFILES = {
 }
 
 
-def make_workload(profile: Profile, model: str, changed: Mapping[str, int]) -> Sizes:
-    """Return the sizes of a workload with some of its numbers replaced. Raises RequestError on one that cannot be."""
-    sizes = profile.sizes_of(model).model_copy(update=dict(changed))
-    check_image(model, sizes)
-    return sizes
-
-
-def check_image(model: str, sizes: Sizes, *, called: str | None = None) -> None:
+def check_image(workload: str, sizes: Sizes, called: str) -> None:
     """Raise RequestError, about the job ``called`` so, for images that are too small for the layers of the workload."""
-    least: int = WORKLOADS.get(model).smallest_image_px
+    least: int = WORKLOADS.get(workload).smallest_image_px
     if sizes.image_px < least:
         raise RequestError(
-            f"{called or model} cannot take images of {sizes.image_px} px",
+            f"{called} cannot take images of {sizes.image_px} px",
             remedy=f"give {option('image_px')} {least} or more",
         )
-
-
-def get_profile(name: str) -> Profile:
-    """Return the profile of that name. Raises RequestError that names those there are."""
-    if name not in PROFILES:
-        raise RequestError(f"no profile {name!r}", remedy=f"choose one of {', '.join(PROFILES)}")
-    return PROFILES[name]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Properties:
-    """How a target is made. The defaults are the target as it is; a layer reads the properties that it has."""
+    """The properties of a target. The defaults are the target as it is; a layer reads the properties that it has."""
 
     pinned: bool = True
     """Whether the CPUs are given by number; otherwise as many of them, any."""

@@ -1,12 +1,13 @@
 """Jobs that share a machine: a victim that is measured, and aggressors beside it, each in an instance of its own."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from suite.job.distributed import InstancePlan, Role, divided
 from suite.job.envelope import Envelope
-from suite.job.profiles import Profile, Sizes
+from suite.job.profiles import Profile, Sizes, check_image
 from suite.part import Part
 from suite.registries import AGGRESSORS, WORKLOADS
 
@@ -18,7 +19,7 @@ _SMALLER = 16
 
 
 class Sharing(Part):
-    """What runs beside the victim, and how the CPUs and the memory are divided on bare metal."""
+    """The jobs beside the victim, and the division of CPUs and memory on bare metal."""
 
     aggressors: Annotated[tuple[str, ...], Field(min_length=1)]
     """The aggressors of each block, one at a time beside the victim; see ``aggressor_names``."""
@@ -58,9 +59,13 @@ def architecture(victim: str) -> str:
     return "alexnet" if victim == SMALL_ALEXNET else victim
 
 
-def victim_workload(profile: Profile, victim: str) -> Sizes:
-    """Return the sizes of a victim; AlexNet's small batch is to its large one as in the paper."""
-    workload = profile.sizes_of(architecture(victim))
-    if victim != SMALL_ALEXNET:
-        return workload
-    return workload.model_copy(update={"batch": max(1, workload.batch // _SMALLER)})
+def sizes_of(profile: Profile, model: str, changed: Mapping[str, int]) -> Sizes:
+    """Return the sizes of a workload or victim, some replaced; AlexNet's small batch is as in the paper.
+
+    Raises RequestError for one that cannot be.
+    """
+    sizes = profile.sizes_of(architecture(model))
+    smaller = {"batch": max(1, sizes.batch // _SMALLER)} if model == SMALL_ALEXNET else {}
+    sizes = sizes.model_copy(update={**smaller, **changed})
+    check_image(architecture(model), sizes, model)
+    return sizes

@@ -1,1 +1,1 @@
-"""What one trial leaves behind, and how it is read again."""
+"""The record that a trial leaves behind, and how it is read again."""

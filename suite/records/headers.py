@@ -53,12 +53,10 @@ class RecordHeader(RecordHead):
 
     @property
     def model(self) -> str:
-        """What was trained, or the probe."""
         return str(self.job.get("model"))
 
     @property
     def arm(self) -> str:
-        """The arm of the trial; see ``suite.trial_names.arm_name``."""
         return arm_name(self.target, self.replica, self.ablation, self.aggressor)
 
     @property

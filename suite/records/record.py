@@ -1,7 +1,7 @@
 """Records: what one trial leaves behind. One JSON file each; enough to rebuild every table on another machine.
 
 What was not measured is ``null``, never zero. ``record.schema.json`` beside this file is the published schema.
-Larger parts have files of their own (``environment``, ``usage``, ``ranks``, ``aggression``); all can be had from here.
+The machines are described in ``environment``, what the job used in ``usage``.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -9,35 +9,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from suite.job.datasets import Kind
+from suite.job.distributed import Role
 from suite.job.job import Job
 from suite.part import Count, Part, Seconds
-from suite.records.aggression import Aggression, Aggressor
-from suite.records.environment import Engine, Environment, Environments, Gpu
-from suite.records.ranks import Link, Rank
-from suite.records.usage import CacheUse, Conditions, GpuUsage, Resources, Usage
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "Aggression",
-    "Aggressor",
-    "CacheUse",
-    "Conditions",
-    "DataUse",
-    "Engine",
-    "Environment",
-    "Environments",
-    "Gpu",
-    "GpuUsage",
-    "Link",
-    "Metric",
-    "Outcome",
-    "Rank",
-    "Resources",
-    "Steps",
-    "Timeline",
-    "TrialRecord",
-    "Usage",
-]
+from suite.records.environment import Environment, Environments
+from suite.records.usage import Conditions, Resources, Usage
 
 SCHEMA_VERSION = 3
 """See ``suite.records.migrations`` for what the versions before were like."""
@@ -66,7 +42,7 @@ class Steps(Part):
 
 
 class Timeline(Part):
-    """Where the elapsed time went, on the worker's monotonic clock; the launch and the exit on the host's.
+    """The parts of the elapsed time, on the worker's monotonic clock; the launch and the exit on the host's.
 
     ``launch_s`` is from the launch on the host until the worker's first line comes in; ``teardown_s`` from the last
     measured step to the worker's last line; ``exit_s`` from that line until the job has ended: the interpreter with
@@ -115,6 +91,73 @@ class Metric(Part):
     better: Literal["more", "less"]
     samples: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     """The repetitions from which the value was taken; null if there was one."""
+
+
+class Link(Part):
+    """The connection from one rank to another over TCP, measured right before the job."""
+
+    rank: Count
+    """The rank at the other end."""
+    source_address: str
+    """The address that the kernel chose, which shows the interface."""
+    connect_s: Seconds
+    rate_bits_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The rate without headers; null if the CPUs are emulated, whose speed would limit it."""
+
+
+class Rank(Part):
+    """One process of a distributed job. Seconds are sums over the measured steps."""
+
+    rank: Count
+    role: Role
+    address: str
+    interface: str
+    node_address: str | None = None
+    """The address of the node below, if ``address`` is that of a container behind it."""
+    environment: Environment
+    throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The throughput of a worker; null for a server."""
+    measured_s: Seconds | None = None
+    data_s: Seconds | None = None
+    compute_s: Seconds | None = None
+    communicate_s: Seconds | None = None
+    """Communication that a step waited for, without what overlapped with computing."""
+    sent_bytes: Count | None = None
+    received_bytes: Count | None = None
+    links: list[Link] = []
+    """The connections to all other ranks."""
+    clock_offset_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Seconds by which its machine's time of day is ahead of the launcher's; null if both are one machine."""
+
+
+class Aggression(Part):
+    """The work of an aggressor. Seconds count from the victim's launch, on the host's clock, as its lines came in."""
+
+    unit: str
+    """The unit of its work: images, bytes, operations."""
+    begun_s: Annotated[float, Field(lt=0, allow_inf_nan=False)]
+    """The begin of its measured steps: before the victim was launched."""
+    ended_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """The end of the last of them: after the victim had ended."""
+    heard_s: list[Annotated[float, Field(allow_inf_nan=False)]]
+    """The times at which it reported that so many ``steps`` and so much ``work`` were done."""
+    steps: list[Count]
+    work: list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
+    """Null if it could not be counted."""
+    before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Work per second until the victim was launched."""
+    beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Work per second while the victim took its measured steps."""
+    usage: Usage | None = None
+    """Its own accounting, from its start to its end, including the programs that it started."""
+
+
+class AggressorInstance(Part):
+    """One instance beside the victim's."""
+
+    environment: Environment
+    aggression: Aggression | None = None
+    """Null where the instance was idle."""
 
 
 class Outcome(Part):
@@ -169,7 +212,7 @@ class TrialRecord(Part):
     """The numbers of a probe, in place of a throughput, by name."""
     data_use: DataUse | None = None
     ranks: list[Rank] = []
-    aggressors: list[Aggressor] = []
+    aggressors: list[AggressorInstance] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     substitutes: list[str] = []
     """The substitutes for what this host lacks, shown wherever the numbers are shown."""

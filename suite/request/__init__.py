@@ -1,1 +1,1 @@
-"""What is asked for: every option of a run, declared once."""
+"""The request: every option of a run, declared once."""

@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler
+from pydantic import Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import RequestError, flag, option, spelled
-from suite.part import Part
+from suite.part import Part, checked
 from suite.registry import Registry
 from suite.suggest import nearest
 
@@ -56,19 +56,17 @@ class About:
         return {**handler(schema), "description": spelled(help_text, str)}
 
 
-def checked(parse: Callable[[str], object]) -> AfterValidator:
-    """Return a validator that refuses text which ``parse`` refuses with a RequestError, and keeps the text as it is."""
-
-    def check(text: Any) -> Any:  # noqa: ANN401 (of any type; text alone is checked)
-        if isinstance(text, str):
-            try:
-                parse(text)
-            except RequestError as error:
-                # pydantic adds the place of the field, which the parser does not know.
-                raise ValueError(f"{error.message}; {error.remedy}") from error
-        return text
-
-    return AfterValidator(check)
+def about(
+    default: Any,  # noqa: ANN401 (each option has a type of its own)
+    text: str | Callable[[], str],
+    *,
+    parse: Callable[[str], object] | None = None,
+    **more: Any,  # noqa: ANN401 (see About)
+) -> Any:  # noqa: ANN401
+    """Return the field of an option: its default, its help, what refuses a text, and what else ``About`` holds."""
+    field = Field(default_factory=default) if callable(default) else Field(default)
+    field.metadata += [*([checked(parse)] if parse else []), About(text, **more)]
+    return field
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class Option:
 
     @cached_property
     def about(self) -> About:
-        """Return what was declared of it."""
         return next(each for each in self.field.metadata if isinstance(each, About))
 
     @property
@@ -104,7 +101,6 @@ class Option:
 
     @property
     def default(self) -> object:
-        """Return its value where it is not given."""
         return self.field.get_default(call_default_factory=True)
 
     def choices(self, scenario: str | None = None) -> tuple[str, ...]:
@@ -121,7 +117,6 @@ class Option:
         return {name: why for registry in self.about.members for name, why in registry.failures().items()}
 
     def known_to(self, scenario: str) -> bool:
-        """Return whether the scenario knows it."""
         return scenario not in self.about.never and (not self.about.only or scenario in self.about.only)
 
     def description(self, spelling: Callable[[str], str] = str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from suite.errors import RequestError, option
 from suite.job.ablations import get_ablation
@@ -21,7 +21,7 @@ from suite.job.lab import parse_lab
 from suite.job.profiles import PROFILES, Recipe
 from suite.job.sharing import BareMetalCpus, victim_names
 from suite.registries import ABLATIONS, AGGRESSORS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
-from suite.request.option import About, Count, NotNegative, OptionGroup, Text, checked
+from suite.request.option import Count, NotNegative, OptionGroup, Text, about
 from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
 
@@ -35,17 +35,6 @@ _SHARED = ("shared",)
 
 def _models(scenario: str | None) -> tuple[str, ...]:
     return victim_names() if scenario in (None, *_SHARED) else WORKLOADS.names()
-
-
-def _parsed(parse: Callable[[str], object]) -> AfterValidator:
-    """Return a validator for text whose parser names the option in what it raises."""
-
-    def check(text: str | None) -> str | None:
-        if text is not None:
-            parse(text)
-        return text
-
-    return AfterValidator(check)
 
 
 def words_of(form: str, what: str, example: str) -> Callable[[str], tuple[str, ...]]:
@@ -73,158 +62,122 @@ def _cpus(text: str) -> None:
 class MeasurementOptions(OptionGroup):
     """What is measured."""
 
-    scenario: Annotated[
-        Text,
-        About(
-            "What is run. synthetic: training on data in memory. real: training on images from the disk. probe: what a "
-            "layer costs by itself. distributed: one job over several instances. shared: a job alone, and beside "
-            "another on the same machine.",
-            members=(SCENARIOS,),
-            common=True,
-        ),
-    ] = "synthetic"
-    model: Annotated[
-        tuple[Text, ...],
-        About(
-            f"What is trained. alexnet-small, with its small batch, is a victim of {option('scenario')} shared. "
-            f"Default: resnet50; with {option('scenario')} shared every model, except in the profile smoke.",
-            choices=_models,
-            members=(WORKLOADS,),
-            never=_PROBE,
-            common=True,
-        ),
-    ] = ()
-    profile: Annotated[
-        Text,
-        About(
-            "How large and how long a job is. "
-            + ". ".join(f"{name}: {profile.summary}" for name, profile in PROFILES.items())
-            + ".",
-            choices=lambda _: PROFILES,
-            common=True,
-        ),
-    ] = "quick"
-    recipe: Annotated[
-        Recipe,
-        About(
-            "How the job is set up. reference: fp32, eager, the defaults of torch. tuned: bf16, channels-last, an "
-            "allocator that keeps memory."
-        ),
-    ] = "reference"
-    batch: Annotated[Count | None, About("Images per step and device.", never=_PROBE)] = None
-    image_px: Annotated[Count | None, About("Width and height of the images.", never=_PROBE)] = None
-    steps: Annotated[Count | None, About("Measured steps.", never=_PROBE)] = None
-    warmup_steps: Annotated[NotNegative | None, About("Steps before the measured ones.", never=_PROBE)] = None
-    trial_timeout: Annotated[
-        Count | None, About("Seconds after which a job is given up. Default: the profile's.", meaning=False)
-    ] = None
+    scenario: Text = about(
+        "synthetic",
+        "What is run. synthetic: training on data in memory. real: training on images from the disk. probe: what a "
+        "layer costs by itself. distributed: one job over several instances. shared: a job alone, and beside "
+        "another on the same machine.",
+        members=(SCENARIOS,),
+        common=True,
+    )
+    model: tuple[Text, ...] = about(
+        (),
+        f"What is trained. alexnet-small, with its small batch, is a victim of {option('scenario')} shared. "
+        f"Default: resnet50; with {option('scenario')} shared every model, except in the profile smoke.",
+        choices=_models,
+        members=(WORKLOADS,),
+        never=_PROBE,
+        common=True,
+    )
+    profile: Text = about(
+        "quick",
+        "How large and how long a job is. "
+        + ". ".join(f"{name}: {profile.summary}" for name, profile in PROFILES.items())
+        + ".",
+        choices=lambda _: PROFILES,
+        common=True,
+    )
+    recipe: Recipe = about(
+        "reference",
+        "How the job is set up. reference: fp32, eager, the defaults of torch. tuned: bf16, channels-last, an "
+        "allocator that keeps memory.",
+    )
+    batch: Count | None = about(None, "Images per step and device.", never=_PROBE)
+    image_px: Count | None = about(None, "Width and height of the images.", never=_PROBE)
+    steps: Count | None = about(None, "Measured steps.", never=_PROBE)
+    warmup_steps: NotNegative | None = about(None, "Steps before the measured ones.", never=_PROBE)
+    trial_timeout: Count | None = about(
+        None, "Seconds after which a job is given up. Default: the profile's.", meaning=False
+    )
 
 
 class TargetOptions(OptionGroup):
     """Where it runs."""
 
-    target: Annotated[
-        tuple[Text, ...],
-        About(
-            "Where the job runs. With all, targets that this machine cannot carry are left out.",
-            choices=lambda _: TARGETS,
-            common=True,
+    target: tuple[Text, ...] = about(
+        TARGETS,
+        "Where the job runs. With all, targets that this machine cannot carry are left out.",
+        choices=lambda _: TARGETS,
+        common=True,
+    )
+    engine: Text | None = about(
+        None, "Container engine. Default: the first that works.", members=(ENGINES,), common=True
+    )
+    provider: Text = about("qemu", "What runs the virtual machines.", members=(MACHINES,))
+    accel: Literal["auto", "kvm", "tcg"] = about(
+        "auto", "How virtual machines run. auto: kvm where a guest boots under it, else tcg, which emulates the CPU."
+    )
+    isa: Literal["shared", "native"] = about(
+        "shared",
+        "Vector instructions. shared: every target is capped to what all of them have. native: each uses what it has.",
+    )
+    ablate: tuple[Text, ...] = about(
+        (),
+        lambda: (
+            "Switch one property at a time, in the same blocks. "
+            + "; ".join(f"{name}: {get_ablation(name).summary}" for name in ABLATIONS.own)
+            + "."
         ),
-    ] = TARGETS
-    engine: Annotated[
-        Text | None,
-        About(
-            "Container engine. Default: the first that works.",
-            members=(ENGINES,),
-            common=True,
-        ),
-    ] = None
-    provider: Annotated[Text, About("What runs the virtual machines.", members=(MACHINES,))] = "qemu"
-    accel: Annotated[
-        Literal["auto", "kvm", "tcg"],
-        About("How virtual machines run. auto: kvm where a guest boots under it, else tcg, which emulates the CPU."),
-    ] = "auto"
-    isa: Annotated[
-        Literal["shared", "native"],
-        About(
-            "Vector instructions. shared: every target is capped to what all of them have. native: each uses what it "
-            "has."
-        ),
-    ] = "shared"
-    ablate: Annotated[
-        tuple[Text, ...],
-        About(
-            lambda: (
-                "Switch one property at a time, in the same blocks. "
-                + "; ".join(f"{name}: {get_ablation(name).summary}" for name in ABLATIONS.own)
-                + "."
-            ),
-            members=(ABLATIONS,),
-        ),
-    ] = ()
+        members=(ABLATIONS,),
+    )
 
 
 class EnvelopeOptions(OptionGroup):
     """What every target is given."""
 
-    cpus: Annotated[
-        Count | Text | None,
-        checked(_cpus),
-        About("How many CPUs (2), or which (0-1,4). Default: all that this process may use.", common=True),
-    ] = None
-    memory: Annotated[
-        Text | None,
-        checked(parse_bytes),
-        About("Memory of every target, such as 4G. Default: the profile's.", common=True),
-    ] = None
-    threads: Annotated[Count | None, About("Threads of the training. Default: one per CPU.")] = None
+    cpus: Count | Text | None = about(
+        None, "How many CPUs (2), or which (0-1,4). Default: all that this process may use.", parse=_cpus, common=True
+    )
+    memory: Text | None = about(
+        None, "Memory of every target, such as 4G. Default: the profile's.", parse=parse_bytes, common=True
+    )
+    threads: Count | None = about(None, "Threads of the training. Default: one per CPU.")
 
 
 class Repetitions(OptionGroup):
     """How often it is measured, in a run and in a sweep alike."""
 
-    blocks: Annotated[
-        Count | None,
-        About(
-            "How many times every target is measured, in random order. Default: 1.",
-            also=("--repeat",),
-            meaning=False,
-            common=True,
-        ),
-    ] = None
-    until: Annotated[
-        Text | None,
-        checked(parse_share),
-        About(
-            "Go on, block by block, until every 95 % interval is within plus or minus this: 2%.",
-            never=_SHARED,
-            meaning=False,
-            common=True,
-        ),
-    ] = None
-    min_blocks: Annotated[
-        Count | None, About(f"With {option('until')}: at least this many blocks.", never=_SHARED, meaning=False)
-    ] = None
-    max_blocks: Annotated[
-        Count | None,
-        About(
-            f"With {option('until')}: at most this many blocks. Default: {MOST_BLOCKS}.", never=_SHARED, meaning=False
-        ),
-    ] = None
-    warmup_blocks: Annotated[
-        NotNegative | None,
-        About(
-            f"Blocks before the first that are recorded and not counted. Default: 1 with {option('until')}, or with 3 "
-            "blocks and more.",
-            meaning=False,
-        ),
-    ] = None
-    aa: Annotated[
-        bool,
-        Field(strict=True),
-        About("Measure bare metal twice in every block: the difference is what is only noise.", meaning=False),
-    ] = False
-    seed: Annotated[NotNegative, About("Random seed of trial order and data.")] = 0
+    blocks: Count | None = about(
+        None,
+        "How many times every target is measured, in random order. Default: 1.",
+        also=("--repeat",),
+        meaning=False,
+        common=True,
+    )
+    until: Text | None = about(
+        None,
+        "Go on, block by block, until every 95 % interval is within plus or minus this: 2%.",
+        parse=parse_share,
+        never=_SHARED,
+        meaning=False,
+        common=True,
+    )
+    min_blocks: Count | None = about(
+        None, f"With {option('until')}: at least this many blocks.", never=_SHARED, meaning=False
+    )
+    max_blocks: Count | None = about(
+        None, f"With {option('until')}: at most this many blocks. Default: {MOST_BLOCKS}.", never=_SHARED, meaning=False
+    )
+    warmup_blocks: NotNegative | None = about(
+        None,
+        f"Blocks before the first that are recorded and not counted. Default: 1 with {option('until')}, or with 3 "
+        "blocks and more.",
+        meaning=False,
+    )
+    aa: Annotated[bool, Field(strict=True)] = about(
+        False, "Measure bare metal twice in every block: the difference is what is only noise.", meaning=False
+    )
+    seed: NotNegative = about(0, "Random seed of trial order and data.")
 
     @model_validator(mode="after")
     def _one_way_to_end(self) -> Self:
@@ -245,11 +198,13 @@ class Repetitions(OptionGroup):
 class RepetitionOptions(Repetitions):
     """How often."""
 
-    budget: Annotated[
-        Text | None,
-        checked(parse_duration_s),
-        About(f"With {option('until')}: begin no new block after this time: 30m.", never=_SHARED, meaning=False),
-    ] = None
+    budget: Text | None = about(
+        None,
+        f"With {option('until')}: begin no new block after this time: 30m.",
+        parse=parse_duration_s,
+        never=_SHARED,
+        meaning=False,
+    )
 
     @property
     def half_width(self) -> float | None:
@@ -265,132 +220,105 @@ class RepetitionOptions(Repetitions):
 class GpuOptions(OptionGroup):
     """GPUs."""
 
-    device: Annotated[Literal["cpu", "cuda"], About("What the job computes on.")] = "cpu"
-    devices: Annotated[Count | None, About(f"GPUs of one job, with {option('device')} cuda. Default: 1.")] = None
-    parallel: Annotated[
-        Literal["none", "parameter-cpu", "ddp"],
-        About(
-            "How several devices work on one model. parameter-cpu: parameters on the CPU, as in Table 1 of the paper. "
-            "ddp: DistributedDataParallel."
-        ),
-    ] = "none"
-    gpus: Annotated[Text | None, checked(gpu_indices), About("GPUs for containers and bare metal, by index: 0,1.")] = (
-        None
+    device: Literal["cpu", "cuda"] = about("cpu", "What the job computes on.")
+    devices: Count | None = about(None, f"GPUs of one job, with {option('device')} cuda. Default: 1.")
+    parallel: Literal["none", "parameter-cpu", "ddp"] = about(
+        "none",
+        "How several devices work on one model. parameter-cpu: parameters on the CPU, as in Table 1 of the paper. "
+        "ddp: DistributedDataParallel.",
     )
-    vfio: Annotated[
-        Text | None,
-        checked(pci_addresses),
-        About("GPUs for virtual machines, by PCI address: 0000:01:00.0,0000:02:00.0."),
-    ] = None
+    gpus: Text | None = about(None, "GPUs for containers and bare metal, by index: 0,1.", parse=gpu_indices)
+    vfio: Text | None = about(
+        None, "GPUs for virtual machines, by PCI address: 0000:01:00.0,0000:02:00.0.", parse=pci_addresses
+    )
 
 
 class DataOptions(OptionGroup):
     """Data sets."""
 
-    data: Annotated[
-        Text | None,
-        _parsed(parse_data),
-        About(
-            "What is trained on: generated[:DIR], imagenet:DIR, imagefolder:DIR, cifar10:DIR or mnist:DIR, with "
-            f"{option('scenario')} real or distributed; or synthetic.",
-            never=_PROBE,
-        ),
-    ] = None
-    data_disk: Annotated[
-        Text | None,
-        About(
-            "Block device that bench data disk has put the data set on: every target reads it from there. Default: "
-            "containers and bare metal read the directory, a VM reads a disk in a file beside it.",
-            only=_DATA,
-        ),
-    ] = None
-    cache: Annotated[
-        PageCache | None,
-        About("Page cache of the data set's files, verified: cold or warm. Default: cold.", only=_DATA),
-    ] = None
-    loader_workers: Annotated[
-        NotNegative | None, About("Processes that read and decode images. Default: one per CPU.", only=_DATA)
-    ] = None
-    decoder: Annotated[
-        Literal["auto", "simplejpeg", "pillow"],
-        About(
-            "Decoder of JPEG files. auto: simplejpeg (libjpeg-turbo), and pillow for files that it refuses.", only=_DATA
-        ),
-    ] = "auto"
+    data: Text | None = about(
+        None,
+        "What is trained on: generated[:DIR], imagenet:DIR, imagefolder:DIR, cifar10:DIR or mnist:DIR, with "
+        f"{option('scenario')} real or distributed; or synthetic.",
+        parse=parse_data,
+        never=_PROBE,
+    )
+    data_disk: Text | None = about(
+        None,
+        "Block device that bench data disk has put the data set on: every target reads it from there. Default: "
+        "containers and bare metal read the directory, a VM reads a disk in a file beside it.",
+        only=_DATA,
+    )
+    cache: PageCache | None = about(
+        None, "Page cache of the data set's files, verified: cold or warm. Default: cold.", only=_DATA
+    )
+    loader_workers: NotNegative | None = about(
+        None, "Processes that read and decode images. Default: one per CPU.", only=_DATA
+    )
+    decoder: Literal["auto", "simplejpeg", "pillow"] = about(
+        "auto",
+        "Decoder of JPEG files. auto: simplejpeg (libjpeg-turbo), and pillow for files that it refuses.",
+        only=_DATA,
+    )
 
 
 class ProbeOptions(OptionGroup):
     """With --scenario probe."""
 
-    probe: Annotated[tuple[Text, ...], About("What is probed.", members=(PROBES,), only=_PROBE)] = Field(
-        default_factory=PROBES.names
-    )
-    fio_job: Annotated[Path | None, About("Job file of fio for the disk probe.", only=_PROBE)] = None
+    probe: tuple[Text, ...] = about(PROBES.names, "What is probed.", members=(PROBES,), only=_PROBE)
+    fio_job: Path | None = about(None, "Job file of fio for the disk probe.", only=_PROBE)
 
 
 class DistributedOptions(OptionGroup):
     """With --scenario distributed."""
 
-    strategy: Annotated[
-        Strategy,
-        About("Who adds the gradients up: parameter-server, parameter-server-async or all-reduce.", only=_DISTRIBUTED),
-    ] = "parameter-server"
-    workers: Annotated[Count | None, About("Workers of the job. Default: 2.", only=_DISTRIBUTED)] = None
-    ps: Annotated[
-        Count | None, About("Parameter servers of the job. Default: 1; all-reduce has none.", only=_DISTRIBUTED)
-    ] = None
-    lab: Annotated[
-        Text | None,
-        _parsed(parse_lab),
-        About(
-            "Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: a node for each instance, 1gbit.",
-            only=_DISTRIBUTED,
-        ),
-    ] = None
-    inventory: Annotated[
-        Path | None, About("Machines reached by SSH, in place of a lab: hosts.toml.", only=_DISTRIBUTED)
-    ] = None
-    network: Annotated[
-        ContainerNetwork,
-        About(
-            "Network of the containers. overlay: VXLAN between the nodes, as flannel makes it. bridge: address "
-            "translation and published ports. host: the node's own.",
-            only=_DISTRIBUTED,
-        ),
-    ] = "overlay"
-    comm_timeout: Annotated[
-        Count | None,
-        About(
-            "Seconds after which a silent rank is given up. Default: 60; 600 with emulated VMs.",
-            only=_DISTRIBUTED,
-            meaning=False,
-        ),
-    ] = None
+    strategy: Strategy = about(
+        "parameter-server",
+        "Who adds the gradients up: parameter-server, parameter-server-async or all-reduce.",
+        only=_DISTRIBUTED,
+    )
+    workers: Count | None = about(None, "Workers of the job. Default: 2.", only=_DISTRIBUTED)
+    ps: Count | None = about(None, "Parameter servers of the job. Default: 1; all-reduce has none.", only=_DISTRIBUTED)
+    lab: Text | None = about(
+        None,
+        "Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: a node for each instance, 1gbit.",
+        parse=parse_lab,
+        only=_DISTRIBUTED,
+    )
+    inventory: Path | None = about(None, "Machines reached by SSH, in place of a lab: hosts.toml.", only=_DISTRIBUTED)
+    network: ContainerNetwork = about(
+        "overlay",
+        "Network of the containers. overlay: VXLAN between the nodes, as flannel makes it. bridge: address "
+        "translation and published ports. host: the node's own.",
+        only=_DISTRIBUTED,
+    )
+    comm_timeout: Count | None = about(
+        None,
+        "Seconds after which a silent rank is given up. Default: 60; 600 with emulated VMs.",
+        only=_DISTRIBUTED,
+        meaning=False,
+    )
 
 
 class SharedOptions(OptionGroup):
     """With --scenario shared."""
 
-    aggressor: Annotated[
-        tuple[Text, ...],
-        About(
-            "What runs beside the victim, one at a time. alexnet, resnet50 and inception_v3 train; disk runs fio, "
-            "memory a triad, network iperf3 to itself, cpu matrix products.",
-            members=(WORKLOADS, AGGRESSORS),
-            only=_SHARED,
-        ),
-    ] = ("alexnet",)
-    aggressors: Annotated[
-        Count | None, About("How many instances run the aggressor, all the same. Default: 1.", only=_SHARED)
-    ] = None
-    aggressor_batch: Annotated[
-        Count | None, About("Images per step of an aggressor that trains. Default: the profile's.", only=_SHARED)
-    ] = None
-    bare_metal_cpus: Annotated[
-        BareMetalCpus,
-        About(
-            "unrestricted: every job on bare metal has the whole envelope, as in the paper. equal: each has a share of "
-            "its own, as on other targets.",
-            only=_SHARED,
-        ),
-    ] = "unrestricted"
+    aggressor: tuple[Text, ...] = about(
+        ("alexnet",),
+        "What runs beside the victim, one at a time. alexnet, resnet50 and inception_v3 train; disk runs fio, "
+        "memory a triad, network iperf3 to itself, cpu matrix products.",
+        members=(WORKLOADS, AGGRESSORS),
+        only=_SHARED,
+    )
+    aggressors: Count | None = about(
+        None, "How many instances run the aggressor, all the same. Default: 1.", only=_SHARED
+    )
+    aggressor_batch: Count | None = about(
+        None, "Images per step of an aggressor that trains. Default: the profile's.", only=_SHARED
+    )
+    bare_metal_cpus: BareMetalCpus = about(
+        "unrestricted",
+        "unrestricted: every job on bare metal has the whole envelope, as in the paper. equal: each has a share of "
+        "its own, as on other targets.",
+        only=_SHARED,
+    )

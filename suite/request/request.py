@@ -24,7 +24,7 @@ from suite.suggest import nearest
 
 
 class RunRequest(OptionGroup):
-    """What is measured, where and how often: one run, or one cell of a sweep."""
+    """A request for one run, or for one cell of a sweep: what is measured, where and how often."""
 
     measurement: MeasurementOptions = MeasurementOptions()
     targets: TargetOptions = TargetOptions()
@@ -58,7 +58,6 @@ class RunRequest(OptionGroup):
             raise _refusal(error) from error
 
     def value(self, name: str) -> Any:  # noqa: ANN401 (each option has a type of its own)
-        """Return the value of an option by its name."""
         return getattr(getattr(self, OPTIONS[name].part), name)
 
     def given(self) -> dict[str, object]:
@@ -79,7 +78,6 @@ class RunRequest(OptionGroup):
 
     @property
     def scenario(self) -> str:
-        """Return the name of the scenario."""
         return self.measurement.scenario
 
     @property

@@ -38,7 +38,6 @@ class RunSummary:
 
 
 def is_run(directory: Path) -> bool:
-    """Return whether the directory holds the plan of a run."""
     return (directory / PLAN).is_file()
 
 

@@ -23,7 +23,7 @@ from suite.trial_names import RECORD_FILES, record_file
 RESULTS = Path("results")
 PLAN, TRIALS = "plan.json", "trials"
 ATTEMPTS = "attempts"
-"""Where a sweep keeps the failed records of trials that were tried again."""
+"""The directory in which a sweep keeps the failed records of trials that were tried again."""
 
 
 class StoreError(BenchError):
@@ -110,7 +110,6 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """The name of the run."""
         return self.directory.resolve().name
 
     @contextmanager

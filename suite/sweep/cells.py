@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,25 +49,17 @@ def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
 
 
 def _settings(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Yield each setting once: with its scenario, and without the keys that this does not know."""
+    points = [dict(zip(sweep.matrix, values, strict=True)) for values in itertools.product(*sweep.matrix.values())]
+    if not sweep.matrix and sweep.include:
+        points = []
     seen: list[dict[str, Any]] = []
-    for point in (*_points(sweep), *(included.given() for included in sweep.include)):
-        settings = _fitting(sweep.options.given() | point)
+    for point in (*points, *(included.given() for included in sweep.include)):
+        given = {"scenario": OPTIONS["scenario"].default, **sweep.options.given(), **point}
+        settings = {key: value for key, value in given.items() if OPTIONS[key].known_to(given["scenario"])}
         if settings not in seen:
             seen.append(settings)
             yield settings
-
-
-def _points(sweep: Sweep) -> Iterable[dict[str, Any]]:
-    if not sweep.matrix and sweep.include:
-        return ()
-    return (dict(zip(sweep.matrix, values, strict=True)) for values in itertools.product(*sweep.matrix.values()))
-
-
-def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with the scenario, and without the keys that it does not know."""
-    scenario = settings.get("scenario", OPTIONS["scenario"].default)
-    fitting = {key: value for key, value in settings.items() if OPTIONS[key].known_to(scenario)}
-    return {"scenario": scenario, **fitting}
 
 
 def _has(settings: dict[str, Any], wanted: dict[str, Any]) -> bool:
@@ -78,7 +70,8 @@ def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
     """Raise RequestError for what changes nothing: an exclude that fits no cell, a key that no cell has."""
     for out in sweep.exclude:
         if not any(_has(settings, out.given()) for settings in every):
-            raise RequestError(f"exclude {_text(out.given())} fits no cell", remedy="mend it or take it away")
+            text = ", ".join(f"{key} = {value}" for key, value in out.given().items()) or "{}"
+            raise RequestError(f"exclude {text} fits no cell", remedy="mend it or take it away")
     for key in (*sweep.matrix, *sweep.options.given()):
         if not any(key in settings for settings in every):
             raise RequestError(
@@ -89,10 +82,6 @@ def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
             raise RequestError(
                 f"options.{key} is of no cell: the matrix gives {key}, too", remedy="take one of them away"
             )
-
-
-def _text(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in settings.items()) or "{}"
 
 
 def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:

@@ -3,14 +3,16 @@
 DIR/sweep.json                      the plan, and its cells
 DIR/CELL/plan.json, trials/ID.json  a run: a record of each trial, the last attempt's
 DIR/CELL/attempts/ID.N.json         every attempt that failed
-DIR/.locks/, DIR/.stop             locks; the request to stop
+DIR/converged.json                  the cells that need no further block, with ``until``
+DIR/.locks/, DIR/.stop              locks; the request to stop
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,6 +25,7 @@ from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep
 
+CONVERGED = "converged.json"
 IRRELEVANT = {"output", "engine", "budget"}
 """Tables that say where a sweep runs, and nothing about what is measured."""
 
@@ -37,9 +40,21 @@ class Accepted(Part):
     cells: dict[str, dict[str, Any]]
 
 
+class ConvergedCells(Part):
+    """The cells that need no further block, as decided by the process that hands out blocks.
+
+    It is written between two rounds of blocks: all blocks of a round then hold the same cells, one that is begun again
+    too, whatever the others have measured meanwhile.
+    """
+
+    sha256: str
+    """The hash of the plan: what was decided under another plan does not hold."""
+    cells: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Changes:
-    """How a plan differs from the one in the directory: descriptions of keys, and names of cells."""
+    """The changes from the plan in the directory: descriptions of keys, and names of cells."""
 
     keys: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -92,7 +107,11 @@ class SweepDirectory:
         if before is None:
             return Changes(new=tuple(names))
         old, new = before.sweep.model_dump(mode="json"), sweep.model_dump(mode="json")
-        keys = [_change(key, old[key], new[key]) for key in new if key not in IRRELEVANT and old[key] != new[key]]
+        keys = [
+            f"{key} from {old[key]} to {new[key]}" if _is_short(old[key]) and _is_short(new[key]) else key
+            for key in new
+            if key not in IRRELEVANT and old[key] != new[key]
+        ]
         return Changes(
             tuple(keys),
             kept=tuple(name for name in names if name in before.cells),
@@ -123,7 +142,6 @@ class SweepDirectory:
             )
 
     def cell(self, cell_id: str, retries: int) -> CellRun:
-        """Return the run of a cell."""
         return CellRun(self.path / cell_id, retries)
 
     def failed(self, retries: int) -> list[tuple[str, TrialRecord]]:
@@ -135,6 +153,19 @@ class SweepDirectory:
             for record in self.cell(name, retries).records()
             if record.outcome.status == "failed"
         ]
+
+    def write_converged(self, sweep: Sweep, cells: Iterable[str]) -> None:
+        """Write down the names of the cells that need no further block. Raises StoreError."""
+        content = ConvergedCells(sha256=plan_hash(sweep), cells=tuple(cells))
+        write_atomic(self.path / CONVERGED, content.model_dump_json() + "\n")
+
+    def converged(self, sweep: Sweep) -> frozenset[str]:
+        """Return the names of these cells; none where nothing was decided yet, or without ``until``."""
+        try:
+            found = ConvergedCells.model_validate_json((self.path / CONVERGED).read_bytes())
+        except (OSError, ValidationError):
+            return frozenset()
+        return frozenset(found.cells) if sweep.until and found.sha256 == plan_hash(sweep) else frozenset()
 
     def stop_requested(self) -> bool:
         """Return whether the sweep is to end after its current trial."""
@@ -179,6 +210,5 @@ def runs_below(directory: Path) -> list[Path]:
     return [directory / name for name in accepted.cells if (directory / name / TRIALS).is_dir()] or [directory]
 
 
-def _change(key: str, old: object, new: object) -> str:
-    short = [isinstance(value, (str, int, bool)) or value is None for value in (old, new)]
-    return f"{key} from {old} to {new}" if all(short) else key
+def _is_short(value: object) -> bool:
+    return isinstance(value, (str, int, bool, NoneType))

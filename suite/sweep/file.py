@@ -82,7 +82,9 @@ def _fault(error: ValidationError) -> tuple[str, str]:
     # An unknown key first: a misspelt one is often also missing.
     faults = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     first = faults[0]
-    key = ".".join(str(part) for part in first["loc"] if not _of_a_union(part)) or "the plan"
+    # Of a union, the place names the branch that was tried, too, which says nothing to a reader.
+    place = [str(part) for part in first["loc"] if "constrained" not in str(part) and part not in ("int", "str")]
+    key = ".".join(place) or "the plan"
     if first["type"] == "extra_forbidden":
         model = _TABLES.get(str(first["loc"][0]), Sweep) if len(first["loc"]) > 1 else Sweep
         return f"unknown key {key}", nearest(str(first["loc"][-1]), list(model.model_fields))
@@ -93,8 +95,3 @@ def _fault(error: ValidationError) -> tuple[str, str]:
         said = f"give a list of tables: [[{first['loc'][0]}]]"
     given = "" if isinstance(first["input"], (dict, BaseModel)) else f" = {first['input']!r}"
     return f"{key}{given}: {said}", f"mend {key}; docs/sweeps.md has every key"
-
-
-def _of_a_union(part: object) -> bool:
-    """Whether a part of a place names the branch of a union that was tried, which says nothing to a reader."""
-    return isinstance(part, str) and ("constrained" in part or part in ("int", "str"))

@@ -22,7 +22,7 @@ _PART = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,199}")
 
 
 class TransferError(BenchError):
-    """What arrived is not a file of a run."""
+    """Raised for something that arrived and is not a file of a run."""
 
     kind = "transfer"
 

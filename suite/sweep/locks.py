@@ -26,7 +26,7 @@ FOLDER = ".locks"
 
 
 class LockHolder(Part):
-    """Who holds a lock, and what it runs now."""
+    """The process that holds a lock, and what it runs now."""
 
     name: str
     """The name of the lock."""

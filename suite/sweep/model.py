@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import flag
-from suite.request.option import NotNegative, OptionGroup, Text, checked
+from suite.part import checked
+from suite.request.option import NotNegative, OptionGroup, Text
 from suite.request.parts import MOST_BLOCKS, EnvelopeOptions, Repetitions
 from suite.request.request import OPTIONS
 from suite.suggest import nearest
@@ -102,8 +103,8 @@ class Output(OptionGroup):
     directory: Text | None = Field(default=None, description="Default: results/NAME. --out overrides it.")
 
 
-class Engine(BaseModel):
-    """Who runs the blocks. The other keys of the table belong to the engine, which checks them."""
+class SweepEngine(BaseModel):
+    """The backend that runs the blocks. The other keys of the table belong to the engine, which checks them."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -136,9 +137,8 @@ class Sweep(Repetitions):
     envelope: EnvelopeOptions = Field(default=EnvelopeOptions(), description="What every target is given.")
     budget: Budget = Field(default=Budget(), description="When to give up.")
     output: Output = Field(default=Output(), description="Where the records go.")
-    engine: Engine = Field(default=Engine(), description="What runs the blocks.")
+    engine: SweepEngine = Field(default=SweepEngine(), description="What runs the blocks.")
 
     @property
     def block_count(self) -> int:
-        """Return how many blocks there are at most."""
         return self.max_blocks or MOST_BLOCKS if self.until else self.blocks or 1

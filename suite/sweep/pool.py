@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from suite import host_compatibility
 from suite.errors import RequestError
 from suite.host_compatibility import Host
-from suite.records.record import Environment
+from suite.records.environment import Environment
 
 POOL = "pool.json"
 

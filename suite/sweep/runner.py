@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from suite.interfaces import Observer, Scenario
 from suite.loop import Loop, OpenAccount, OpenTarget
 from suite.plan import Plan, Trial
+from suite.records.environment import Environment
 from suite.records.headers import headers
-from suite.records.record import Environment, TrialRecord
+from suite.records.record import TrialRecord
 from suite.sweep.cell_run import CellRun, StopRule
 from suite.sweep.cells import Cell
 from suite.sweep.directory import SweepDirectory
@@ -56,11 +57,16 @@ class Runner:
         runs = {ready: self.directory.cell(ready.cell.cell_id, self.sweep.budget.retries) for ready in self.cells}
         for ready, run in runs.items():
             run.begin(ready.plan)
-        missing, of = _missing(runs, blocks), _count(self.cells, blocks)
+        missing = _missing(runs, blocks)
+        of = sum(1 for ready in self.cells for block in blocks for _ in ready.plan.trials_of(block))
         if missing < of:
             self.observer.note(f"{of - missing} of {of} trials are there already and are kept")
         watch = _SweepObserver(self.observer, self.directory, missing, self.made)
-        budget = _Budget(self.sweep, list(runs.values()))
+        # The budget counts what the trials of the records took, and from now on what this process takes.
+        budget_s = self.sweep.budget.total_s
+        begin_s = time.monotonic()
+        if budget_s is not None:
+            begin_s -= sum(header.duration_s for run in runs.values() for header in headers(run.directory))
         try:
             for block in blocks:
                 left = {ready: run for ready, run in runs.items() if not self._converged(ready, run)}
@@ -69,7 +75,7 @@ class Runner:
                 if not _missing(left, [block]):
                     remove_stale(self.directory.path, block_lock(block))
                     continue
-                if budget.spent():
+                if budget_s is not None and time.monotonic() - begin_s >= budget_s:
                     return f"the budget of {self.sweep.budget.total} is spent"
                 with locked(self.directory.path, block_lock(block), take_over=self.take_over) as lock:
                     watch.lock = lock
@@ -104,37 +110,16 @@ def _missing(runs: "dict[ReadyCell, CellRun]", blocks: Sequence[int]) -> int:
     return total
 
 
-def _count(cells: Sequence[ReadyCell], blocks: Sequence[int]) -> int:
-    return sum(1 for ready in cells for block in blocks for _ in ready.plan.trials_of(block))
-
-
-class _Budget:
-    """Counts the seconds that the trials of the records took, and from now on those of this process."""
-
-    def __init__(self, sweep: Sweep, runs: Sequence[CellRun]) -> None:
-        self._total_s = sweep.budget.total_s
-        self._begin_s = time.monotonic()
-        self._before_s = sum(spent_s(run) for run in runs) if self._total_s else 0.0
-
-    def spent(self) -> bool:
-        return self._total_s is not None and self._before_s + time.monotonic() - self._begin_s >= self._total_s
-
-
-def spent_s(run: CellRun) -> float:
-    """Return how many seconds the trials of a cell took that have a record."""
-    return sum(header.duration_s for header in headers(run.directory))
-
-
 class _SweepObserver:
-    """Wraps an observer: numbers trials across the sweep, writes them to the lock, and honours stop requests."""
+    """Wraps an observer: numbers trials across the sweep, writes them to the lock, and honours stop requests.
+
+    Appends every record to ``made``, those of a block that is stopped, too.
+    """
 
     def __init__(self, observer: Observer, directory: SweepDirectory, total: int, made: list[TrialRecord]) -> None:
-        """Append every record to ``made``, those of a block that is stopped, too."""
-        self._observer = observer
-        self._directory = directory
-        self._total = total
-        self._made = made
-        self._number = 0
+        self.phase = observer.phase
+        self._observer, self._directory, self._made = observer, directory, made
+        self._number, self._total = 0, total
         self.lock: Lock | None = None
         self.cell = ""
 
@@ -148,9 +133,6 @@ class _SweepObserver:
             what = {"cell": self.cell, "trial": trial.trial_id, "target": trial.target}
             self.lock.update(**what, number=self._number, of=self._total)
         self._observer.trial_started(trial, self._number, self._total)
-
-    def phase(self, name: str, detail: str = "") -> None:
-        self._observer.phase(name, detail)
 
     def trial_finished(self, record: TrialRecord) -> None:
         self._made.append(record)

@@ -1,13 +1,12 @@
 """Find out from its directory how far a sweep is."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, Literal
 
 from suite.errors import RequestError
 from suite.part import Part
-from suite.plan import Trial
 from suite.records.headers import headers
 from suite.results.store import RESULTS
 from suite.sweep.cell_run import CellRun, StopRule
@@ -17,7 +16,8 @@ from suite.sweep.locks import LockHolder, holders
 from suite.sweep.model import Sweep
 from suite.trial_names import arm_name
 
-State = Literal["done", "failed", "running", "missing"]
+TrialState = Literal["done", "failed", "running", "missing"]
+SweepState = Literal["running", "stopping", "complete", "failed", "incomplete"]
 
 
 class TrialCounts(Part):
@@ -44,7 +44,7 @@ class SweepStatus(Part):
 
     name: str
     directory: str
-    state: Literal["running", "stopping", "complete", "failed", "incomplete"]
+    state: SweepState
     """``stopping`` after the current trial; the last three where no process runs it."""
     cells: tuple[CellStatus, ...]
     running: tuple[LockHolder, ...]
@@ -53,8 +53,7 @@ class SweepStatus(Part):
     left_s: float | None
     """Seconds that these take; None if unknown."""
 
-    def count(self, state: State) -> int:
-        """Return how many trials of all cells are in the state."""
+    def count(self, state: TrialState) -> int:
         return sum(getattr(counts, state) for cell in self.cells for counts in cell.arms.values())
 
 
@@ -67,15 +66,21 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     accepted = sweep_directory.begun()
     now = holders(directory)
     running = {(holder.cell, holder.trial) for holder in now}
+    retries = accepted.sweep.budget.retries
     cells, left, seconds = [], set(), []
     for cell_id, settings in accepted.cells.items():
-        seen = _Cell(sweep_directory.cell(cell_id, accepted.sweep.budget.retries), accepted.sweep)
-        seen.converged = stop_rule is not None and stop_rule(seen.run) is not None
-        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=seen.arms(running), converged=seen.converged))
-        if not seen.converged:
-            left |= seen.blocks_left()
-            seconds.append(seen.left_s())
-    state = _state(sweep_directory, now, cells, left)
+        run = sweep_directory.cell(cell_id, retries)
+        converged = stop_rule is not None and stop_rule(run) is not None
+        arms, own_left, own_s = _progress_of(run, accepted.sweep, running, converged=converged)
+        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=arms, converged=converged))
+        if not converged:
+            left |= own_left
+            seconds.append(own_s)
+    state: SweepState = "incomplete" if left else "complete"
+    if now:
+        state = "stopping" if sweep_directory.stop_requested() else "running"
+    elif not left and any(counts.failed for cell in cells for counts in cell.arms.values()):
+        state = "failed"
     return SweepStatus(
         name=accepted.sweep.name,
         directory=str(directory),
@@ -95,68 +100,34 @@ def latest_sweep(results: Path = RESULTS) -> Path:
     return found[-1].parent
 
 
-class _Cell:
-    """The records of a cell, compared with its plan."""
-
-    def __init__(self, run: CellRun, sweep: Sweep) -> None:
-        self.run = run
-        self.converged = False
-        self._plan = run.plan()
-        self._sweep = sweep
-        self._states: dict[str, State] = {}
-        self._durations = Durations()
-        for header in headers(run.directory):
-            self._states[header.trial_id] = "done" if header.ok else "failed"
-            self._durations.add(header)
-
-    def arms(self, running: set[tuple[str | None, str | None]]) -> dict[str, TrialCounts]:
-        counted: dict[str, Counter[str]] = {}
-        for _, trial in self._trials():
-            now = (self.run.directory.name, trial.trial_id) in running
-            state = "running" if now else self._states.get(trial.trial_id, "missing")
+def _progress_of(
+    run: CellRun, sweep: Sweep, running: Container[tuple[str | None, str | None]], *, converged: bool
+) -> tuple[dict[str, TrialCounts], set[int], float | None]:
+    """Return the counts of a cell's arms, the blocks that it has left, and the seconds that these take, if known."""
+    states: dict[str, TrialState] = {}
+    durations = Durations()
+    for header in headers(run.directory):
+        states[header.trial_id] = "done" if header.ok else "failed"
+        durations.add(header)
+    plan = run.plan()
+    if plan is None:
+        return {}, set(range(1 if sweep.until else sweep.block_count)), None
+    blocks = [list(plan.trials_of(block)) for block in range(sweep.block_count)]
+    if sweep.until:  # those that were begun, and the least that there will be
+        begun = sum(any(trial.trial_id in states for trial in trials) for trials in blocks)
+        del blocks[begun if converged else max(sweep.min_blocks or 1, begun + 1) :]
+    failed_often = {name for name, count in run.attempts().items() if count > run.retries}
+    counted: dict[str, Counter[str]] = {}
+    blocks_left: set[int] = set()
+    seconds: list[float | None] = []
+    for block, trials in enumerate(blocks):
+        for trial in trials:
+            now = (run.directory.name, trial.trial_id) in running
+            state = "running" if now else states.get(trial.trial_id, "missing")
             name = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor)
             counted.setdefault(name, Counter())[state] += 1
-        return {name: TrialCounts(**counted[name]) for name in sorted(counted)}
-
-    def blocks_left(self) -> set[int]:
-        if self._plan is None:
-            return set(range(self._sweep.block_count if not self._sweep.until else 1))
-        return {block for block, _ in self._unfinished()}
-
-    def left_s(self) -> float | None:
-        """Return the seconds that the unfinished trials take, as estimated from finished ones of this cell."""
-        if self._plan is None:
-            return None
-        return total(self._durations.of(trial) for _, trial in self._unfinished())
-
-    def _unfinished(self) -> Iterator[tuple[int, Trial]]:
-        failed_often = {name for name, count in self.run.attempts().items() if count > self.run.retries}
-        for block, trial in self._trials():
-            if self._states.get(trial.trial_id) != "done" and trial.trial_id not in failed_often:
-                yield block, trial
-
-    def _trials(self) -> Iterator[tuple[int, Trial]]:
-        """Yield the trials of all blocks; with ``until`` of those begun, and of the least that there will be."""
-        if self._plan is None:
-            return
-        blocks = self._sweep.block_count
-        if self._sweep.until:
-            begun = sum(self._begun(block) for block in range(blocks))
-            blocks = begun if self.converged else min(blocks, max(self._sweep.min_blocks or 1, begun + 1))
-        for block in range(blocks):
-            for trial in self._plan.trials_of(block):
-                yield block, trial
-
-    def _begun(self, block: int) -> bool:
-        assert self._plan is not None  # noqa: S101 (asked by the caller)
-        return any(trial.trial_id in self._states for trial in self._plan.trials_of(block))
-
-
-def _state(
-    directory: SweepDirectory, now: list[LockHolder], cells: list[CellStatus], left: set[int]
-) -> Literal["running", "stopping", "complete", "failed", "incomplete"]:
-    if now:
-        return "stopping" if directory.stop_requested() else "running"
-    if left:
-        return "incomplete"
-    return "failed" if any(counts.failed for cell in cells for counts in cell.arms.values()) else "complete"
+            if states.get(trial.trial_id) != "done" and trial.trial_id not in failed_often:
+                blocks_left.add(block)
+                seconds.append(durations.of(trial))
+    arms = {name: TrialCounts(**counted[name]) for name in sorted(counted)}
+    return arms, blocks_left, total(seconds)

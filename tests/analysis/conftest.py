@@ -8,7 +8,8 @@ import pytest
 
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
-from suite.records.record import Environment, Environments, Metric, Outcome, Steps, TrialRecord
+from suite.records.environment import Environment, Environments
+from suite.records.record import Metric, Outcome, Steps, TrialRecord
 from suite.results.store import Run
 from tests.jobs import in_job
 

@@ -7,7 +7,7 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.warnings.types import AnalysisWarning, notices, skipped_record
-from suite.records.record import Environment, Environments
+from suite.records.environment import Environment, Environments
 
 
 def found(path: Path, save: Any, conditions_of_vm: dict[str, object] | None, **changes: Any) -> list[AnalysisWarning]:

@@ -14,7 +14,8 @@ from analysis.report.rows import as_json
 from analysis.report.terminal import Terminal
 from suite.job.datasets import Dataset
 from suite.job.profiles import Sizes
-from suite.records.record import DataUse, Resources, Usage
+from suite.records.record import DataUse
+from suite.records.usage import Resources, Usage
 from suite.targets import TARGETS
 
 MIB = 1 << 20

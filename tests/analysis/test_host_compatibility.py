@@ -3,7 +3,7 @@ from typing import Any
 
 from analysis.compare.comparison import compare
 from analysis.load.records import load
-from suite.records.record import Environment, Environments
+from suite.records.environment import Environment, Environments
 
 FACTS = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU", "cpus": [0, 1]}
 

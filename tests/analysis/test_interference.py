@@ -19,7 +19,9 @@ from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from analysis.report.table import line
 from suite.job.sharing import Sharing
-from suite.records.record import Aggression, Aggressor, CacheUse, Conditions, Environment, Resources, Steps, Usage
+from suite.records.environment import Environment
+from suite.records.record import Aggression, AggressorInstance, Steps
+from suite.records.usage import CacheUse, Conditions, Resources, Usage
 from tests.analysis.conftest import Save
 
 SHARING = Sharing(aggressors=("alexnet", "disk"))
@@ -27,7 +29,7 @@ LEFT = {("bare-metal", "alexnet"): 0.6, ("bare-metal", "disk"): 0.9, ("vm", "ale
 """What a victim keeps of its throughput, by target and aggressor."""
 
 
-def beside(before_per_s: float, beside_per_s: float) -> Aggressor:
+def beside(before_per_s: float, beside_per_s: float) -> AggressorInstance:
     aggression = Aggression(
         unit="bytes",
         begun_s=-1.0,
@@ -38,7 +40,7 @@ def beside(before_per_s: float, beside_per_s: float) -> Aggressor:
         before_per_s=before_per_s,
         beside_per_s=beside_per_s,
     )
-    return Aggressor(environment=Environment(), aggression=aggression)
+    return AggressorInstance(environment=Environment(), aggression=aggression)
 
 
 def victim(save: Save, target: str, aggressor: str | None, speed: float, block: int, **changes: Any) -> None:
@@ -48,7 +50,7 @@ def victim(save: Save, target: str, aggressor: str | None, speed: float, block: 
         sharing=SHARING,
         target=target,
         aggressor=aggressor,
-        aggressors=[beside(10.0, 5.0) if aggressor else Aggressor(environment=Environment())],
+        aggressors=[beside(10.0, 5.0) if aggressor else AggressorInstance(environment=Environment())],
         block=block,
         throughput_images_per_s=speed,
         elapsed_s=200 / speed,

@@ -22,7 +22,8 @@ from suite.job.job import Loading
 from suite.job.profiles import Sizes
 from suite.loop import Loop
 from suite.plan import Plan, Trial
-from suite.records.record import Environment, TrialRecord
+from suite.records.environment import Environment
+from suite.records.record import TrialRecord
 from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent

@@ -13,7 +13,8 @@ import pytest
 from analysis.load.records import load
 from analysis.report.page import write_report
 from suite.job.profiles import Sizes
-from suite.records.record import DataUse, Resources, Timeline, Usage
+from suite.records.record import DataUse, Timeline
+from suite.records.usage import Resources, Usage
 from suite.results.store import Run
 from tests.analysis.conftest import probe, record
 

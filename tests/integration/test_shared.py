@@ -25,7 +25,8 @@ from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.loop import Loop
 from suite.plan import Trial
-from suite.records.record import Environment, TrialRecord
+from suite.records.environment import Environment
+from suite.records.record import TrialRecord
 from suite.registries import AGGRESSORS
 from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root

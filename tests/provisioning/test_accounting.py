@@ -20,7 +20,7 @@ from provisioning.metrics.accounting import HostAccount, own_cpus, rest
 from provisioning.metrics.footprint import NOTHING, Footprint, Reading, network_bytes, peak_memory_bytes, process_used
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
-from suite.records.record import Usage
+from suite.records.usage import Usage
 
 BURN_S = 0.4
 BURN = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"]

@@ -40,6 +40,7 @@ from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Process
 from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
+from suite.request.request import RunRequest
 
 GBIT = 10**9
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
@@ -99,8 +100,10 @@ class TestSpec:
         with pytest.raises(RequestError) as caught:
             parse_lab(text)
         assert named in caught.value.message
-        assert caught.value.message.startswith("--lab: ")
         assert caught.value.message.isprintable()
+        assert fix in str(caught.value.remedy)
+        with pytest.raises(RequestError, match=r"^--lab: ") as caught:
+            RunRequest.of({"scenario": "distributed", "lab": text or ","})
         assert fix in str(caught.value.remedy)
 
     @pytest.mark.parametrize("values", [{"nodes": 3, "rate": "x"}, {"nodes": 3, "delay": "1"}, {"nodes": 3, "more": 1}])

@@ -134,4 +134,4 @@ def test_with_fewer_cpus_than_instances_each_has_one_and_some_share() -> None:
 
 def test_too_little_memory_for_an_instance_is_refused_with_the_arithmetic() -> None:
     with pytest.raises(RequestError, match=r"3 instances share 1.0 GiB: 0.33 GiB each, and each needs 0.62 GiB"):
-        check_memory(Envelope(cpus=(0,), memory_bytes=GIB, threads=1), 3, 640 << 20)
+        check_memory(Envelope(cpus=(0,), memory_bytes=GIB, threads=1), 3)

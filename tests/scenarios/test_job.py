@@ -16,7 +16,7 @@ from suite.interfaces import Node, Observer
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
-from suite.records.record import Usage
+from suite.records.usage import Usage
 
 Scripted = Callable[..., Any]
 

@@ -12,17 +12,9 @@ from suite.interfaces import Completed, Instance, Measurement, Observer, Process
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
-from suite.records.record import (
-    Conditions,
-    Environment,
-    Environments,
-    Outcome,
-    Resources,
-    Steps,
-    Timeline,
-    TrialRecord,
-    Usage,
-)
+from suite.records.environment import Environment, Environments
+from suite.records.record import Outcome, Steps, Timeline, TrialRecord
+from suite.records.usage import Conditions, Resources, Usage
 from tests.jobs import in_job, plan_of
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)

@@ -6,7 +6,9 @@ import pytest
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.loop import Loop, envelope_differences
 from suite.plan import Plan
-from suite.records.record import Conditions, Environment, Resources, TrialRecord, Usage
+from suite.records.environment import Environment
+from suite.records.record import TrialRecord
+from suite.records.usage import Conditions, Resources, Usage
 from suite.results.store import Run, StoreError
 from tests.suite.conftest import ENVELOPE, FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 

@@ -8,7 +8,8 @@ import pytest
 from suite.errors import RequestError
 from suite.host_compatibility import Host, differences
 from suite.plan import Plan
-from suite.records.record import Environment, Environments, Outcome, TrialRecord
+from suite.records.environment import Environment, Environments
+from suite.records.record import Outcome, TrialRecord
 from suite.results.merging import merge
 from suite.results.store import Run
 

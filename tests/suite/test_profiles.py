@@ -1,8 +1,9 @@
 import pytest
 
 from suite.errors import RequestError
-from suite.job.profiles import PROFILES, Profile, Sizes, check_image, get_profile
+from suite.job.profiles import PROFILES, Profile, Sizes, check_image
 from suite.registries import WORKLOADS
+from suite.request.request import RunRequest
 
 
 def test_the_paper_profile_is_table_1_of_the_paper() -> None:
@@ -23,7 +24,7 @@ def test_every_profile_says_what_it_is_for_and_has_every_model(profile: Profile)
     assert PROFILES[profile.name] is profile
     assert profile.summary
     for name in WORKLOADS:
-        check_image(name, profile.sizes_of(name))
+        check_image(name, profile.sizes_of(name), name)
 
 
 def test_profiles_grow_from_smoke_to_paper() -> None:
@@ -35,9 +36,9 @@ def test_profiles_grow_from_smoke_to_paper() -> None:
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(RequestError, match="no profile 'papier'") as caught:
-        get_profile("papier")
-    assert caught.value.remedy == "choose one of paper, quick, smoke"
+    with pytest.raises(RequestError, match="--profile 'papier' is unknown") as caught:
+        RunRequest.of({"profile": "papier"})
+    assert str(caught.value.remedy).endswith("choose among paper, quick, smoke")
 
 
 def test_a_workload_without_sizes_for_a_profile_is_refused_with_those_it_has() -> None:
@@ -45,10 +46,6 @@ def test_a_workload_without_sizes_for_a_profile_is_refused_with_those_it_has() -
     with pytest.raises(RequestError, match="alexnet has no sizes for the profile huge") as caught:
         huge.sizes_of("alexnet")
     assert caught.value.remedy == "use --profile paper or quick or smoke"
-
-
-def test_a_known_profile_is_given() -> None:
-    assert get_profile("smoke") is PROFILES["smoke"]
 
 
 @pytest.mark.parametrize("change", [{"batch": 0}, {"image_px": -1}, {"steps": 0}, {"warmup_steps": -1}, {"more": 1}])

@@ -6,17 +6,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from suite import schema
-from suite.records.record import (
-    Conditions,
-    Environment,
-    Environments,
-    GpuUsage,
-    Outcome,
-    Resources,
-    Steps,
-    TrialRecord,
-    Usage,
-)
+from suite.records.environment import Environment, Environments
+from suite.records.record import Outcome, Steps, TrialRecord
+from suite.records.usage import Conditions, GpuUsage, Resources, Usage
 
 Fields = Callable[..., dict[str, Any]]
 FAILED = Outcome(status="failed", kind="boot", message="no guest")

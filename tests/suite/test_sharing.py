@@ -12,10 +12,11 @@ from suite.errors import BenchError
 from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES, Sizes
-from suite.job.sharing import Sharing, aggressor_names, architecture, victim_names, victim_workload
+from suite.job.sharing import Sharing, aggressor_names, architecture, sizes_of, victim_names
 from suite.loop import _differences
 from suite.plan import Plan, Trial
-from suite.records.record import Aggression, Aggressor, Environment, Environments, Outcome, TrialRecord
+from suite.records.environment import Environment, Environments
+from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
 from tests.suite.conftest import make_plan, record_fields
 
 WORKLOAD = Sizes(batch=2, image_px=64, warmup_steps=1, steps=2)
@@ -71,10 +72,10 @@ def test_instances_have_equal_shares_and_jobs_on_bare_metal_the_whole_unless_ask
 
 def test_the_small_batch_of_alexnet_is_to_the_large_one_as_in_the_paper() -> None:
     paper = PROFILES["paper"]
-    batches = {victim: victim_workload(paper, victim).batch for victim in victim_names()}
+    batches = {victim: sizes_of(paper, victim, {}).batch for victim in victim_names()}
     assert batches == {"inception_v3": 32, "resnet50": 32, "alexnet": 512, "alexnet-small": 32}
     assert architecture("alexnet-small") == "alexnet"
-    assert victim_workload(PROFILES["smoke"], "alexnet-small").batch == 1
+    assert sizes_of(PROFILES["smoke"], "alexnet-small", {}).batch == 1
 
 
 def test_what_can_be_an_aggressor_trains_or_is_of_the_aggressors() -> None:
@@ -93,7 +94,9 @@ def aggression(**changes: Any) -> Aggression:
 
 def measured(trial: Trial, **aggressor: Any) -> Measurement:
     victim, other = (planned.envelope for planned in trial.instances)
-    beside = Aggressor(environment=place(other, **aggressor), aggression=aggression() if trial.aggressor else None)
+    beside = AggressorInstance(
+        environment=place(other, **aggressor), aggression=aggression() if trial.aggressor else None
+    )
     return Measurement(5.0, 10.0, None, None, place(victim), aggressors=[beside])
 
 
@@ -121,12 +124,12 @@ def test_a_record_beside_an_aggressor_proves_that_it_enclosed_the_victim() -> No
     fields: Callable[..., dict[str, Any]] = record_fields
     environment = Environment()
     good = {"aggressor": "disk", "sharing": SHARING, "elapsed_s": 8.0, "environment": Environments(host=environment)}
-    beside = Aggressor(environment=environment, aggression=aggression())
+    beside = AggressorInstance(environment=environment, aggression=aggression())
     record = TrialRecord(**fields(**good, aggressors=[beside]))
     assert TrialRecord.model_validate_json(record.model_dump_json()) == record
     for wrong in (
         [],
-        [Aggressor(environment=environment)],
+        [AggressorInstance(environment=environment)],
         [beside.model_copy(update={"aggression": aggression(ended_s=7.9)})],
     ):
         with pytest.raises(ValidationError, match="until the victim has ended"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from suite import userland
-from suite.records.record import Environment
+from suite.records.environment import Environment
 from worker.environment import attest, collect
 
 GIB = 1 << 30

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from suite.records.record import Environment, Metric, Usage
+from suite.records.environment import Environment
+from suite.records.record import Metric
+from suite.records.usage import Usage
 from suite.registries import PROBES
 from worker.errors import SpecError
 from worker.probes import tools

@@ -15,7 +15,9 @@ from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
 from suite.job.job import Devices
 from suite.plan import Trial
-from suite.records.record import Environment, Steps, Usage
+from suite.records.environment import Environment
+from suite.records.record import Steps
+from suite.records.usage import Usage
 from suite.registries import SCENARIOS, WORKLOADS
 
 REPOSITORY = Path(__file__).parents[2]

@@ -1,1 +1,1 @@
-"""Where the blocks of a sweep run: one class each, listed in ``suite.registries.BACKENDS``."""
+"""The places where blocks of a sweep run: one class each, listed in ``suite.registries.BACKENDS``."""

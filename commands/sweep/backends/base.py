@@ -42,7 +42,7 @@ class SweepEnd:
     made: Sequence[TrialRecord] = ()
     """The new records."""
     reason: str | None = None
-    """Why it ended before its last trial; None if it did not."""
+    """The reason why it ended before its last trial; None if it did not."""
 
 
 class Backend(ABC):

@@ -8,7 +8,6 @@ from commands.sweep.resolve import once
 from commands.sweep.stop_rule import stop_rule_of
 from provisioning.metrics import accounting
 from suite.sweep.cell_run import CellRun, StopRule
-from suite.sweep.converged import converged_cells
 from suite.sweep.runner import ReadyCell, Runner
 
 
@@ -18,7 +17,6 @@ class Local(Backend):
     runs_here = True
 
     def run(self, request: SweepRequest) -> SweepEnd:
-        """See ``Backend``."""
         return run_here(request, range(request.sweep.block_count), stop_rule_of(request.sweep))
 
     def dry_run(self, request: SweepRequest) -> None:
@@ -27,7 +25,7 @@ class Local(Backend):
 
 def run_block(request: SweepRequest, block: int, *, take_over: bool = False) -> SweepEnd:
     """Run one block on this machine. With ``until``, whoever hands out the blocks has decided which cells need it."""
-    converged = converged_cells(request.directory.path, request.sweep) if request.sweep.until else frozenset[str]()
+    converged = request.directory.converged(request.sweep)
 
     def stop_rule(run: CellRun) -> str | None:
         return "its intervals are narrow enough" if run.directory.name in converged else None

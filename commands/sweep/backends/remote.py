@@ -27,11 +27,7 @@ def run_on(executors: Sequence[RemoteExecutor], request: SweepRequest, blocks: l
 
 
 def executor_of(
-    request: SweepRequest,
-    name: str,
-    wrap: Wrap,
-    command: Sequence[str],
-    receive: Callable[[str], None],
+    request: SweepRequest, name: str, wrap: Wrap, command: Sequence[str], receive: Callable[[str], None]
 ) -> RemoteExecutor:
     """Return what runs blocks by ``bench sweep block`` through ``wrap``; ``command`` is the one to start there."""
     directory = request.directory.path.absolute()

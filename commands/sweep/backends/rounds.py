@@ -11,7 +11,7 @@ from suite.records.record import TrialRecord
 from suite.results.store import PLAN, stored_plan
 from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import cells_of
-from suite.sweep.converged import CONVERGED, converged_cells, write_converged
+from suite.sweep.directory import CONVERGED
 from suite.sweep.estimate import durations_below, total
 from suite.sweep.pool import POOL
 from suite.trial_names import files_of_block
@@ -38,7 +38,7 @@ def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once:
 
 def blocks_left(request: SweepRequest) -> list[int]:
     """Return the blocks in which some cell has trials to run: all of them for a cell that no machine has begun."""
-    return _left(request, converged_cells(request.directory.path, request.sweep) if request.sweep.until else ())
+    return _left(request, request.directory.converged(request.sweep))
 
 
 def next_round(request: SweepRequest, at_once: int) -> list[int]:
@@ -53,7 +53,7 @@ def next_round(request: SweepRequest, at_once: int) -> list[int]:
     decisions = {run.directory.name: decision(run) for run in _runs(request)}
     converged = [name for name, each in decisions.items() if each.stop]
     if not request.dry_run:
-        write_converged(request.directory.path, request.sweep, converged)
+        request.directory.write_converged(request.sweep, converged)
     return _left(request, converged)[: max(at_once, *(each.at_least for each in decisions.values()))]
 
 

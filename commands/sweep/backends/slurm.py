@@ -16,6 +16,7 @@ from provisioning.batch.remote import srun_wrap
 from suite.errors import BenchError
 from suite.sweep.model import Sweep
 
+BENCH = str(Path(sys.executable).with_name("bench"))
 AT_ONCE = 16
 """The most blocks at once with srun, where every block that runs or waits is a process here."""
 
@@ -26,7 +27,6 @@ class Slurm(Backend):
     options = SlurmOptions
 
     def run(self, request: SweepRequest) -> SweepEnd:
-        """See ``Backend``."""
         options = options_of(SlurmOptions, request.sweep)
         slurm.require()
         by = _by_srun if options.scratch else _by_array
@@ -38,7 +38,6 @@ class Slurm(Backend):
         click.echo(_script(request, options, next_round(request, options.at_once or 1)), nl=False)
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
-        """See ``Backend``."""
         try:
             tasks = slurm.queue(slurm.job_name(sweep.name, directory))
         except BenchError as error:  # the records are here all the same
@@ -89,11 +88,10 @@ def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -
 
 
 def _script(request: SweepRequest, options: SlurmOptions, blocks: Sequence[int]) -> str:
-    directory = request.directory.path.absolute()
-    command = [*_bench(options), "sweep", "run", str(request.file.absolute()), "--out", str(directory), "--take-over"]
+    file, directory = request.file.absolute(), request.directory.path.absolute()
+    run = [options.bench or BENCH, "sweep", "run", str(file), "--out", str(directory), "--take-over", "--only-block"]
     limit = slurm.time_limit(options, estimate_s(request))
-    name = slurm.job_name(request.sweep.name, directory)
-    return slurm.script(options, name, directory, [*command, "--only-block"], blocks, limit)
+    return slurm.script(options, slurm.job_name(request.sweep.name, directory), directory, run, blocks, limit)
 
 
 def _follow(request: SweepRequest, options: SlurmOptions, name: str, seen: dict[int, str]) -> None:
@@ -114,12 +112,8 @@ def _by_srun(request: SweepRequest, options: SlurmOptions, blocks: list[int]) ->
     name = slurm.job_name(request.sweep.name, request.directory.path)
     limit = slurm.time_limit(options, estimate_s(request))
     wrap = srun_wrap(slurm.resources(options, name, limit))
-    command = [*_bench(options), *BLOCK, "--scratch", str(options.scratch)]
+    command = [options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
     receive = receiver_of(request.directory.path)
     count = min(len(blocks), options.at_once or AT_ONCE)
     executors = [executor_of(request, f"srun-{number}", wrap, command, receive) for number in range(count)]
     run_on(executors, request, blocks)
-
-
-def _bench(options: SlurmOptions) -> list[str]:
-    return [options.bench or str(Path(sys.executable).with_name("bench"))]

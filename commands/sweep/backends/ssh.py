@@ -6,7 +6,7 @@ from commands.sweep.backends.rounds import run_rounds
 from provisioning.batch.options import SshOptions
 from provisioning.batch.remote import RemoteExecutor, ssh_wrap
 from suite.errors import RequestError
-from suite.inventory import InventoryNode, read_inventory
+from suite.inventory import read_inventory
 from suite.suggest import nearest
 
 
@@ -16,12 +16,10 @@ class Ssh(Backend):
     options = SshOptions
 
     def run(self, request: SweepRequest) -> SweepEnd:
-        """See ``Backend``."""
         executors = _executors(request)
         return run_rounds(request, lambda blocks: run_on(executors, request, blocks), len(executors))
 
     def dry_run(self, request: SweepRequest) -> None:
-        """See ``Backend``."""
         names = ", ".join(executor.name for executor in _executors(request))
         request.observer.note(f"blocks go to {names} as these become free")
 
@@ -34,19 +32,12 @@ def _executors(request: SweepRequest) -> list[RemoteExecutor]:
         raise RequestError(
             f"engine.nodes: {unknown[0]!r} is not in the inventory", remedy=nearest(unknown[0], [*nodes])
         )
-    return [
-        executor_of(
-            request,
-            name,
-            ssh_wrap(node.host, port=node.port, config=node.ssh_config),
-            _command(node, options.scratch),
-            receive,
-        )
-        for name, node in nodes.items()
-        if not options.nodes or name in options.nodes
-    ]
-
-
-def _command(node: InventoryNode, scratch: str | None) -> list[str]:
-    environment = ["env", f"VIRTBENCH_HOME={node.directory}"] if "directory" in node.model_fields_set else []
-    return [*environment, node.bench or "bench", *BLOCK, *(["--scratch", scratch] if scratch else [])]
+    scratch = ["--scratch", options.scratch] if options.scratch else []
+    executors = []
+    for name, node in nodes.items():
+        if not options.nodes or name in options.nodes:
+            home = ["env", f"VIRTBENCH_HOME={node.directory}"] if "directory" in node.model_fields_set else []
+            wrap = ssh_wrap(node.host, port=node.port, config=node.ssh_config)
+            command = [*home, node.bench or "bench", *BLOCK, *scratch]
+            executors.append(executor_of(request, name, wrap, command, receive))
+    return executors

@@ -8,7 +8,7 @@ import pytest
 
 from suite.errors import RequestError
 from suite.job.envelope import GIB
-from suite.records.record import Environment
+from suite.records.environment import Environment
 from suite.sweep.pool import PoolMember, differences, join_pool
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from suite.loop import Loop
-from suite.records.record import Environment, TrialRecord
+from suite.records.environment import Environment
+from suite.records.record import TrialRecord
 from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
