@@ -96,7 +96,7 @@ def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
     return found and found[1:]
 
 
-def data_use(trial: Trial, said: object, seen: Seen | None) -> DataUse | None:
+def data_use(trial: Trial, said: Mapping[str, object], seen: Seen | None) -> DataUse | None:
     """Return what the worker said of its data, completed. Raises ValidationError on what cannot be recorded."""
     if trial.job.dataset is None:
         return None
@@ -107,7 +107,7 @@ def data_use(trial: Trial, said: object, seen: Seen | None) -> DataUse | None:
         "size_bytes": trial.job.dataset.size_bytes,
         **(asdict(seen) if seen else {}),
     }
-    return DataUse.model_validate({**(said if isinstance(said, Mapping) else {}), **known})
+    return DataUse.model_validate({**said, **known})
 
 
 def _directory(node: Node) -> str:

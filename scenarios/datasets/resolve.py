@@ -7,7 +7,7 @@ from pathlib import Path
 from scenarios.datasets.found import finished, newest
 from scenarios.datasets.layouts import FIXED, ImageCount, check_fixed, imagenet_root
 from suite.errors import RequestError
-from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, Kind, parse_data
+from suite.job.datasets import GENERATED, KINDS, SYNTHETIC, Dataset, Kind, parse_data
 from worker.data.listing import files, summary
 
 
@@ -24,18 +24,12 @@ def resolve(text: str, home: Path) -> tuple[str, Dataset]:
         root = _directory(directory).resolve()
         if name == GENERATED:
             finished(root)
-            return name, _dataset("imagefolder", root)
-        return name, _dataset(_kind(name), root)
+        return name, _dataset(next((kind for kind in KINDS if kind == name), "imagefolder"), root)
     except OSError as error:
         raise RequestError(
             f"--data {name}: cannot read {error.filename or directory}: {error.strerror}",
             remedy="see who may read it, and whether its links lead somewhere",
         ) from error
-
-
-def _kind(name: str) -> Kind:
-    kinds: dict[str, Kind] = {"imagenet": "imagenet", "imagefolder": "imagefolder"}
-    return kinds.get(name) or ("cifar10" if name == "cifar10" else "mnist")
 
 
 def _directory(path: Path) -> Path:
@@ -64,7 +58,11 @@ def _dataset(kind: Kind, root: Path) -> Dataset:
 
 def _refuse_links_that_leave(root: Path) -> None:
     """Every target sees this directory alone, at another place: such a link would lead nowhere in all of them."""
-    leaving = [path for path, to in _links(str(root)) if to.startswith("/") or not _stays(root, path, to)]
+    leaving = [
+        path
+        for path, to in _links(str(root))
+        if to.startswith("/") or not Path(os.path.normpath(Path(path).parent / to)).is_relative_to(root)
+    ]
     if leaving:
         raise RequestError(
             f"{root} holds {len(leaving)} links that lead nowhere in a container or a VM, such as {leaving[0]}",
@@ -81,7 +79,3 @@ def _links(directory: str) -> Iterator[tuple[str, str]]:
                 yield entry.path, str(Path(entry.path).readlink())
             elif entry.is_dir():
                 yield from _links(entry.path)
-
-
-def _stays(root: Path, path: str, to: str) -> bool:
-    return Path(os.path.normpath(Path(path).parent / to)).is_relative_to(root)
