@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from scenarios.events import EventLog, Transcript
 from scenarios.failure import failure_of_exit, with_process
 from scenarios.members import member_keys
-from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
+from scenarios.reading import Seen, arrange_page_cache, asked, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
@@ -153,13 +153,18 @@ def prepare(
 
     ``detail`` says to the observer which instance it is; for ``more`` see ``specification``.
     """
-    argv = worker_argv(node, trial)
     spec = specification(trial, data=data_of(trial, node), **more)
     observer.phase("attesting", detail)
-    attested = attest(node, argv, trial.trial_timeout_s)
-    seen = arrange_page_cache(trial, node, worker_argv, observer)
-    transcript = Transcript(workload=workload_of(trial), observer=observer)
-    return AttestedJob(trial, node, argv, spec, attested, transcript, seen)
+    job = attest(trial, node, spec, Transcript(workload=workload_of(trial), observer=observer))
+    job.seen = arrange_page_cache(trial, node, worker_argv, observer)
+    return job
+
+
+def attest(trial: Trial, node: Node, spec: bytes, log: Log, *words: str) -> AttestedJob[Log]:
+    """Attest the node, and return the job for it: the worker's command with these words, and what it will read."""
+    argv = worker_argv(node, trial)
+    attested = asked(node, [*argv, "--attest"], trial.trial_timeout_s)
+    return AttestedJob(trial, node, [*argv, *words], spec, attested, log)
 
 
 def launch(
@@ -186,17 +191,6 @@ def recordable(argv: list[str]) -> Iterator[None]:
         raise MeasurementError(
             f"what the worker said cannot be recorded: {where}: {first['msg']}", kind="protocol", command=argv
         ) from error
-
-
-def attest(node: Node, argv: list[str], timeout_s: float) -> Mapping[str, object]:
-    said = node.run([*argv, "--attest"], timeout_s=timeout_s).stdout
-    try:
-        attested = json.loads(said)
-    except ValueError:
-        attested = None
-    if not isinstance(attested, dict):
-        raise MeasurementError(f"the attestation is no JSON object: {said[:200]!r}", kind="protocol", command=argv)
-    return attested
 
 
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from scenarios.events import ProbeTranscript
-from scenarios.job import AttestedJob, attest, metrics_of, recordable, worker_argv
+from scenarios.job import attest, metrics_of, recordable
 from scenarios.members import member_request
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance, Measurement, Node, Observer
@@ -17,7 +17,7 @@ from suite.records.record import Timeline
 from suite.registries import PROBES
 from suite.registry import Registry
 from worker.probes.jobfile import JobFileError
-from worker.probes.probe import Probe as WorkerProbe
+from worker.probes.probe import Probe
 
 DISK = "disk"
 SPARE = 1.5
@@ -36,7 +36,7 @@ class HostProbe(Protocol):
         """Run the probe on a node. Raises MeasurementError when it does not come to its end."""
 
 
-class Probe:
+class Probing:
     """One probe on one target."""
 
     name = "probe"
@@ -54,11 +54,11 @@ class Probe:
         (instance,) = instances
         node = instance.node
         try:
-            probe: WorkerProbe | HostProbe = PROBES.get(trial.job.model)
+            probe: Probe | HostProbe = PROBES.get(trial.job.model)
         except RequestError as error:
             remedy = error.remedy or f"choose among {', '.join(PROBES)}"
             raise MeasurementError(error.message, kind="probe", remedy=remedy) from error
-        if not isinstance(probe, WorkerProbe):
+        if not isinstance(probe, Probe):
             return probe.run(trial, node, observer, account)
         job = self._fio_job if probe.takes_job else None
         self._check_space(trial, node, job)
@@ -80,11 +80,10 @@ def _run(
     trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], fio_job: str | None
 ) -> Measurement:
     """Attest the node, then run the probe on it. Raises MeasurementError when it does not come to its end."""
-    argv = worker_argv(node, trial)
+    transcript = ProbeTranscript(observer=observer)
+    spec = member_request(PROBES, trial, node, fio_job)
     observer.phase("attesting")
-    attested = attest(node, argv, trial.trial_timeout_s)
-    spec, transcript = member_request(PROBES, trial, node, fio_job), ProbeTranscript(observer=observer)
-    job = AttestedJob(trial, node, [*argv, "--probe"], spec, attested, transcript)
+    job = attest(trial, node, spec, transcript, "--probe")
     with account:
         elapsed_s = job.follow()
     details = transcript.said("metrics", "details")

@@ -8,7 +8,7 @@ from threading import Event
 
 from scenarios.aggressor import AggressorProcess, running_aggressors
 from scenarios.events import AggressorLog
-from scenarios.job import AttestedJob, attest, launch, prepare, recordable, specification, worker_argv
+from scenarios.job import attest, launch, prepare, recordable, specification
 from scenarios.members import member_request
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
@@ -63,13 +63,9 @@ def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[I
     name = trial.aggressor or sharing.aggressors[0]
     sizes, source = sharing.workloads.get(name), sharing.sources.get(name)
     own = trial.with_job(model=name, sizes=sizes, envelope=envelope, workload_sha256=source)
-    argv = worker_argv(node, own)
-    attested = attest(node, argv, trial.trial_timeout_s)
     key, asked = (
         ("training", specification(own)) if name in WORKLOADS else ("aggressor", member_request(AGGRESSORS, own, node))
     )
-    spec = json.dumps({key: json.loads(asked)}).encode()
-    called = f"the aggressor {name} in instance {number} ({node.name})"
-    settled = Event()
-    log = AggressorLog(ready=settled.set)
-    return AggressorProcess(called, AttestedJob(own, node, [*argv, "--aggressor"], spec, attested, log), settled)
+    spec, settled = json.dumps({key: json.loads(asked)}).encode(), Event()
+    job = attest(own, node, spec, AggressorLog(ready=settled.set), "--aggressor")
+    return AggressorProcess(f"the aggressor {name} in instance {number} ({node.name})", job, settled)
