@@ -18,7 +18,7 @@ from torch import distributed
 from torch.distributed import rpc
 
 from worker.distributed.exchange import Exchange
-from worker.distributed.group import Group, joined
+from worker.distributed.group import RankGroup, joined
 from worker.distributed.membership import Membership
 from worker.distributed.parameters import Parameters
 from worker.distributed.serve import serve
@@ -27,7 +27,7 @@ from worker.workloads.resnet50 import RESNET50
 
 ELEMENTS = 25_557_040  # ResNet-50's 25,557,032 in whole lines
 LEARNING_RATE = 0.01
-Way = Callable[[Group, int], list[float]]
+Way = Callable[[RankGroup, int], list[float]]
 """A way to exchange: takes so many steps and returns the seconds of each; none on a server."""
 
 
@@ -129,7 +129,7 @@ def timed(steps: int, step: Callable[[], object]) -> list[float]:
     return taken_s
 
 
-def suite(group: Group, steps: int, chunk_bytes: int, train: MakeTraining) -> list[float]:
+def suite(group: RankGroup, steps: int, chunk_bytes: int, train: MakeTraining) -> list[float]:
     """Exchange in the suite's own way. What is needed only once (the first parameters) is in no step's time."""
     if group.membership.is_server:
         serve(group, learning_rate=LEARNING_RATE, threads=torch.get_num_threads())
@@ -148,7 +148,7 @@ def suite(group: Group, steps: int, chunk_bytes: int, train: MakeTraining) -> li
     return taken_s
 
 
-def by_rpc(group: Group, steps: int, train: MakeTraining) -> list[float]:
+def by_rpc(group: RankGroup, steps: int, train: MakeTraining) -> list[float]:
     """torch.distributed.rpc's own pattern; its server answers beside the main thread."""
     if group.membership.is_server:
         return []
@@ -173,7 +173,7 @@ def by_rpc(group: Group, steps: int, train: MakeTraining) -> list[float]:
     return timed(steps, step)
 
 
-def reduce_and_broadcast(group: Group, steps: int) -> list[float]:
+def reduce_and_broadcast(group: RankGroup, steps: int) -> list[float]:
     values, gradients = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
 
     def step() -> None:
@@ -185,7 +185,7 @@ def reduce_and_broadcast(group: Group, steps: int) -> list[float]:
     return timed(steps, step)
 
 
-def send_and_receive(group: Group, steps: int) -> list[float]:
+def send_and_receive(group: RankGroup, steps: int) -> list[float]:
     values, gradients = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
 
     def step() -> None:
@@ -202,7 +202,7 @@ def send_and_receive(group: Group, steps: int) -> list[float]:
     return timed(steps, step)
 
 
-def all_reduce(_: Group, steps: int) -> list[float]:
+def all_reduce(_: RankGroup, steps: int) -> list[float]:
     """Reduce the gradients of all ranks, the server's too."""
     gradients = torch.zeros(ELEMENTS)
     return timed(steps, lambda: distributed.all_reduce(gradients) and None)

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -145,7 +145,7 @@ def spec_of(options: argparse.Namespace, image_px: int) -> Spec:
     )
 
 
-def data_of(options: argparse.Namespace, decoder: str) -> Data:
+def data_of(options: argparse.Namespace, decoder: Literal["auto", "simplejpeg", "pillow"]) -> Data:
     return Data("imagefolder", options.directory, options.workers, decoder)
 
 

@@ -25,8 +25,8 @@ from intrusion import interval, output, suite_trial  # noqa: E402
 
 from provisioning.paths import state  # noqa: E402
 from suite.job.envelope import format_cpu_list  # noqa: E402
-from worker.probes import fio, iperf3, network  # noqa: E402
-from worker.probes.disk import DEFAULT_JOBS  # noqa: E402
+from worker.probes import network  # noqa: E402
+from worker.probes.disk import DEFAULT_JOBS, readings  # noqa: E402
 from worker.probes.jobfile import FILE_MIB, RUNTIME_S  # noqa: E402
 
 Numbers = dict[str, float]
@@ -90,7 +90,7 @@ def fio_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
         done = subprocess.run(argv, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"fio ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        return {name: reading.value for name, reading in fio.readings(report.read_text(), done.stderr).items()}
+        return {name: reading.value for name, reading in readings(report.read_text(), done.stderr).items()}
 
 
 def iperf3_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
@@ -98,14 +98,14 @@ def iperf3_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
     pinned = ["taskset", "--cpu-list", format_cpu_list(cpus), "iperf3"]
     numbers = {}
     for name, ways in (("tcp-throughput", []), ("tcp-throughput-reverse", ["--reverse"])):
-        port = str(network.free_port(network.LOOPBACK, network.LOOPBACK))
+        port = str(network.free_port())
         served = [*pinned, "--server", "--one-off", "--port", port, "--forceflush"]
         with subprocess.Popen(served, stdout=subprocess.PIPE, text=True) as server:
             next(line for line in server.stdout or () if "listening" in line)
             client = [*pinned, "--client", network.LOOPBACK, "--port", port, "--json", *ways]
             said = output([*client, "--time", str(network.SECONDS[options.profile])])
             server.communicate()
-        numbers[name] = iperf3.parse(said).rate.value
+        numbers[name] = network.parse_session(said).rate.value
     return numbers
 
 

@@ -1,19 +1,17 @@
 """Aggressors: launched beside a victim, heard while it runs, and told to stop when it has ended."""
 
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from threading import Event
 
-from scenarios.aggressor_events import AggressorLog
-from scenarios.events import Transcript
+from scenarios.events import AggressorLog, Transcript
 from scenarios.failure import failure_of_exit
-from scenarios.job import merged_environment
+from scenarios.job import AttestedJob
 from suite.errors import BenchError, CommandError, MeasurementError
-from suite.interfaces import Node, Process
-from suite.records.environment import Environment
+from suite.interfaces import Process
 from suite.records.record import Aggression, AggressorInstance
 from suite.records.usage import Usage
 
@@ -26,70 +24,58 @@ class AggressorProcess:
     """The process of one aggressor, from its launch to what it said."""
 
     name: str
-    node: Node
-    argv: list[str]
-    """The command that launches the worker, and with more words attests it."""
-    spec: bytes
-    attested: Mapping[str, object]
-    memory_bytes: int
-    settled: threading.Event = field(default_factory=threading.Event)
+    job: AttestedJob[AggressorLog]
+    settled: Event
     """Set when the victim can be launched, and when there is no point in waiting any longer."""
     stopping: bool = False
-    process: Process | None = None
-    log: AggressorLog = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.log = AggressorLog(self.settled.set)
-
-    def launch(self) -> None:
-        self.log.begin()
-        self.process = self.node.start([*self.argv, "--aggressor"], stdin=self.spec)
 
     def listen(self, timeout_s: float) -> None:
         """Hear it to its end. Raises MeasurementError of kind ``aggressor`` unless it was told to end."""
-        process = self.process
-        if process is None:
-            raise MeasurementError(f"{self.name} was not launched", kind="plan")
+        log, process = self.job.log, self.job.process or self.job.launch()
         try:
             for line in process.lines(timeout_s):
-                self.log.hear(line)
+                log.hear(line)
             status = process.wait(ENDS_WITHIN_S)
-            if status or "done" not in self.log.events:
-                raise failure_of_exit(status, self.log.phase, self.memory_bytes)
+            if status or "done" not in log.events:
+                raise failure_of_exit(status, log.phase, self.job.trial.job.envelope.memory_bytes)
             if not self.stopping:
                 raise MeasurementError("it ended before the victim did", kind="aggressor")
         except BenchError as error:
-            raise self._failure(error, process, timeout_s) from error
+            with suppress(CommandError):
+                process.wait(1.0)
+            late = isinstance(error, CommandError) and error.returncode is None
+            why = f"it had not ended after {timeout_s:g} s: it was {log.phase!r}" if late else error.message
+            raise MeasurementError(
+                f"{self.name}: {why}",
+                kind="aggressor",
+                command=self.job.argv,
+                output_tail=process.output_tail(),
+                remedy=error.remedy or "the trial does not count as one beside an aggressor: run it again",
+            ) from error
         finally:
             process.kill()
 
     def stop(self) -> None:
         """Tell it to stop, by a signal sent inside: one to an engine's client or to ssh would not get there."""
         self.stopping = True
-        pid = self.log.events["started"].fields.get("pid")
+        pid = self.job.log.events["started"].fields.get("pid")
         if not isinstance(pid, int) or pid < 2:
-            raise MeasurementError(f"{self.name} says that its process is {pid!r}", kind="protocol", command=self.argv)
+            raise MeasurementError(
+                f"{self.name} says that its process is {pid!r}", kind="protocol", command=self.job.argv
+            )
         # One that has ended meanwhile is not there any more: listening to it says why.
-        self.node.run(["kill", "-TERM", str(pid)], check=False)
-
-    def kill(self) -> None:
-        if self.process:
-            self.process.kill()
-
-    def environment(self) -> Environment:
-        said = self.log.events["environment"].fields if "environment" in self.log.events else {}
-        return merged_environment(self.attested, said, self.node.facts)
+        self.job.node.run(["kill", "-TERM", str(pid)], check=False)
 
     def record(self, victim: Transcript, elapsed_s: float) -> AggressorInstance:
         """Return the record. Raises MeasurementError where its measured steps do not enclose the victim."""
-        events, progress, launched_s = self.log.events, self.log.progress, victim.begun_s
+        events, progress, launched_s = self.job.log.events, self.job.log.progress, victim.begun_s
         begun_s, ended_s = (events[name].arrived_s - launched_s for name in ("measuring", "measured"))
         if begun_s >= 0 or ended_s < elapsed_s:
             raise MeasurementError(
                 f"{self.name} took its measured steps from {begun_s:.2f} s to {ended_s:.2f} s after the launch of the "
                 f"victim, which ended at {elapsed_s:.2f} s: it was not beside it all the time",
                 kind="aggressor",
-                command=self.argv,
+                command=self.job.argv,
             )
         span = [victim.events[name].arrived_s for name in ("measuring", "measured")]
         aggression = Aggression(
@@ -99,24 +85,11 @@ class AggressorProcess:
             heard_s=[each.arrived_s - launched_s for each in progress],
             steps=[each.steps for each in progress],
             work=[each.work for each in progress],
-            before_per_s=self.log.per_s(progress[0].arrived_s, launched_s),
-            beside_per_s=self.log.per_s(*span),
-            usage=Usage.model_validate(events["done"].fields.get("usage") or {}),
+            before_per_s=self.job.log.per_s(progress[0].arrived_s, launched_s),
+            beside_per_s=self.job.log.per_s(*span),
+            usage=self.job.log.usage() or Usage(),
         )
-        return AggressorInstance(environment=self.environment(), aggression=aggression)
-
-    def _failure(self, error: BenchError, process: Process, timeout_s: float) -> MeasurementError:
-        with suppress(CommandError):
-            process.wait(1.0)
-        late = isinstance(error, CommandError) and error.returncode is None
-        why = f"it had not ended after {timeout_s:g} s: it was {self.log.phase!r}" if late else error.message
-        return MeasurementError(
-            f"{self.name}: {why}",
-            kind="aggressor",
-            command=[*self.argv, "--aggressor"],
-            output_tail=process.output_tail(),
-            remedy=error.remedy or "the trial does not count as one beside an aggressor: run it again",
-        )
+        return AggressorInstance(environment=self.job.environment(), aggression=aggression)
 
 
 @dataclass
@@ -135,9 +108,9 @@ class AggressorGroup:
             self.check()
             if not each.settled.is_set():
                 raise MeasurementError(
-                    f"{each.name} was not ready after {timeout_s:g} s: it was {each.log.phase!r}",
+                    f"{each.name} was not ready after {timeout_s:g} s: it was {each.job.log.phase!r}",
                     kind="aggressor",
-                    command=each.argv,
+                    command=each.job.argv,
                     remedy="allow more with --trial-timeout",
                 )
 
@@ -180,7 +153,7 @@ def running_aggressors(aggressors: Sequence[AggressorProcess], timeout_s: float)
     with ThreadPoolExecutor(len(aggressors)) as pool:
         try:
             for each in aggressors:
-                each.launch()
+                each.job.launch()
                 future = pool.submit(each.listen, timeout_s)
                 future.add_done_callback(lambda _, each=each: group.ended(each))  # type: ignore[misc]
                 group.futures.append(future)
@@ -188,4 +161,4 @@ def running_aggressors(aggressors: Sequence[AggressorProcess], timeout_s: float)
         finally:
             # Also on Ctrl-C: the threads end with what they listen to.
             for each in aggressors:
-                each.kill()
+                each.job.kill()

@@ -1,21 +1,29 @@
 """The host's side of the worker's protocols: parses lines, and checks the order of events."""
 
+import bisect
 import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
 from suite.job.profiles import Sizes
-from suite.records.record import Timeline
+from suite.plan import Trial
+from suite.records.record import Timeline, TrialRecord
+from suite.records.usage import Usage
 
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")
 """The events of a parameter server, which trains nothing."""
 PROBE_PHASES = {"started": "preparing", "environment": "measuring", "metrics": "finishing", "done": "finishing"}
 """The events of a probe in their order, and the phase that begins with each."""
+AGGRESSOR_ORDER = ("started", "environment", "measuring", "progress", "measured", "done")
+LEAST_BEFORE_S = 2.0
+LEAST_PROGRESS_BEFORE = 2
+"""An aggressor works at least this long, and reports this often, before the victim starts: that is its own speed."""
 SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
 """An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
 _QUOTED_CHARACTERS = 200
@@ -31,10 +39,23 @@ class Event:
     fields: Mapping[str, object]
 
 
+class Silent:
+    """An observer that tells nobody."""
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
+    def phase(self, name: str, detail: str = "") -> None: ...
+    def trial_finished(self, record: TrialRecord) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
 @dataclass(kw_only=True)
 class EventLog:
-    """The events of a worker so far. A subclass knows the order of its protocol."""
+    """The events of a worker so far. A subclass knows its protocol: every event comes once, and in ``order``."""
 
+    repeated: ClassVar[str] = ""
+    """The event that comes any number of times in its place, or not at all."""
+    order: Sequence[str]
+    observer: Observer = field(default_factory=Silent)
     clock: Callable[[], float] = time.monotonic
     phase: str = "launching"
     events: dict[str, Event] = field(default_factory=dict)
@@ -55,11 +76,8 @@ class EventLog:
         name, t_s = fields.pop("event", None), fields.pop("t", None)
         if name == "error":
             remedy = fields.get("remedy")
-            raise MeasurementError(
-                str(fields.get("message")),
-                kind=str(fields.get("kind")),
-                remedy=None if remedy is None else str(remedy),
-            )
+            why, kind = str(fields.get("message")), str(fields.get("kind"))
+            raise MeasurementError(why, kind=kind, remedy=None if remedy is None else str(remedy))
         if not self._may_follow(name) or not isinstance(t_s, float | int) or not math.isfinite(t_s):
             raise MeasurementError(
                 f"the worker said in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}",
@@ -71,15 +89,30 @@ class EventLog:
         self._take(event)
 
     def _may_follow(self, name: object) -> bool:
-        raise NotImplementedError
+        if name not in self.order:
+            return False
+        reached = max((self.order.index(known) for known in self.events), default=-1)
+        place = self.order.index(str(name))
+        skipped = set(self.order[reached + 1 : place]) - {self.repeated}
+        return not skipped and (place > reached or (name == self.repeated and place == reached))
 
     def _take(self, event: Event) -> None:
         """Note what an event says, and enter the phase that begins with it."""
         raise NotImplementedError
 
     def _enter(self, phase: str, detail: str = "") -> None:
-        del detail
         self.phase = phase
+        self.observer.phase(phase, detail)
+
+    def said(self, event: str, key: str) -> Mapping[str, object]:
+        """Return an object that an event carries; empty where it is none."""
+        found = self.events[event].fields.get(key) if event in self.events else None
+        return found if isinstance(found, Mapping) else {}
+
+    def usage(self) -> Usage | None:
+        """Return what the whole job used, as the worker counted it at its end."""
+        said = self.said("done", "usage")
+        return Usage.model_validate(said) if said else None
 
     def between(self, first: str, last: str) -> float:
         """Seconds on the worker's clock. Raises MeasurementError when its clock went backwards."""
@@ -94,22 +127,13 @@ class EventLog:
         return span_s / host_s if min(host_s, span_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Transcript(EventLog):
     """The events of a training worker."""
 
-    workload: Sizes
-    observer: Observer
+    repeated = "warmup"
     order: Sequence[str] = ORDER
-
-    def _may_follow(self, name: object) -> bool:
-        """Every event comes once and in order; ``warmup`` any number of times, or not at all."""
-        if name not in self.order:
-            return False
-        reached = max((self.order.index(known) for known in self.events), default=-1)
-        place = self.order.index(str(name))
-        skipped = set(self.order[reached + 1 : place]) - {"warmup"}
-        return not skipped and (place > reached or (name == "warmup" and place == reached))
+    workload: Sizes
 
     def _take(self, event: Event) -> None:
         """Tell the observer which phase begins.
@@ -131,10 +155,6 @@ class Transcript(EventLog):
             case "measured":
                 self._enter("finishing")
 
-    def _enter(self, phase: str, detail: str = "") -> None:
-        self.phase = phase
-        self.observer.phase(phase, detail)
-
     def timeline(self, elapsed_s: float) -> Timeline:
         """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
         launch_s = self.events["started"].arrived_s - self.begun_s
@@ -149,24 +169,62 @@ class Transcript(EventLog):
         )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ProbeTranscript(EventLog):
     """The events of a probing worker."""
 
-    observer: Observer
-
-    def _may_follow(self, name: object) -> bool:
-        return name == next((each for each in PROBE_PHASES if each not in self.events), "")
+    order: Sequence[str] = tuple(PROBE_PHASES)
 
     def _take(self, event: Event) -> None:
         if (phase := PROBE_PHASES[event.name]) != self.phase:
             self._enter(phase)
 
-    def _enter(self, phase: str, detail: str = "") -> None:
-        self.phase = phase
-        self.observer.phase(phase, detail)
 
-    def said(self, event: str, key: str) -> Mapping[str, object]:
-        """Return an object that an event carries; empty where it is none."""
-        found = self.events[event].fields.get(key)
-        return found if isinstance(found, Mapping) else {}
+@dataclass(frozen=True)
+class Progress:
+    """The work that was done when the line came in."""
+
+    arrived_s: float
+    steps: int
+    work: float | None
+
+
+@dataclass(kw_only=True)
+class AggressorLog(EventLog):
+    """The events of one aggressor, whose phases are its events. Calls ``ready`` once the victim can be launched."""
+
+    repeated = "progress"
+    order: Sequence[str] = AGGRESSOR_ORDER
+    ready: Callable[[], None]
+    progress: list[Progress] = field(default_factory=list)
+
+    def _take(self, event: Event) -> None:
+        self._enter(event.name)
+        if event.name not in ("measuring", "progress", "measured"):
+            return
+        steps, work = event.fields.get("steps", 0), event.fields.get("work", 0.0)
+        if not isinstance(steps, int) or not isinstance(work, float | int | None):
+            raise MeasurementError(f"it told of {steps!r} steps and {work!r} of work", kind="protocol")
+        self.progress.append(Progress(event.arrived_s, steps, None if work is None else float(work)))
+        long_enough = event.arrived_s - self.progress[0].arrived_s >= LEAST_BEFORE_S
+        if self.phase == "progress" and long_enough and len(self.progress) > LEAST_PROGRESS_BEFORE:
+            self.ready()
+
+    def per_s(self, begin_s: float, end_s: float) -> float | None:
+        """Return the work per second between two moments of the host's clock; None where it is not known."""
+        done = [work_at(self.progress, moment_s) for moment_s in (begin_s, end_s)]
+        if done[0] is None or done[1] is None or end_s <= begin_s:
+            return None
+        return (done[1] - done[0]) / (end_s - begin_s)
+
+
+def work_at(progress: Sequence[Progress], moment_s: float) -> float | None:
+    """Return the work done by then, interpolated between two lines; None outside of them, or where it is unknown."""
+    place = bisect.bisect_left([each.arrived_s for each in progress], moment_s)
+    if not 0 < place < len(progress):
+        return progress[place].work if place < len(progress) and progress[place].arrived_s == moment_s else None
+    before, after = progress[place - 1], progress[place]
+    if before.work is None or after.work is None:
+        return None
+    share = (moment_s - before.arrived_s) / (after.arrived_s - before.arrived_s)
+    return before.work + share * (after.work - before.work)

@@ -19,20 +19,15 @@ _REMEDIES = {
 }
 
 
-def signal_of(status: int) -> int | None:
-    """Return the signal that ended a process: negative for a child, over 128 from engines, shells and SSH."""
-    number = -status if status < 0 else status - 128
-    return number if 0 < number <= signal.SIGRTMAX else None
-
-
 def failure_of_exit(status: int, phase: str, memory_bytes: int) -> MeasurementError:
     """Return the failure of a worker that ended badly, or without its last line."""
-    number = signal_of(status)
+    # The signal that ended a process is negative for a child, and over 128 from engines, shells and SSH.
+    number = -status if status < 0 else status - 128
     if number == signal.SIGKILL:
         limit = f"{memory_bytes / GIB:.1f} GiB"
         why = f"most likely it wanted more memory than its limit of {limit}"
         return MeasurementError(f"the worker was killed in the phase {phase!r}; {why}", kind="killed")
-    if number is not None:
+    if 0 < number <= signal.SIGRTMAX:
         names = {int(known): known.name for known in signal.Signals}
         name = names.get(number, f"signal {number}")
         return MeasurementError(f"the worker was ended by {name} in the phase {phase!r}", kind="killed")

@@ -5,20 +5,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
 from scenarios.events import EventLog, Transcript
 from scenarios.failure import failure_of_exit, with_process
 from scenarios.members import member_keys
-from scenarios.reading import Seen, arrange_page_cache, data_of, data_use
+from scenarios.reading import Seen, arrange_page_cache, asked, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.environment import Environment
-from suite.records.record import Metric, Steps
-from suite.records.usage import Usage
+from suite.records.record import DataUse, Metric, Steps
 from suite.registries import WORKLOADS
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
@@ -33,6 +33,8 @@ CAPS = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
 }
+
+Log = TypeVar("Log", bound=EventLog)
 
 
 def worker_argv(node: Node, trial: Trial) -> list[str]:
@@ -74,14 +76,10 @@ def workload_of(trial: Trial) -> Sizes:
     return trial.job.sizes
 
 
-def specification(
-    trial: Trial,
-    data: Mapping[str, object] | None = None,
-    distributed: Mapping[str, object] | None = None,
-) -> bytes:
+def specification(trial: Trial, **more: Mapping[str, object] | None) -> bytes:
     """Return what the worker reads from its standard input.
 
-    ``data`` is its key of that name, for a job with a data set, and ``distributed`` that of one rank of several.
+    ``more`` are the keys of some jobs alone: ``data`` with a data set, and ``distributed`` of one rank of several.
     """
     spec = {
         **member_keys(WORKLOADS, trial.job.model, "workload", trial.job.workload_sha256),
@@ -90,59 +88,97 @@ def specification(
         "recipe": trial.job.recipe,
         "seed": trial.seed,
         **trial.job.devices.model_dump(),
-        **({"data": data} if data else {}),
-        **({"distributed": distributed} if distributed else {}),
+        **{key: value for key, value in more.items() if value},
     }
     return json.dumps(spec).encode()
 
 
-def run_job(
-    trial: Trial,
-    node: Node,
-    observer: Observer,
-    account: AbstractContextManager[object],
-) -> Measurement:
-    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
-    return launch(prepare(trial, node, observer), account)
-
-
-@dataclass(frozen=True)
-class AttestedJob:
-    """All that the launch of an attested job needs, and what it will say."""
+@dataclass
+class AttestedJob(Generic[Log]):
+    """All that the launch of an attested job needs, and what it has said."""
 
     trial: Trial
     node: Node
     argv: list[str]
     spec: bytes
     attested: Mapping[str, object]
-    seen: Seen | None
-    transcript: Transcript
+    log: Log
+    seen: Seen | None = None
+    process: Process | None = None
+
+    def launch(self) -> Process:
+        self.log.begin()
+        self.process = self.node.start(self.argv, stdin=self.spec)
+        return self.process
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+
+    def follow(self) -> float:
+        """Hear the worker to its end. Returns the seconds since right before its launch."""
+        timeout_s, process = self.trial.trial_timeout_s, self.process or self.launch()
+        try:
+            for line in process.lines(timeout_s):
+                self.log.hear(line)
+            left_s = timeout_s - (time.monotonic() - self.log.begun_s)
+            status = process.wait(max(1.0, left_s))
+            elapsed_s = time.monotonic() - self.log.begun_s
+            if status or "done" not in self.log.events:
+                raise failure_of_exit(status, self.log.phase, self.trial.job.envelope.memory_bytes)
+            return elapsed_s
+        except CommandError as error:
+            if error.returncode is not None:
+                raise
+            late = f"the worker had not ended after {timeout_s:g} s: it was {self.log.phase!r}"
+            raise with_process(MeasurementError(late, kind="timeout"), self.argv, process) from error
+        except MeasurementError as error:
+            raise with_process(error, self.argv, process) from error
+        finally:
+            process.kill()
+
+    def environment(self) -> Environment:
+        """Return the environment that the job saw. Raises ValidationError on what cannot be recorded."""
+        return merged_environment(self.attested, self.log.said("environment", "environment"), self.node.facts)
 
 
-def prepare(trial: Trial, node: Node, observer: Observer) -> AttestedJob:
-    """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails."""
+def run_job(trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+    """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
+    return launch(prepare(trial, node, observer), account)
+
+
+def prepare(
+    trial: Trial, node: Node, observer: Observer, detail: str = "", **more: Mapping[str, object] | None
+) -> AttestedJob[Transcript]:
+    """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails.
+
+    ``detail`` says to the observer which instance it is; for ``more`` see ``specification``.
+    """
+    spec = specification(trial, data=data_of(trial, node), **more)
+    observer.phase("attesting", detail)
+    job = attest(trial, node, spec, Transcript(workload=workload_of(trial), observer=observer))
+    job.seen = arrange_page_cache(trial, node, worker_argv, observer)
+    return job
+
+
+def attest(trial: Trial, node: Node, spec: bytes, log: Log, *words: str) -> AttestedJob[Log]:
+    """Attest the node, and return the job for it: the worker's command with these words, and what it will read."""
     argv = worker_argv(node, trial)
-    spec = specification(trial, data_of(trial, node))
-    observer.phase("attesting")
-    attested = attest(node, argv, trial.trial_timeout_s)
-    seen = arrange_page_cache(trial, node, worker_argv, observer)
-    return AttestedJob(trial, node, argv, spec, attested, seen, Transcript(workload_of(trial), observer))
+    attested = asked(node, [*argv, "--attest"], trial.trial_timeout_s)
+    return AttestedJob(trial, node, [*argv, *words], spec, attested, log)
 
 
 def launch(
-    job: AttestedJob, account: AbstractContextManager[object], launched: Callable[[Process], None] = lambda _: None
+    job: AttestedJob[Transcript],
+    account: AbstractContextManager[object],
+    launched: Callable[[Process], None] = lambda _: None,
 ) -> Measurement:
     """Run the job to its end; ``launched`` is given its process, for who may have to end it."""
-    trial, transcript = job.trial, job.transcript
     with account:
-        transcript.begin()
-        process = job.node.start(job.argv, stdin=job.spec)
-        launched(process)
-        elapsed_s = follow(trial, job.argv, process, transcript)
+        launched(job.launch())
+        elapsed_s = job.follow()
     with recordable(job.argv):
-        measured = measurement_of(trial, job.node, job.attested, transcript, elapsed_s)
-        said = transcript.events["done"].fields.get("data_use")
-        return replace(measured, data_use=data_use(trial, said, job.seen))
+        return replace(measurement_of(job, elapsed_s), data_use=data_use_of(job))
 
 
 @contextmanager
@@ -158,48 +194,9 @@ def recordable(argv: list[str]) -> Iterator[None]:
         ) from error
 
 
-def attest(node: Node, argv: list[str], timeout_s: float) -> Mapping[str, object]:
-    said = node.run([*argv, "--attest"], timeout_s=timeout_s).stdout
-    try:
-        attested = json.loads(said)
-    except ValueError:
-        attested = None
-    if not isinstance(attested, dict):
-        raise MeasurementError(f"the attestation is no JSON object: {said[:200]!r}", kind="protocol", command=argv)
-    return attested
-
-
-def follow(trial: Trial, argv: list[str], process: Process, transcript: EventLog) -> float:
-    """Hear the worker to its end. Returns the seconds since the transcript was begun, right before its launch."""
-    try:
-        for line in process.lines(trial.trial_timeout_s):
-            transcript.hear(line)
-        left_s = trial.trial_timeout_s - (time.monotonic() - transcript.begun_s)
-        status = process.wait(max(1.0, left_s))
-        elapsed_s = time.monotonic() - transcript.begun_s
-        if status or "done" not in transcript.events:
-            raise failure_of_exit(status, transcript.phase, trial.job.envelope.memory_bytes)
-        return elapsed_s
-    except CommandError as error:
-        if error.returncode is not None:
-            raise
-        late = f"the worker had not ended after {trial.trial_timeout_s:g} s: it was {transcript.phase!r}"
-        timeout = MeasurementError(late, kind="timeout")
-        raise with_process(timeout, argv, process) from error
-    except MeasurementError as error:
-        raise with_process(error, argv, process) from error
-    finally:
-        process.kill()
-
-
-def measurement_of(
-    trial: Trial,
-    node: Node,
-    attested: Mapping[str, object],
-    transcript: Transcript,
-    elapsed_s: float,
-) -> Measurement:
+def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:
     """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
+    transcript, devices = job.log, job.trial.job.devices
     said = transcript.events["steps"].fields
     steps = Steps.model_validate(said.get("steps"))
     span_s, workload = transcript.between("measuring", "measured"), transcript.workload
@@ -210,20 +207,25 @@ def measurement_of(
         )
     return Measurement(
         elapsed_s=elapsed_s,
-        throughput_images_per_s=workload.batch * trial.job.devices.devices * workload.steps / span_s,
+        throughput_images_per_s=workload.batch * devices.devices * workload.steps / span_s,
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
-        environment=merged_environment(attested, transcript.events["environment"].fields, node.facts),
+        environment=job.environment(),
         clock_ratio=transcript.clock_ratio("measuring", "measured"),
-        usage=_usage(transcript),
-        metrics=metrics_of(said.get("metrics")),
-        details={**trial.job.devices.model_dump(), "measured_usage": said.get("usage")},
+        usage=transcript.usage(),
+        metrics=metrics_of(transcript.said("steps", "metrics")),
+        details={**devices.model_dump(), "measured_usage": said.get("usage")},
     )
 
 
-def metrics_of(said: object) -> dict[str, Metric]:
+def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:
+    """Return the use of the data set; None without one. Raises ValidationError on what cannot be recorded."""
+    return data_use(job.trial, job.log.said("done", "data_use"), job.seen)
+
+
+def metrics_of(said: Mapping[str, object]) -> dict[str, Metric]:
     """Return the metrics that the worker has said, by name. Raises ValidationError on what cannot be recorded."""
-    return {name: Metric.model_validate(one) for name, one in said.items()} if isinstance(said, Mapping) else {}
+    return {name: Metric.model_validate(one) for name, one in said.items()}
 
 
 def merged_environment(
@@ -231,13 +233,6 @@ def merged_environment(
 ) -> Environment:
     """Return what the job saw, completed by the attestation, and by the layers' facts where the inside sees nothing."""
     merged = dict(facts)
-    for seen in (attested, said.get("environment")):
-        if isinstance(seen, Mapping):
-            merged.update((name, value) for name, value in seen.items() if value is not None)
+    for seen in (attested, said):
+        merged.update((name, value) for name, value in seen.items() if value is not None)
     return Environment.model_validate(merged)
-
-
-def _usage(transcript: Transcript) -> Usage | None:
-    """Return what the whole job used, as the worker counted it at its end."""
-    said = transcript.events["done"].fields.get("usage")
-    return None if said is None else Usage.model_validate(said)

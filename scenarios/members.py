@@ -1,10 +1,13 @@
 """The keys of a specification that name a registry's member: its place, and its source if the image lacks it."""
 
 import hashlib
+import json
 from importlib import import_module
 from pathlib import Path
 
 from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Node
+from suite.plan import Trial
 from suite.registry import Registry
 
 
@@ -35,6 +38,19 @@ def member_keys(registry: Registry, name: str, key: str, planned: str | None = N
             remedy="a changed source is another job: run it again with another --out",
         )
     return {key: place, "plugin": {"module": module, "source": content.decode(), "sha256": digest}}
+
+
+def member_request(registry: Registry, trial: Trial, node: Node, fio_job: str | None = None) -> bytes:
+    """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
+    asked = {
+        **member_keys(registry, trial.job.model, "member", trial.job.workload_sha256),
+        "threads": trial.job.envelope.threads,
+        "size": trial.job.profile,
+        "device": trial.job.devices.device,
+        "directory": node.data,
+        "job": fio_job,
+    }
+    return json.dumps(asked).encode()
 
 
 def _source(registry: Registry, name: str) -> bytes:

@@ -3,24 +3,40 @@
 A trial's model is the name of its probe, and its profile says how much is measured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Protocol
 
-from scenarios.probe_job import HostProbe, run_probe
+from scenarios.events import ProbeTranscript
+from scenarios.job import attest, metrics_of, recordable
+from scenarios.members import member_request
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance, Measurement, Node, Observer
 from suite.plan import Trial
+from suite.records.record import Timeline
 from suite.registries import PROBES
 from suite.registry import Registry
 from worker.probes.jobfile import JobFileError
-from worker.probes.probe import Probe as WorkerProbe
+from worker.probes.probe import Probe
 
 DISK = "disk"
 SPARE = 1.5
 """The disk space of a file over its bytes: the file system's metadata and its journal take some, too."""
 
 
-class Probe:
+class HostProbe(Protocol):
+    """A probe that the host measures, on an ordinary job of the worker's."""
+
+    name: str
+
+    def written_bytes(self, size: str, job: str | None) -> int | None:
+        """Return how many bytes it writes to the data disk; see ``worker.probes.probe.Probe``."""
+
+    def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+        """Run the probe on a node. Raises MeasurementError when it does not come to its end."""
+
+
+class Probing:
     """One probe on one target."""
 
     name = "probe"
@@ -32,25 +48,21 @@ class Probe:
             _written_bytes(PROBES, DISK, "smoke", fio_job)  # what is wrong with it is told before anything is started
 
     def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run the probe. Raises MeasurementError when it does not come to its end."""
         (instance,) = instances
         node = instance.node
         try:
-            probe: WorkerProbe | HostProbe = PROBES.get(trial.job.model)
+            probe: Probe | HostProbe = PROBES.get(trial.job.model)
         except RequestError as error:
             remedy = error.remedy or f"choose among {', '.join(PROBES)}"
             raise MeasurementError(error.message, kind="probe", remedy=remedy) from error
-        if not isinstance(probe, WorkerProbe):
+        if not isinstance(probe, Probe):
             return probe.run(trial, node, observer, account)
         job = self._fio_job if probe.takes_job else None
         self._check_space(trial, node, job)
-        return run_probe(trial, node, observer, account, job)
+        return _run(trial, node, observer, account, job)
 
     def _check_space(self, trial: Trial, node: Node, job: str | None) -> None:
         """Refuse alike on every target: a directory of bare metal would have room where the disk of a VM has none."""
@@ -62,6 +74,39 @@ class Probe:
                 kind="probe",
                 remedy="make size= in the job file smaller, or run it with bench run, which plans the room",
             )
+
+
+def _run(
+    trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], fio_job: str | None
+) -> Measurement:
+    """Attest the node, then run the probe on it. Raises MeasurementError when it does not come to its end."""
+    transcript = ProbeTranscript(observer=observer)
+    spec = member_request(PROBES, trial, node, fio_job)
+    observer.phase("attesting")
+    job = attest(trial, node, spec, transcript, "--probe")
+    with account:
+        elapsed_s = job.follow()
+    details = transcript.said("metrics", "details")
+    refused = details.get("refused")
+    for name, reason in refused.items() if isinstance(refused, Mapping) else ():
+        observer.note(f"{name} cannot be measured on {trial.target}: {reason}")
+    # Everything between launch and exit is in the metrics of the probe.
+    launch_s, ended_s = (transcript.events[name].arrived_s - transcript.begun_s for name in ("started", "done"))
+    with recordable(job.argv):
+        metrics = metrics_of(transcript.said("metrics", "metrics"))
+        if not metrics:
+            raise MeasurementError("the worker has measured nothing", kind="protocol", remedy="see bench image verify")
+        return Measurement(
+            elapsed_s=elapsed_s,
+            throughput_images_per_s=None,
+            steps=None,
+            timeline=Timeline(launch_s=launch_s, exit_s=max(0.0, elapsed_s - ended_s)),
+            environment=job.environment(),
+            metrics=metrics,
+            clock_ratio=transcript.clock_ratio("environment", "metrics"),
+            usage=transcript.usage(),
+            details=details,
+        )
 
 
 def scratch_bytes(registry: Registry, names: Sequence[str], profile: str, fio_job: str | None = None) -> dict[str, int]:

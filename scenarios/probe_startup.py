@@ -5,17 +5,18 @@ has got there. (The timeline's launch holds the end of the process too, and need
 """
 
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+from scenarios.events import Silent
 from scenarios.job import run_job
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.job.job import Devices
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import Metric, TrialRecord
+from suite.records.record import Metric
+from worker.probes.probe import writes_nothing
 
 LEAST = ("alexnet", Sizes(batch=1, image_px=64, warmup_steps=0, steps=1))
 LAUNCH = "launching"
@@ -24,24 +25,17 @@ REACHED = {"importing": "first-instruction", "building": "import-torch", "finish
 
 
 @dataclass
-class Stopwatch:
+class Stopwatch(Silent):
     """An observer that notes when each phase began, and tells another one."""
 
     observer: Observer
-    clock: Callable[[], float] = time.monotonic
     began_s: dict[str, float] = field(default_factory=dict)
 
-    def trial_started(self, trial: Trial, number: int, of: int) -> None:
-        self.observer.trial_started(trial, number, of)
-
     def phase(self, name: str, detail: str = "") -> None:
-        heard_s = self.clock()
+        heard_s = time.monotonic()
         self.observer.phase(name, detail)
         # The job is launched after that was told; all else had been reached before it was told.
-        self.began_s.setdefault(name, self.clock() if name == LAUNCH else heard_s)
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        self.observer.trial_finished(record)
+        self.began_s.setdefault(name, time.monotonic() if name == LAUNCH else heard_s)
 
     def note(self, text: str) -> None:
         self.observer.note(text)
@@ -61,10 +55,7 @@ class Startup:
     """The start-up probe: measured by the host, on a training of one step."""
 
     name = "startup"
-
-    def written_bytes(self, size: str, job: str | None) -> None:
-        """Return None: it needs no room on the data disk."""
-        del size, job
+    written_bytes = staticmethod(writes_nothing)
 
     def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
         """Run the least training there is. Raises MeasurementError when it does not come to its end."""

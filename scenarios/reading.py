@@ -53,17 +53,30 @@ def arrange_page_cache(
     if trial.job.dataset is None or trial.job.page_cache is None:
         return None
     observer.phase("page cache", trial.job.page_cache)
-    if trial.job.page_cache == "cold" and node.backing:
-        _arranged(trial, trial.job.dataset, node.backing, launch_of(node.backing, trial))
-    share = _arranged(trial, trial.job.dataset, node, launch_of(node, trial))
+    dataset, state = trial.job.dataset, trial.job.page_cache
+    if state == "cold" and node.backing:
+        _arranged(trial, dataset, state, node.backing, launch_of(node.backing, trial))
+    share = _arranged(trial, dataset, state, node, launch_of(node, trial))
     mounts = node.run(["cat", "/proc/self/mountinfo"], check=False).stdout
     return Seen(share, *(_mounted_at(_directory(node), mounts) or ()))
 
 
-def _arranged(trial: Trial, dataset: Dataset, node: Node, argv: Sequence[str]) -> float | None:
-    assert trial.job.page_cache  # noqa: S101 (asked by the caller)
-    command = [*argv, "--page-cache", trial.job.page_cache, _directory(node)]
-    said = _said(node, command, trial.trial_timeout_s)
+def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequence[str]) -> float | None:
+    """Return the share of the data set that the cache of the node then holds; None where it does not tell."""
+    command = [*argv, "--page-cache", state, _directory(node)]
+    try:
+        said = asked(node, command, trial.trial_timeout_s)
+    except CommandError as error:
+        late = error.returncode is None
+        raise MeasurementError(
+            f"the data set was not read within {trial.trial_timeout_s:g} s"
+            if late
+            else f"in the target: {error.message}",
+            kind="timeout" if late else "dataset",
+            command=command,
+            output_tail=error.output_tail,
+            remedy="allow more with --trial-timeout" if late else "the target reads it as root: see who may read it",
+        ) from error
     if said.get("sha256") != dataset.sha256:
         raise MeasurementError(
             f"the target sees another data set: {said.get('files')} files of {said.get('size_bytes')} bytes, where "
@@ -77,8 +90,27 @@ def _arranged(trial: Trial, dataset: Dataset, node: Node, argv: Sequence[str]) -
         return None
     if not isinstance(share, float | int) or not 0 <= share <= 1:
         raise MeasurementError(f"the share of the page cache is {share!r}", kind="protocol", command=command)
-    _check_share(trial.job.page_cache, share, command)
+    if state == "cold" and share > MOST_COLD:
+        why = f"{share:.1%} of the data set are still in the page cache, {MOST_COLD:.0%} may be"
+        remedy = "something else reads the data set, or holds it in memory: end it and run again"
+        raise MeasurementError(why, kind="page-cache", command=command, remedy=remedy)
+    if state == "warm" and share < LEAST_WARM:
+        why = f"after all of it was read, the page cache holds {share:.1%} of the data set, {LEAST_WARM:.0%} are needed"
+        remedy = "give the targets more with --memory, or use --cache cold"
+        raise MeasurementError(why, kind="page-cache", command=command, remedy=remedy)
     return float(share)
+
+
+def asked(node: Node, argv: Sequence[str], timeout_s: float) -> Mapping[str, object]:
+    """Return the JSON object that the worker answers with. Raises CommandError, and MeasurementError on other text."""
+    said = node.run(argv, timeout_s=timeout_s).stdout
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise MeasurementError(f"the answer is no JSON object: {said[:200]!r}", kind="protocol", command=argv)
+    return answer
 
 
 def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
@@ -96,7 +128,7 @@ def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
     return found and found[1:]
 
 
-def data_use(trial: Trial, said: object, seen: Seen | None) -> DataUse | None:
+def data_use(trial: Trial, said: Mapping[str, object], seen: Seen | None) -> DataUse | None:
     """Return what the worker said of its data, completed. Raises ValidationError on what cannot be recorded."""
     if trial.job.dataset is None:
         return None
@@ -107,7 +139,7 @@ def data_use(trial: Trial, said: object, seen: Seen | None) -> DataUse | None:
         "size_bytes": trial.job.dataset.size_bytes,
         **(asdict(seen) if seen else {}),
     }
-    return DataUse.model_validate({**(said if isinstance(said, Mapping) else {}), **known})
+    return DataUse.model_validate({**said, **known})
 
 
 def _directory(node: Node) -> str:
@@ -118,41 +150,3 @@ def _directory(node: Node) -> str:
             remedy="this is a mistake of the suite's: please report it with the command",
         )
     return node.data
-
-
-def _said(node: Node, command: Sequence[str], timeout_s: float) -> Mapping[str, object]:
-    try:
-        printed = node.run(command, timeout_s=timeout_s).stdout
-    except CommandError as error:
-        late = error.returncode is None
-        raise MeasurementError(
-            f"the data set was not read within {timeout_s:g} s" if late else f"in the target: {error.message}",
-            kind="timeout" if late else "dataset",
-            command=command,
-            output_tail=error.output_tail,
-            remedy="allow more with --trial-timeout" if late else "the target reads it as root: see who may read it",
-        ) from error
-    try:
-        said = json.loads(printed)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise MeasurementError(f"what the target says of its page cache: {printed[:200]!r}", kind="protocol")
-    return said
-
-
-def _check_share(state: str, share: float, command: Sequence[str]) -> None:
-    if state == "cold" and share > MOST_COLD:
-        raise MeasurementError(
-            f"{share:.1%} of the data set are still in the page cache, {MOST_COLD:.0%} may be",
-            kind="page-cache",
-            command=command,
-            remedy="something else reads the data set, or holds it in memory: end it and run again",
-        )
-    if state == "warm" and share < LEAST_WARM:
-        raise MeasurementError(
-            f"after all of it was read, the page cache holds {share:.1%} of the data set, {LEAST_WARM:.0%} are needed",
-            kind="page-cache",
-            command=command,
-            remedy="give the targets more with --memory, or use --cache cold",
-        )

@@ -15,11 +15,7 @@ class Real:
     name = "real"
 
     def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
         if trial.job.dataset is None:

@@ -4,10 +4,12 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from threading import Event
 
-from scenarios.aggressor import AggressorGroup, AggressorProcess, running_aggressors
-from scenarios.job import AttestedJob, attest, launch, prepare, recordable, specification, worker_argv
-from scenarios.probe_job import request
+from scenarios.aggressor import AggressorProcess, running_aggressors
+from scenarios.events import AggressorLog
+from scenarios.job import attest, launch, prepare, recordable, specification
+from scenarios.members import member_request
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
 from suite.job.sharing import Sharing, architecture
@@ -22,11 +24,7 @@ class Shared:
     name = "shared"
 
     def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run the victim, alone or beside the aggressors. Raises MeasurementError when it does not come to its end.
 
@@ -38,21 +36,24 @@ class Shared:
         envelope = trial.instances[0].envelope
         own = trial.with_job(model=architecture(trial.job.model), envelope=envelope)
         job = prepare(own, instances[0].node, observer)
-        sharing = trial.job.sharing
-        aggressors = [_prepared(trial, sharing, number, instances) for number in range(1, len(instances))]
+        aggressors = [_prepared(trial, trial.job.sharing, number, instances) for number in range(1, len(instances))]
         if trial.aggressor is None:
             measured = launch(job, account)
             with recordable(job.argv):
                 return replace(
-                    measured, aggressors=[AggressorInstance(environment=each.environment()) for each in aggressors]
+                    measured, aggressors=[AggressorInstance(environment=each.job.environment()) for each in aggressors]
                 )
         observer.phase("aggressor", trial.aggressor)
         with running_aggressors(aggressors, 2.0 * trial.trial_timeout_s) as group:
             group.wait_until_ready(trial.trial_timeout_s)
-            measured = _beside(group, job, account)
+            try:
+                measured = launch(job, account, group.watch)
+            except MeasurementError:
+                group.check()  # a victim that was ended because its aggressor was says nothing of the cause
+                raise
             group.stop()
         with recordable(job.argv):
-            records = [each.record(job.transcript, measured.elapsed_s) for each in aggressors]
+            records = [each.record(job.log, measured.elapsed_s) for each in aggressors]
         return replace(measured, aggressors=records)
 
 
@@ -62,19 +63,9 @@ def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[I
     name = trial.aggressor or sharing.aggressors[0]
     sizes, source = sharing.workloads.get(name), sharing.sources.get(name)
     own = trial.with_job(model=name, sizes=sizes, envelope=envelope, workload_sha256=source)
-    argv = worker_argv(node, own)
-    attested = attest(node, argv, trial.trial_timeout_s)
-    if name in WORKLOADS:
-        spec = {"training": json.loads(specification(own))}
-    else:
-        spec = {"aggressor": json.loads(request(AGGRESSORS, own, node))}
-    called = f"the aggressor {name} in instance {number} ({node.name})"
-    return AggressorProcess(called, node, argv, json.dumps(spec).encode(), attested, envelope.memory_bytes)
-
-
-def _beside(group: AggressorGroup, job: AttestedJob, account: AbstractContextManager[object]) -> Measurement:
-    try:
-        return launch(job, account, group.watch)
-    except MeasurementError:
-        group.check()  # a victim that was ended because its aggressor was says nothing of the cause
-        raise
+    key, asked = (
+        ("training", specification(own)) if name in WORKLOADS else ("aggressor", member_request(AGGRESSORS, own, node))
+    )
+    spec, settled = json.dumps({key: json.loads(asked)}).encode(), Event()
+    job = attest(own, node, spec, AggressorLog(ready=settled.set), "--aggressor")
+    return AggressorProcess(f"the aggressor {name} in instance {number} ({node.name})", job, settled)

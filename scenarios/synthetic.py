@@ -14,11 +14,7 @@ class Synthetic:
     name = "synthetic"
 
     def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run the job. Raises MeasurementError unless it comes to its end."""
         (instance,) = instances

@@ -13,7 +13,7 @@ SCENARIOS = Registry(
     {
         "synthetic": "scenarios.synthetic:Synthetic",
         "real": "scenarios.real:Real",
-        "probe": "scenarios.probe:Probe",
+        "probe": "scenarios.probe:Probing",
         "distributed": "scenarios.distributed:Distributed",
         "shared": "scenarios.shared:Shared",
     },
@@ -78,10 +78,10 @@ AGGRESSORS = Registry(
     "virtbench.aggressors",
     "aggressor",
     {
-        "disk": "worker.aggressors.disk:DISK",
-        "memory": "worker.aggressors.memory:MEMORY",
-        "network": "worker.aggressors.network:NETWORK",
-        "cpu": "worker.aggressors.cpu:CPU",
+        "disk": "worker.aggressors.background:DISK",
+        "memory": "worker.aggressors.computing:MEMORY",
+        "network": "worker.aggressors.background:NETWORK",
+        "cpu": "worker.aggressors.computing:CPU",
     },
 )
 """The aggressors that train nothing; every workload is an aggressor, too."""

@@ -6,13 +6,9 @@ import time
 STARTED_S = time.monotonic()
 
 
-def _main() -> int:
+if __name__ == "__main__":
     import sys
 
     from worker.main import main
 
-    return main(sys.argv[1:], started_s=STARTED_S)
-
-
-if __name__ == "__main__":
-    raise SystemExit(_main())
+    raise SystemExit(main(sys.argv[1:], started_s=STARTED_S))

@@ -1,56 +1,76 @@
 """The environment as a process sees it from inside, without torch. The host is asked the same questions.
 
-Everything that the place hides is null.
+Everything that the place hides is null. Its memory is the machine's, or the least limit of the control groups it is in.
 """
 
 import os
 import platform
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from suite import userland
-from worker.memory import cgroup_version, memory, read
 
+ROOT = Path("/")
+"""The directory of this place's /proc and /sys, and of its userland."""
+KERNEL_KEEPS_AT_MOST = 0.1
 _SECCOMP = {"0": "disabled", "1": "strict", "2": "filter"}
+_LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 
 
-def collect(proc: str = "/proc", sys: str = "/sys") -> dict[str, object]:
-    """Return fields of ``records.Environment``. ``proc`` and ``sys`` are where those trees are."""
-    proc_path, sys_path = Path(proc), Path(sys)
-    status = _colon_pairs(read(proc_path / "self/status"))
-    cpu = _colon_pairs((read(proc_path / "cpuinfo") or "").split("\n\n")[0])
+def read(path: str | Path) -> str | None:
+    """Return the text of a file below the root, stripped, or None: a place may hide any part of /proc and /sys."""
+    try:
+        return (ROOT / path).read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def number(path: str, name: str) -> int | None:
+    """Return the number after ``name:`` in a file of /proc; None where the place hides it."""
+    found = re.search(rf"^{name}:\s*(\d+)", read(path) or "", re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def collect() -> dict[str, object]:
+    """Return fields of ``records.Environment``."""
+    status = _colon_pairs(read("proc/self/status"))
+    cpu = _colon_pairs((read("proc/cpuinfo") or "").split("\n\n")[0])
     flags = (cpu.get("flags") or cpu.get("Features") or "").split()
-    memory_bytes, kernel_memory_bytes = memory(proc_path)
+    memory_bytes, kernel_memory_bytes = memory()
+    first_process = (read("proc/1/cmdline") or "").replace("\0", " ").strip()
+    vulnerabilities = sorted((ROOT / "sys/devices/system/cpu/vulnerabilities").glob("*"))
+    # The word in brackets: ``madvise`` of ``always [madvise] never``.
+    hugepages = re.search(r"\[(.+?)\]", read("sys/kernel/mm/transparent_hugepage/enabled") or "")
     return {
-        "kernel": read(proc_path / "sys/kernel/osrelease"),
-        "hostname": read(proc_path / "sys/kernel/hostname"),
-        "pid1": _command_line(proc_path / "1/cmdline"),
+        "kernel": read("proc/sys/kernel/osrelease"),
+        "hostname": read("proc/sys/kernel/hostname"),
+        "pid1": first_process or None,
         "cpus": sorted(os.sched_getaffinity(0)),
         "memory_bytes": memory_bytes,
         "kernel_memory_bytes": kernel_memory_bytes,
-        "cgroup_version": cgroup_version(proc_path),
+        "cgroup_version": cgroup_version(),
         "seccomp": _SECCOMP.get(status.get("Seccomp", "")),
         "no_new_privileges": status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
         "effective_capabilities": status.get("CapEff"),
         "cpu_model": cpu.get("model name"),
         "cpu_flags": sorted(flags) or None,
-        "hypervisor": _hypervisor(sys_path, flags),
-        "mitigations": _mitigations(sys_path / "devices/system/cpu/vulnerabilities"),
-        "transparent_hugepages": _chosen(read(sys_path / "kernel/mm/transparent_hugepage/enabled")),
-        "clocksource": read(sys_path / "devices/system/clocksource/clocksource0/current_clocksource"),
+        "hypervisor": _hypervisor(flags),
+        "mitigations": {path.name: text for path in vulnerabilities if (text := read(path)) is not None} or None,
+        "transparent_hugepages": hugepages[1] if hugepages else None,
+        "clocksource": read("sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "python": platform.python_version(),
-        "libc": _libc(),
+        "libc": os.confstr("CS_GNU_LIBC_VERSION"),
         "allocator": os.environ.get("GLIBC_TUNABLES", "default"),
     }
 
 
-def attest(root: str = "/") -> dict[str, object]:
+def attest() -> dict[str, object]:
     """Return the environment, with the userland's digest and its differences from the manifest.
 
     Both are null where the tree is not one of the image.
     """
-    digest = userland.manifest_digest(root)
-    differences = None if digest is None else userland.differences(root, everything=False)
+    digest = userland.manifest_digest(str(ROOT))
+    differences = None if digest is None else userland.differences(str(ROOT), everything=False)
     return {**collect(), "userland_sha256": digest, "userland_differences": differences}
 
 
@@ -60,37 +80,88 @@ def _colon_pairs(text: str | None) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _command_line(path: Path) -> str | None:
-    text = read(path)
-    return " ".join(text.split("\0")).strip() or None if text is not None else None
-
-
-def _hypervisor(sys: Path, flags: list[str]) -> str | None:
+def _hypervisor(flags: list[str]) -> str | None:
     """Return the hypervisor's name: Xen gives its own, others appear in the firmware, and some only as a CPU flag."""
-    if found := read(sys / "hypervisor/type"):
+    if found := read("sys/hypervisor/type"):
         return found
     if "hypervisor" not in flags:
         return None
-    names = [read(sys / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
+    names = [read(f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
     return " ".join(name for name in names if name) or "unnamed"
 
 
-def _mitigations(directory: Path) -> dict[str, str] | None:
-    try:
-        paths = sorted(directory.iterdir())
-    except OSError:
-        return None
-    return {path.name: text for path in paths if (text := read(path)) is not None}
+def memory() -> tuple[int | None, int | None]:
+    """Return how much memory this place has, and how much of it the kernel kept; None for what is not known.
+
+    The first is the least of the limits and of the machine's physical memory. A place that does not see the latter
+    (a container in a guest) sees a limit of just the guest's memory as slightly more than the kernel manages.
+    """
+    total_kib, physical = number("proc/meminfo", "MemTotal"), _physical_bytes()
+    total = total_kib and total_kib * 1024
+    limit = _limit_bytes(physical, physical or total)
+    if physical or limit is None or total is None:
+        return limit, physical - total if physical and total else None
+    if total < limit <= total / (1 - KERNEL_KEEPS_AT_MOST):
+        return limit, limit - total
+    return min(limit, total), None
 
 
-def _chosen(text: str | None) -> str | None:
-    """Return the word in brackets: ``madvise`` of ``always [madvise] never``."""
-    found = re.search(r"\[(.+?)\]", text or "")
-    return found[1] if found else None
+def _physical_bytes() -> int | None:
+    """Return how much memory the firmware gave to the kernel; None where /proc/iomem hides it (no root)."""
+    total = 0
+    for line in (read("proc/iomem") or "").splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) : System RAM", line):
+            first, last = int(found[1], 16), int(found[2], 16)
+            total += last - first + 1 if last else 0
+    return total or None
 
 
-def _libc() -> str | None:
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION")
-    except (ValueError, OSError):  # not glibc
-        return None
+def cgroup_version() -> int | None:
+    """Return the version of the hierarchy that limits memory. Version 2 may be there too and limit other things."""
+    groups = _groups()
+    return 1 if "memory" in groups else 2 if "" in groups else None
+
+
+def _limit_bytes(physical: int | None, machine: int | None) -> int | None:
+    """Return the least of the limits, or the machine's memory without any; None where a limit is hidden."""
+    version = cgroup_version()
+    if version is None:
+        return machine
+    group = _groups()["memory" if version == 1 else ""]
+    directories = _directories(version, group)
+    if directories is None:
+        # In the root group nothing is limited. Elsewhere there may be a limit, and it is hidden.
+        return machine if group == "/" else None
+    texts = [read(directory / _LIMIT_FILES[version]) for directory in directories]
+    limits = [int(text) for text in texts if text and text.isdigit()]
+    return min([*limits, *([physical] if physical else [])], default=machine)
+
+
+def _groups() -> dict[str, str]:
+    """Return the group of each controller; that of version 2 under the empty name."""
+    groups = {}
+    for line in (read("proc/self/cgroup") or "").splitlines():
+        _, controllers, group = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), group))
+    return groups
+
+
+def _directories(version: int, group: str) -> list[Path] | None:
+    """Return the directories of the group and of all groups above it that can be seen, or None where none can.
+
+    The group and the one that is mounted differ in a container: with the host's control group namespace the mount shows
+    the container's own group only, and with a private one both are ``/``. A group outside of the mount is not seen; its
+    top is then the best there is.
+    """
+    for line in (read("proc/self/mountinfo") or "").splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = [*rest.split(), "", "", ""][:3]
+        wanted = kind == "cgroup2" if version == 2 else kind == "cgroup" and "memory" in options.split(",")
+        root, mounted_at = fields.split()[3:5]
+        top = ROOT / mounted_at.lstrip("/")
+        if wanted and top.is_dir():
+            path = PurePosixPath(group)
+            is_seen = path.is_relative_to(root) and ".." not in path.parts
+            inside = path.relative_to(root) if is_seen else PurePosixPath()
+            return [top / inside, *(top / parent for parent in inside.parents)]
+    return None

@@ -1,9 +1,7 @@
 """Why a job cannot be run or does not count, as an event and an exit status."""
 
-import json
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from worker.protocol import Events
 
@@ -22,17 +20,6 @@ class JobError(Exception):
         super().__init__(message)
         self.kind = kind
         self.remedy = remedy
-
-
-def parse_object(text: str) -> dict[str, Any]:
-    """Return the JSON object that a specification is. Raises SpecError for any other text."""
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"the specification is not JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise SpecError("the specification is not a JSON object")
-    return given
 
 
 def guarded(events: Events, work: Callable[[], None]) -> int:

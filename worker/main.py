@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Sequence
 
-from worker.environment import attest
+from worker.environment import attest, collect
 from worker.errors import FAILED, REQUEST, guarded
+from worker.members import load_member
+from worker.probes.probe import Probe
 from worker.protocol import Events, take_stdout
-from worker.spec import parse_spec
+from worker.spec import parse_request, parse_spec
+from worker.usage import whole_usage
 
 
 def main(argv: Sequence[str], *, started_s: float) -> int:
@@ -17,14 +20,14 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
     events = Events(take_stdout())
     match argv:
         case []:
-            return _train(events, started_s)
+            events.emit("started", t=started_s)
+            return guarded(events, lambda: _train(events))
         case ["--attest"]:
             events.write(attest())
             return 0
         case ["--probe"]:
-            from worker.probes import program
-
-            return program.main(events, started_s)
+            events.emit("started", t=started_s)
+            return guarded(events, lambda: _probe(events))
         case ["--aggressor"]:
             from worker.aggressors import program as aggressor
 
@@ -51,14 +54,24 @@ def _arrange_page_cache(state: str, directory: str, events: Events) -> int:
     return 0
 
 
-def _train(events: Events, started_s: float) -> int:
-    events.emit("started", t=started_s)
+def _train(events: Events) -> None:
+    spec = parse_spec(sys.stdin.read())
+    # Here and not above: the line that says the worker has started comes before torch is imported.
+    from worker.training.job import run
 
-    def work() -> None:
-        spec = parse_spec(sys.stdin.read())
-        # Here and not above: the line that says the worker has started comes before torch is imported.
-        from worker.training.job import run
+    run(spec, events)
 
-        run(spec, events)
 
-    return guarded(events, work)
+def _probe(events: Events) -> None:
+    request = parse_request(sys.stdin.read())
+    probe = load_member("member", request.member, request.plugin, Probe)
+    facts: dict[str, object] = {}
+    if probe.computes:
+        # Here and not above: it imports torch, which the other probes do without.
+        from worker.training.device import prepare
+
+        facts = prepare(request.threads, request.device)
+    events.emit("environment", environment={**collect(), "threads": request.threads, **facts})
+    measured = probe.measure(request)
+    events.emit("metrics", metrics=measured.columns(), details=measured.details)
+    events.emit("done", usage=whole_usage())

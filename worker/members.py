@@ -11,7 +11,6 @@ import importlib.util
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,22 +30,9 @@ class Plugin:
     source: str
     sha256: str
 
-
-def parse_plugin(given: object) -> Plugin | None:
-    """Return the specification's key ``plugin``, which may be null. Raises SpecError where it is not as it was sent."""
-    if given is None:
-        return None
-    keys = ("module", "source", "sha256")
-    if (
-        not isinstance(given, Mapping)
-        or set(given) != set(keys)
-        or not all(isinstance(given[key], str) for key in keys)
-    ):
-        raise SpecError("plugin must be null, or an object of the texts module, source and sha256")
-    plugin = Plugin(**given)
-    if (found := hashlib.sha256(plugin.source.encode()).hexdigest()) != plugin.sha256:
-        raise SpecError(f"the source of the plugin {plugin.module} has the SHA-256 {found}, and not {plugin.sha256}")
-    return plugin
+    def __post_init__(self) -> None:
+        if (found := hashlib.sha256(self.source.encode()).hexdigest()) != self.sha256:
+            raise ValueError(f"the source of the plugin {self.module} has the SHA-256 {found}, and not {self.sha256}")
 
 
 def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member]) -> _Member:

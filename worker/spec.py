@@ -1,34 +1,30 @@
-"""The specification that the worker is given, checked key by key."""
+"""The specifications that the worker is given, checked key by key: of a training, and of a probe or an aggressor."""
 
-import dataclasses
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from worker.distributed.membership import Membership
-from worker.errors import SpecError, parse_object
-from worker.members import Plugin, load_member, parse_plugin
+from worker.errors import SpecError
+from worker.members import Plugin, load_member
 from worker.workloads.workload import Workload
 
-CHOICES = {
-    "recipe": ("reference", "tuned"),
-    "device": ("cpu", "cuda"),
-    "parallel": ("none", "parameter-cpu", "ddp"),
-}
-DATA_CHOICES = {
-    "kind": ("imagenet", "imagefolder", "cifar10", "mnist"),
-    "decoder": ("auto", "simplejpeg", "pillow"),
-}
-LEAST = {"batch": 1, "image_px": 1, "warmup_steps": 0, "steps": 1, "threads": 1, "seed": 0, "devices": 1}
+_Parsed = TypeVar("_Parsed")
 
 
 @dataclass(frozen=True)
 class Data:
     """A data set, and how it is read. ``loader_workers`` are of all of the job's processes together."""
 
-    kind: str
+    kind: Literal["imagenet", "imagefolder", "cifar10", "mnist"]
     directory: str
-    loader_workers: int
-    decoder: str
+    loader_workers: Annotated[int, 0]
+    decoder: Literal["auto", "simplejpeg", "pillow"]
+
+    def __post_init__(self) -> None:
+        if not self.directory.startswith("/"):
+            raise ValueError(f"directory is {self.directory!r}; it must be an absolute path")
 
 
 @dataclass(frozen=True)
@@ -37,16 +33,16 @@ class Spec:
 
     workload: str
     """Where the workload is declared: ``module:attribute``."""
-    batch: int
-    image_px: int
-    warmup_steps: int
-    steps: int
-    threads: int
-    recipe: str
-    seed: int
-    device: str
-    devices: int
-    parallel: str
+    batch: Annotated[int, 1]
+    image_px: Annotated[int, 1]
+    warmup_steps: Annotated[int, 0]
+    steps: Annotated[int, 1]
+    threads: Annotated[int, 1]
+    recipe: Literal["reference", "tuned"]
+    seed: Annotated[int, 0]
+    device: Literal["cpu", "cuda"]
+    devices: Annotated[int, 1]
+    parallel: Literal["none", "parameter-cpu", "ddp"]
     data: Data | None = None
     """None where data are drawn."""
     distributed: Membership | None = None
@@ -59,69 +55,77 @@ class Spec:
         return load_member("workload", self.workload, self.plugin, Workload)
 
 
+@dataclass(frozen=True)
+class Request:
+    """One probe, or one aggressor that trains nothing. ``job`` is the text of a fio job file, or null."""
+
+    member: str
+    """Where the probe or the aggressor is declared: ``module:attribute``."""
+    threads: Annotated[int, 1]
+    directory: str | None
+    size: Literal["smoke", "quick", "paper"]
+    job: str | None
+    device: Literal["cpu", "cuda"]
+    plugin: Plugin | None = None
+    """The module that declares it, where it is not part of the image."""
+
+
 def parse_spec(text: str) -> Spec:
-    """Return the specification. Raises SpecError that names the key, its value and what would do."""
-    given = parse_object(text)
-    data, membership, plugin = (given.pop(key, None) for key in ("data", "distributed", "plugin"))
-    _check_keys(given, Spec, "the specification", optional=("data", "distributed", "plugin"))
-    _check_choices(given, CHOICES)
-    for key, least in LEAST.items():
-        _check_least(key, given[key], least)
-    spec = Spec(**given, data=_parse_data(data), distributed=_parse_membership(membership), plugin=parse_plugin(plugin))
-    _check_parallel(spec)
-    spec.load_workload()
-    return spec
-
-
-def _parse_data(given: object) -> Data | None:
-    if given is None:
-        return None
-    if not isinstance(given, dict):
-        raise SpecError(f"data is {given!r}; it must be null or an object")
-    _check_keys(given, Data, "data")
-    _check_choices(given, DATA_CHOICES)
-    _check_least("loader_workers", given["loader_workers"], 0)
-    directory = given["directory"]
-    if not isinstance(directory, str) or not directory.startswith("/"):
-        raise SpecError(f"directory is {directory!r}; it must be an absolute path")
-    return Data(**given)
-
-
-def _parse_membership(given: object) -> Membership | None:
-    if given is None:
-        return None
-    if not isinstance(given, dict):
-        raise SpecError(f"distributed is {given!r}; it must be null or an object")
-    _check_keys(given, Membership, "distributed", optional=("timeout_s", "join_timeout_s"))
-    try:
-        return Membership(**given)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"distributed: {error}") from None
-
-
-def _check_keys(given: Mapping[str, object], into: type, name: str, *, optional: tuple[str, ...] = ()) -> None:
-    known = [field.name for field in dataclasses.fields(into)]
-    if missing := [key for key in known if key not in given and key not in optional]:
-        raise SpecError(f"{name} lacks {', '.join(missing)}")
-    if unknown := [key for key in given if key not in known]:
-        raise SpecError(f"{name} has unknown keys {', '.join(unknown)}; known are {', '.join(known)}")
-
-
-def _check_choices(given: Mapping[str, object], choices_of: Mapping[str, tuple[str, ...]]) -> None:
-    for key, choices in choices_of.items():
-        if given[key] not in choices:
-            raise SpecError(f"{key} is {given[key]!r}; it can be {', '.join(choices)}")
-
-
-def _check_least(key: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SpecError(f"{key} is {value!r}; it must be a whole number of at least {least}")
-
-
-def _check_parallel(spec: Spec) -> None:
+    """Return the specification of a training. Raises SpecError that names the key, its value and what would do."""
+    spec = _parse(Spec, parse_object(text), "the specification")
     if spec.distributed and spec.parallel != "none":
         raise SpecError(f"parallel is {spec.parallel!r} in a distributed job; each of its ranks has one device")
     if spec.parallel == "none" and spec.devices != 1:
         raise SpecError(f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'")
     if spec.parallel == "ddp" and spec.threads < spec.devices:
         raise SpecError(f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes")
+    spec.load_workload()
+    return spec
+
+
+def parse_request(text: str) -> Request:
+    """Return the request. Raises SpecError that names the key, its value and what would do."""
+    return _parse(Request, parse_object(text), "the request")
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that a specification is. Raises SpecError for any other text."""
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"the specification is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise SpecError("the specification is not a JSON object")
+    return given
+
+
+def _parse(into: type[_Parsed], given: Mapping[str, Any], name: str) -> _Parsed:
+    """Return the object with these keys. The annotations of its fields say which values they can have."""
+    known = {field.name: field.default is MISSING for field in fields(into)}  # type: ignore[arg-type]  # a dataclass
+    if missing := [key for key, needed in known.items() if needed and key not in given]:
+        raise SpecError(f"{name} lacks {', '.join(missing)}")
+    if unknown := [key for key in given if key not in known]:
+        raise SpecError(f"{name} has unknown keys {', '.join(unknown)}; known are {', '.join(known)}")
+    hints = get_type_hints(into, include_extras=True)
+    try:
+        return into(**{key: _value(key, value, hints[key]) for key, value in given.items()})
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{name}: {error}") from None
+
+
+def _value(key: str, value: object, hint: object) -> object:
+    """Return the value: a text, one of ``Literal``, a number from the ``N`` of ``Annotated[int, N]`` up, or a part."""
+    choices = get_args(hint)
+    if type(None) in choices:
+        return None if value is None else _value(key, value, choices[0])
+    if get_origin(hint) is Literal and value not in choices:
+        raise SpecError(f"{key} is {value!r}; it can be {', '.join(choices)}")
+    if get_origin(hint) is Annotated and (not isinstance(value, int) or isinstance(value, bool) or value < choices[1]):
+        raise SpecError(f"{key} is {value!r}; it must be a whole number of at least {choices[1]}")
+    if hint is str and not isinstance(value, str):
+        raise SpecError(f"{key} is {value!r}; it must be text")
+    if not isinstance(hint, type) or not is_dataclass(hint):
+        return value
+    if not isinstance(value, dict):
+        raise SpecError(f"{key} is {value!r}; it must be null or an object")
+    return _parse(hint, value, key)

@@ -1,10 +1,8 @@
 """The resources that this process has used so far."""
 
-import re
 import resource
-from pathlib import Path
 
-from worker.memory import read
+from worker.environment import number
 
 
 def usage() -> dict[str, float]:
@@ -20,24 +18,18 @@ def usage() -> dict[str, float]:
     }
 
 
-def whole_usage(proc: Path = Path("/proc")) -> dict[str, float | int | None]:
+def whole_usage() -> dict[str, float | int | None]:
     """Return fields of ``records.Usage`` since the start of the job, for this process and its children that have ended.
 
     Memory is of this process alone, and by the kernel's VmHWM: ``ru_maxrss`` remembers what the launching process held.
     """
     both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    peak_kib = _number(proc / "self/status", "VmHWM")
+    peak_kib = number("proc/self/status", "VmHWM")
     return {
         "cpu_s": sum(each.ru_utime + each.ru_stime for each in both),
         "peak_memory_bytes": peak_kib * 1024 if peak_kib is not None else None,
-        "disk_read_bytes": _number(proc / "self/io", "read_bytes"),
-        "disk_written_bytes": _number(proc / "self/io", "write_bytes"),
+        "disk_read_bytes": number("proc/self/io", "read_bytes"),
+        "disk_written_bytes": number("proc/self/io", "write_bytes"),
         "minor_faults": sum(each.ru_minflt for each in both),
         "major_faults": sum(each.ru_majflt for each in both),
     }
-
-
-def _number(path: Path, name: str) -> int | None:
-    """Return the number after ``name:`` in a file of /proc; None where the place hides it."""
-    found = re.search(rf"^{name}:\s*(\d+)", read(path) or "", re.MULTILINE)
-    return int(found[1]) if found else None

@@ -1,5 +1,6 @@
 """The generated sets in the suite's own folder."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,20 +27,15 @@ def data_folder(home: Path) -> Path:
 
 def generated_sets(home: Path) -> list[Found]:
     """Return the sets: finished ones first, and of these the newest. What cannot be read as one is left out."""
-    found = [each for path in data_folder(home).glob(f"*/{PLAN}") if (each := _found(path.parent))]
-    return sorted(found, key=lambda each: (each.manifest is not None, _time(each), str(each.directory)), reverse=True)
-
-
-def _found(directory: Path) -> Found | None:
-    try:
-        plan = read_plan(directory)
-        return Found(directory, plan, read_manifest(directory)) if plan else None
-    except RequestError:
-        return None  # of another version: it can be neither used nor continued
-
-
-def _time(found: Found) -> int:
-    return (found.directory / (MANIFEST if found.manifest else PLAN)).stat().st_mtime_ns
+    dated = []
+    for path in data_folder(home).glob(f"*/{PLAN}"):
+        # One of another version can be neither used nor continued.
+        with suppress(RequestError):
+            if plan := read_plan(path.parent):
+                found = Found(path.parent, plan, read_manifest(path.parent))
+                written_ns = path.with_name(MANIFEST if found.manifest else PLAN).stat().st_mtime_ns
+                dated.append((found.manifest is not None, written_ns, str(path.parent), found))
+    return [each[-1] for each in sorted(dated, reverse=True, key=lambda each: each[:3])]
 
 
 def newest(home: Path) -> Path:
@@ -77,10 +73,6 @@ def unfinished(directory: Path, plan: SetPlan) -> RequestError:
 
 def continuing(directory: Path, plan: SetPlan) -> str:
     """Return the command that makes this very set."""
-    changed = [f"--{name} {value}" for name, value in _other_than_default(plan)]
-    return " ".join(["bench data make --images", str(plan.images), *changed, "--out", str(directory)])
-
-
-def _other_than_default(plan: SetPlan) -> list[tuple[str, object]]:
     usual = (("size", plan.size, "imagenet"), ("seed", plan.seed, 0), ("classes", plan.classes, 1000))
-    return [(name, value) for name, value, default in usual if value != default]
+    changed = [f"--{name} {value}" for name, value, default in usual if value != default]
+    return " ".join(["bench data make --images", str(plan.images), *changed, "--out", str(directory)])

@@ -1,14 +1,13 @@
 """Making a set: the plan first, then every image, then the manifest. At any point it can be stopped and continued."""
 
 import errno
+import fcntl
 import os
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from scenarios.datasets.directory import check_disk_space, locked, refuse_others
-from scenarios.datasets.images import Made, Task, ensure
-from scenarios.datasets.journal import JOURNAL, append, begin_journal, known_images
+from scenarios.datasets.images import JOURNAL, Task, append, begin_journal, ensure, known_images
 from scenarios.datasets.manifest import (
     MANIFEST,
     PLAN,
@@ -16,11 +15,13 @@ from scenarios.datasets.manifest import (
     SetPlan,
     make_plan,
     read_manifest,
+    read_plan,
     write_readable,
 )
 from scenarios.datasets.parallel import Progress, spread, worker_count
-from suite.errors import BenchError
-from worker.data.listing import Listing, files, listing
+from scenarios.datasets.pictures import MAKES
+from suite.errors import BenchError, RequestError
+from worker.data.listing import files, listing
 
 _AT_ONCE = 16
 """Images of one task: a tenth of a second, which is also how long Ctrl-C waits."""
@@ -43,14 +44,14 @@ def make(
     """
     plan, count = make_plan(images, size, seed, classes), worker_count(workers)
     if not directory.exists():
-        check_disk_space(directory, plan, images)
-    with locked(directory):
-        refuse_others(directory, plan)
+        _check_disk_space(directory, plan, images)
+    with _locked(directory):
+        _refuse_others(directory, plan)
         manifest = read_manifest(directory)
         if manifest and manifest.images == images and is_unchanged(directory, manifest):
             return manifest
         known = known_images(directory, manifest)
-        check_disk_space(
+        _check_disk_space(
             directory, plan, sum(not (directory / plan.path_of(index)).exists() for index in range(images))
         )
         try:
@@ -58,7 +59,12 @@ def make(
             hashes = _write(directory, plan, known, count, progress)
             return _finish(directory, plan, hashes)
         except OSError as error:
-            raise _stopped(directory, plan, error) from error
+            there = sum((directory / plan.path_of(index)).exists() for index in range(images))
+            why = "the disk is full" if error.errno in _FULL else f"{error.strerror}: {error.filename}"
+            raise BenchError(
+                f"{why}; {there} of {images} images are in {directory}",
+                remedy="once that is mended, the same command continues where it was; or remove the directory",
+            ) from error
 
 
 def is_unchanged(directory: Path, manifest: Manifest) -> bool:
@@ -88,21 +94,24 @@ def _write(
     with (directory / JOURNAL).open("a") as journal, closing(spread(ensure, tasks, min(workers, len(starts)))) as done:
         for made in done:
             append(journal, made)
-            hashes |= _hashes(made)
+            hashes |= {each.index: each.sha256 for each in made}
             if progress:
                 progress(len(hashes), plan.images)
     return hashes
 
 
-def _hashes(made: list[Made]) -> dict[int, str]:
-    return {each.index: each.sha256 for each in made}
-
-
 def _finish(directory: Path, plan: SetPlan, hashes: Mapping[int, str]) -> Manifest:
-    """Write the manifest, once nothing that it lists can be lost any more."""
+    """Write the manifest, once nothing that it lists can be lost any more. Raises BenchError for files of others."""
     os.sync()
     found = listing(directory)
-    _refuse_strangers(directory, plan, found)
+    if found.files != plan.images + 1:
+        # They would be part of the set's hash, and of the training.
+        ours = {PLAN, *(plan.path_of(index) for index in range(plan.images))}
+        strangers = [path for each, _ in files(directory) if (path := os.fsdecode(each)) not in ours]
+        raise BenchError(
+            f"{directory} holds {len(strangers)} files that are no part of the set: {', '.join(strangers[:3])}",
+            remedy="remove them and run the same command again",
+        )
     by_path = {plan.path_of(index): hashes[index] for index in sorted(hashes)}
     manifest = Manifest(**plan.model_dump(), size_bytes=found.size_bytes, sha256=found.sha256, files=by_path)
     write_readable(directory / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
@@ -110,21 +119,62 @@ def _finish(directory: Path, plan: SetPlan, hashes: Mapping[int, str]) -> Manife
     return manifest
 
 
-def _refuse_strangers(directory: Path, plan: SetPlan, found: Listing) -> None:
-    """Raise BenchError for other files in the set: they would be part of its hash, and of the training."""
-    if found.files != plan.images + 1:
-        ours = {PLAN, *(plan.path_of(index) for index in range(plan.images))}
-        strangers = [path for each, _ in files(directory) if (path := os.fsdecode(each)) not in ours]
-        raise BenchError(
-            f"{directory} holds {len(strangers)} files that are no part of the set: {', '.join(strangers[:3])}",
-            remedy="remove them and run the same command again",
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Make the directory if need be, and lock it against other processes."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        why = "is a file" if directory.is_file() else error.strerror
+        raise RequestError(f"cannot make {directory}: {why}", remedy="give another directory with --out") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RequestError(f"another bench is making {directory}", remedy="wait for it") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _refuse_others(directory: Path, plan: SetPlan) -> None:
+    """Raise RequestError unless the directory is empty, or holds this plan or the beginning of it."""
+    stored = read_plan(directory)
+    if stored is None:
+        found = sorted(p.name for p in directory.iterdir() if not p.name.startswith(".") and p.name != "lost+found")
+        if found:
+            raise RequestError(
+                f"{directory} holds something else: {', '.join(found[:3])}", remedy="give an empty or new directory"
+            )
+        return
+    differing = [name for name in ("seed", "size", "classes") if getattr(stored, name) != getattr(plan, name)]
+    if differing or stored.images > plan.images:
+        was = f"--images {stored.images} --size {stored.size} --seed {stored.seed} --classes {stored.classes}"
+        raise RequestError(
+            f"{directory} holds a set of another plan: {', '.join(differing or ['images'])} differ",
+            remedy=f"it was made with {was}; only --images may grow; or give another directory with --out",
         )
 
 
-def _stopped(directory: Path, plan: SetPlan, error: OSError) -> BenchError:
-    there = sum((directory / plan.path_of(index)).exists() for index in range(plan.images))
-    why = "the disk is full" if error.errno in _FULL else f"{error.strerror}: {error.filename}"
-    return BenchError(
-        f"{why}; {there} of {plan.images} images are in {directory}",
-        remedy="once that is mended, the same command continues where it was; or remove the directory",
-    )
+def _check_disk_space(directory: Path, plan: SetPlan, missing: int) -> None:
+    """Raise RequestError when ``missing`` more images do not fit where the directory lies or will lie."""
+    place = next(path for path in (directory, *directory.absolute().parents) if path.is_dir())
+    disk = os.statvfs(place)
+    each, free = MAKES[plan.size].disk_bytes, disk.f_bavail * disk.f_frsize
+    if missing * each > free:
+        asked = f"{missing:,} images of about {each / 1e3:.0f} kB are {_size(missing * each)}"
+        raise RequestError(
+            f"{asked}; {place} has {_size(free)} free",
+            remedy=f"{free // each:,} images fit: give fewer with --images, or a larger disk with --out",
+        )
+    # Some file systems have no fixed number of files, and say 0.
+    if disk.f_files and missing > disk.f_favail:
+        raise RequestError(
+            f"{missing:,} images are {missing:,} files; {place} has room for {disk.f_favail:,} more",
+            remedy="give fewer with --images, or another disk with --out",
+        )
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"

@@ -1,13 +1,23 @@
-"""The files of a generated set: an image is there with the content it must have, or it is drawn."""
+"""The files of a generated set: an image is there with the content it must have, or it is drawn.
+
+While a set is being made, a journal holds the images it already has: one line ``INDEX SHA256`` each. It is hidden, so
+that it is no part of the data, and gone when the manifest is there, which holds the same.
+"""
 
 import contextlib
 import hashlib
 import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
-from scenarios.datasets.manifest import SetPlan
+from scenarios.datasets.manifest import Manifest, SetPlan, write_readable
 from scenarios.datasets.pictures import picture
+
+JOURNAL = ".made"
+_LINE = re.compile(r"(\d{1,9}) ([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
@@ -30,16 +40,16 @@ class Made:
 
 def ensure(task: Task) -> list[Made]:
     """Make the images of a task, in a worker process. Raises OSError when a file cannot be written."""
-    return [_ensure(task.directory, task.plan, index, known) for index, known in task.wanted]
-
-
-def _ensure(directory: Path, plan: SetPlan, index: int, known: str | None) -> Made:
-    path = directory / plan.path_of(index)
-    if known and hash_of(path) == known:
-        return Made(index, known, fresh=False)
-    content = picture(plan.seed, index, plan.size)
-    write_whole(path, content)
-    return Made(index, hashlib.sha256(content).hexdigest(), fresh=True)
+    made = []
+    for index, known in task.wanted:
+        path = task.directory / task.plan.path_of(index)
+        if known and hash_of(path) == known:
+            made.append(Made(index, known, fresh=False))
+            continue
+        content = picture(task.plan.seed, index, task.plan.size)
+        write_whole(path, content)
+        made.append(Made(index, hashlib.sha256(content).hexdigest(), fresh=True))
+    return made
 
 
 def hash_of(path: Path) -> str | None:
@@ -60,3 +70,30 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def read_journal(directory: Path) -> dict[int, str]:
+    """Return the hashes by index. A line that a crash left half-written does not count."""
+    try:
+        lines = (directory / JOURNAL).read_text("ascii", errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    return {int(match[1]): match[2] for match in map(_LINE.fullmatch, lines) if match}
+
+
+def known_images(directory: Path, manifest: Manifest | None) -> dict[int, str]:
+    """Return the hashes of what was made before, by index."""
+    if manifest is None:
+        return read_journal(directory)
+    hashes = ((index, manifest.files.get(manifest.path_of(index))) for index in range(manifest.images))
+    return {index: sha256 for index, sha256 in hashes if sha256} | read_journal(directory)
+
+
+def begin_journal(directory: Path, known: Mapping[int, str]) -> None:
+    """Write the journal anew: lines that are appended must not continue a half one."""
+    write_readable(directory / JOURNAL, "".join(f"{index} {sha256}\n" for index, sha256 in known.items()))
+
+
+def append(journal: TextIO, made: Iterable[Made]) -> None:
+    journal.write("".join(f"{each.index} {each.sha256}\n" for each in made if each.fresh))
+    journal.flush()

@@ -53,12 +53,12 @@ def spread(function: Callable[[Task], Result], tasks: Iterable[Task], workers: i
 
 def _settle() -> None:
     """Leave Ctrl-C, which reaches every process of a terminal, to the parent: files stay whole."""
+
+    def leave_with_parent() -> None:
+        """End with the parent: one that was killed cannot say so, and its workers would wait for ever."""
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
-    """End with the parent: one that was killed cannot say so, and its workers would wait for ever."""
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=leave_with_parent, daemon=True).start()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scenarios.datasets.images import hash_of
-from scenarios.datasets.manifest import MANIFEST, PLAN, Manifest, read_manifest, read_plan
+from scenarios.datasets.manifest import MANIFEST, PLAN, read_manifest, read_plan
 from scenarios.datasets.parallel import Progress, spread, worker_count
 from suite.errors import BenchError, RequestError
 from worker.data.listing import files
@@ -25,13 +25,24 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
 
     Raises RequestError where there is no finished set, and BenchError when a file cannot be read.
     """
-    manifest, count = _manifest(directory), worker_count(workers)
+    manifest, count = read_manifest(directory), worker_count(workers)
+    if manifest is None and read_plan(directory):
+        raise RequestError(
+            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
+        )
+    if manifest is None:
+        raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
     expected = list(manifest.files.items())
     starts = range(0, len(expected), _AT_ONCE)
     tasks = (_Task(directory, tuple(expected[start : start + _AT_ONCE])) for start in starts)
     done = 0
     try:
-        found = [*_strangers(directory, manifest), *_plan_differences(directory, manifest)]
+        there = (os.fsdecode(path) for path, _ in files(directory))
+        found = [f"{path}: is no part of the set" for path in there if path not in manifest.files and path != PLAN]
+        if not (directory / PLAN).exists():
+            found.append(f"{PLAN}: is missing")
+        elif (directory / PLAN).read_text(errors="replace") != manifest.text():
+            found.append(f"{PLAN}: other content")
         with closing(spread(_differences, tasks, min(count, len(starts)))) as results:
             for differences in results:
                 found += differences
@@ -43,29 +54,6 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
             f"cannot read {error.filename or directory}: {error.strerror}", remedy="mend it, and verify again"
         ) from error
     return sorted(found)
-
-
-def _manifest(directory: Path) -> Manifest:
-    if manifest := read_manifest(directory):
-        return manifest
-    if read_plan(directory):
-        raise RequestError(
-            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
-        )
-    raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
-
-
-def _strangers(directory: Path, manifest: Manifest) -> list[str]:
-    there = (os.fsdecode(path) for path, _ in files(directory))
-    return [f"{path}: is no part of the set" for path in there if path not in manifest.files and path != PLAN]
-
-
-def _plan_differences(directory: Path, manifest: Manifest) -> list[str]:
-    try:
-        same = (directory / PLAN).read_text(errors="replace") == manifest.text()
-    except FileNotFoundError:
-        return [f"{PLAN}: is missing"]
-    return [] if same else [f"{PLAN}: other content"]
 
 
 def _differences(task: _Task) -> list[str]:

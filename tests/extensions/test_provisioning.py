@@ -52,7 +52,7 @@ if __name__ == "__main__":
     sys.argv[1:] = words[words.index("worker") + 1:]
     os.environ.update(word.split("=", 1) for word in words if "=" in word and not word.startswith("PYTHONPATH"))
     import worker.environment
-    worker.environment.memory = lambda proc: (int(memory_bytes), None)
+    worker.environment.memory = lambda: (int(memory_bytes), None)
     runpy.run_module("worker", run_name="__main__")
 """
 

@@ -197,7 +197,7 @@ def test_qemu_throttles_the_disks_of_a_guest(guest: Node) -> None:
 
 def _memory_bytes(node: Node) -> int:
     """As the worker's attestation sees it."""
-    asked = "from pathlib import Path; from worker.memory import memory; print(memory(Path('/proc'))[0])"
+    asked = "from worker.environment import memory; print(memory()[0])"
     python, path = node.python
     return int(node.run(["env", f"PYTHONPATH={path}", python, "-c", asked]).stdout)
 

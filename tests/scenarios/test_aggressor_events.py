@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scenarios.aggressor_events import LEAST_BEFORE_S, AggressorLog, Progress, work_at
+from scenarios.events import LEAST_BEFORE_S, AggressorLog, Progress, work_at
 from suite.errors import MeasurementError
 
 
@@ -27,7 +27,7 @@ def ready() -> list[bool]:
 
 @pytest.fixture
 def log(ready: list[bool]) -> AggressorLog:
-    return AggressorLog(lambda: ready.append(True), clock=Clock())
+    return AggressorLog(ready=lambda: ready.append(True), clock=Clock())
 
 
 def line(event: str, **fields: object) -> str:

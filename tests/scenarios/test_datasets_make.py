@@ -14,7 +14,7 @@ from PIL import Image
 
 from scenarios.datasets import generate, images, pictures
 from scenarios.datasets.generate import make
-from scenarios.datasets.journal import JOURNAL, read_journal
+from scenarios.datasets.images import JOURNAL, read_journal
 from scenarios.datasets.manifest import MANIFEST, PLAN, read_manifest, write_readable
 from scenarios.datasets.parallel import spread
 from scenarios.datasets.pictures import picture

@@ -274,7 +274,7 @@ def test_an_attestation_that_is_no_json_is_quoted(trial: Trial, observer: Any, s
 
 def test_facts_complete_what_the_inside_sees_and_never_replace_it() -> None:
     attested = {"userland_sha256": "ab", "kernel": "6.0", "hostname": "guest"}
-    said = {"environment": {"kernel": "6.1", "hostname": None}}
+    said = {"kernel": "6.1", "hostname": None}
     facts = {"accelerator": "tcg", "host_cpus": [0, 1], "hostname": "host", "hypervisor": "QEMU"}
     merged = merged_environment(attested, said, facts)
     assert (merged.kernel, merged.hostname, merged.userland_sha256) == ("6.1", "guest", "ab")

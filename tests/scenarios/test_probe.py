@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.probe import Probe, scratch_bytes
+from scenarios.probe import Probing, scratch_bytes
 from scenarios.probe_startup import Stopwatch
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
@@ -41,13 +41,13 @@ def probe(trial: Trial) -> Trial:
 
 def failure(trial: Trial, node: Any, observer: Any) -> MeasurementError:
     with pytest.raises(MeasurementError) as raised:
-        Probe().measure(trial, [Instance(node)], observer, nullcontext())
+        Probing().measure(trial, [Instance(node)], observer, nullcontext())
     return raised.value
 
 
 def test_what_the_worker_says_becomes_metrics(probe: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY, node={"facts": {"accelerator": "kvm"}, "attestation": '{"userland_sha256": "ab"}'})
-    measured = Probe().measure(probe, [Instance(node)], observer, nullcontext())
+    measured = Probing().measure(probe, [Instance(node)], observer, nullcontext())
     assert measured.metrics["triad-one-thread"].model_dump() == RATE
     assert (measured.throughput_images_per_s, measured.steps) == (None, None)
     assert measured.environment.accelerator == "kvm"
@@ -64,7 +64,7 @@ def test_what_the_worker_says_becomes_metrics(probe: Trial, observer: Any, scrip
 def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY, node={"data": "/mnt/data"})
     on_gpu = probe.with_job(devices=Devices(device="cuda"))
-    Probe(fio_job="[a]\nsize=1m").measure(on_gpu, [Instance(node)], observer, nullcontext())
+    Probing(fio_job="[a]\nsize=1m").measure(on_gpu, [Instance(node)], observer, nullcontext())
     argv, given = node.started[0]
     assert argv[-2:] == ["worker", "--probe"]
     assert json.loads(given) == {
@@ -87,7 +87,7 @@ def test_the_host_counts_from_the_launch_to_the_end(probe: Trial, observer: Any,
         yield
         seen.append(len(node.started))
 
-    Probe().measure(probe, [Instance(node)], observer, account())
+    Probing().measure(probe, [Instance(node)], observer, account())
     assert seen == [0, 1]
 
 
@@ -97,7 +97,7 @@ def test_a_metric_that_was_refused_is_told_and_absent(
     notes: list[str] = []
     monkeypatch.setattr(observer, "note", notes.append)
     told = event("metrics", 104.0, metrics={"page-fault": RATE}, details={"refused": {"getppid": "no perf"}})
-    measured = Probe().measure(probe, [Instance(scripted(*STORY[:2], told, STORY[3]))], observer, nullcontext())
+    measured = Probing().measure(probe, [Instance(scripted(*STORY[:2], told, STORY[3]))], observer, nullcontext())
     assert list(measured.metrics) == ["page-fault"]
     assert notes == ["getppid cannot be measured on bare-metal: no perf"]
 
@@ -200,7 +200,7 @@ def test_an_aggressor_that_trains_needs_no_room() -> None:
 def test_a_bad_job_file_is_refused_before_anything_is_started() -> None:
     for job in ("", "[a]\nsize=1m\nexec_prerun=reboot", "[a]\nrw=read"):
         with pytest.raises(RequestError, match="--fio-job"):
-            Probe(fio_job=job)
+            Probing(fio_job=job)
     with pytest.raises(RequestError):
         scratch_bytes(PROBES, ["disk"], "smoke", "[a]")
 
@@ -212,7 +212,7 @@ def test_a_declaration_has_the_name_of_its_registry() -> None:
 
 def test_the_start_up_is_the_training_workers_own(trial: Trial, here: Any, observer: Any) -> None:
     startup = trial.with_job(scenario="probe", model="startup", sizes=None)
-    measured = Probe().measure(startup, [Instance(here)], observer, nullcontext())
+    measured = Probing().measure(startup, [Instance(here)], observer, nullcontext())
     assert list(measured.metrics) == ["first-instruction", "import-torch", "first-step"]
     seconds = [metric.value for metric in measured.metrics.values()]
     assert 0 < seconds[0] < seconds[1] < seconds[2] < measured.elapsed_s
@@ -234,7 +234,7 @@ def test_a_probe_measures_through_a_node(probe: Trial, here: Any, observer: Any,
     here.data = str(tmp_path)
     job = "[seq]\nrw=write\nsize=4m\nbs=256k"
     disk = probe.with_job(model="disk").model_copy(update={"scratch_bytes": 8 * MIB})
-    measured = Probe(fio_job=job).measure(disk, [Instance(here)], observer, nullcontext())
+    measured = Probing(fio_job=job).measure(disk, [Instance(here)], observer, nullcontext())
     assert measured.metrics["seq-throughput"].unit == "MiB/s"
     assert measured.details["job"] == "[seq]\nrw=write\nsize=4m\nbs=256k"
     assert measured.timeline is not None

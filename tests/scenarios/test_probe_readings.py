@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.records.record import Metric
-from worker.probes import fio, iperf3
+from worker.probes.disk import readings
+from worker.probes.network import parse_session
 from worker.probes.reading import ProbeError, median, quantile
 from worker.probes.syscalls import parse_perf
 
@@ -54,7 +55,7 @@ def fio_report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_a_job_becomes_metrics_by_what_it_does(fio_report: dict[str, Any]) -> None:
-    metrics = fio.readings(json.dumps(fio_report), "")
+    metrics = readings(json.dumps(fio_report), "")
     assert {name: (reading.unit, reading.better) for name, reading in metrics.items()} == {
         "sequential-throughput": ("MiB/s", "more"),
         **{f"mixed-{way}-iops": ("1/s", "more") for way in ("read", "write")},
@@ -70,13 +71,13 @@ def test_a_job_becomes_metrics_by_what_it_does(fio_report: dict[str, Any]) -> No
 
 def test_notes_before_the_report_are_passed_over(fio_report: dict[str, Any]) -> None:
     with_notes = "note: both iodepth >= 1 and synchronous I/O engine {are} selected\n" + json.dumps(fio_report)
-    assert fio.readings(with_notes, "") == fio.readings(json.dumps(fio_report), "")
+    assert readings(with_notes, "") == readings(json.dumps(fio_report), "")
 
 
 def test_two_jobs_of_one_name_are_refused(fio_report: dict[str, Any]) -> None:
     twice = {**fio_report, "jobs": [fio_report["jobs"][0]] * 2}
     with pytest.raises(ProbeError, match="twice") as raised:
-        fio.readings(json.dumps(twice), "")
+        readings(json.dumps(twice), "")
     assert "group_reporting" in raised.value.remedy
 
 
@@ -84,7 +85,7 @@ def test_a_job_that_did_nothing_is_no_zero(fio_report: dict[str, Any]) -> None:
     idle = json.loads(json.dumps(fio_report))
     idle["jobs"][0]["read"]["total_ios"] = 0
     with pytest.raises(ProbeError, match="sequential has read and written nothing"):
-        fio.readings(json.dumps(idle), "")
+        readings(json.dumps(idle), "")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_an_error_of_a_job_is_no_metric(error: int, said: str, says: str, fio_re
     if said.startswith("fio: looks"):
         failed["jobs"][1]["error"] = 95
     with pytest.raises(ProbeError, match=says) as raised:
-        fio.readings(json.dumps(failed), said)
+        readings(json.dumps(failed), said)
     assert raised.value.kind == "probe"
     assert raised.value.remedy
 
@@ -111,7 +112,7 @@ def test_an_error_of_a_job_is_no_metric(error: int, said: str, says: str, fio_re
 @pytest.mark.parametrize("written", ["", "{", "[]", '{"jobs": []}', "fio: job x dropped", "{}"])
 def test_what_is_no_report_is_a_failure_of_fio(written: str) -> None:
     with pytest.raises(ProbeError, match="fio has failed"):
-        fio.readings(written, "")
+        readings(written, "")
 
 
 def test_a_job_file_that_fio_refuses_is_told_in_its_words(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_job_file_that_fio_refuses_is_told_in_its_words(tmp_path: Path) -> Non
     (tmp_path / "bad.fio").write_text("[x]\nrw=bogus\nsize=1m\n")
     done = subprocess.run(["fio", str(tmp_path / "bad.fio")], check=False, capture_output=True, text=True)
     with pytest.raises(ProbeError, match="failed parsing rw=bogus"):
-        fio.readings("", done.stderr)
+        readings("", done.stderr)
 
 
 def iperf(**end: object) -> dict[str, Any]:
@@ -132,19 +133,19 @@ def iperf(**end: object) -> dict[str, Any]:
 
 
 def test_throughput_is_what_was_received_and_omitted_seconds_are_no_samples() -> None:
-    session = iperf3.parse(json.dumps(iperf()))
+    session = parse_session(json.dumps(iperf()))
     assert (session.rate.value, session.rate.unit, session.rate.better) == (1.5, "Gbit/s", "more")
     assert session.rate.samples == [1.0, 2.0]
     assert session.retransmits == 0
 
 
 def test_retransmits_that_nobody_counts_are_absent() -> None:
-    assert iperf3.parse(json.dumps(iperf(sum_sent={}))).retransmits is None
+    assert parse_session(json.dumps(iperf(sum_sent={}))).retransmits is None
 
 
 def test_nothing_received_is_no_throughput() -> None:
     with pytest.raises(ProbeError, match="received nothing"):
-        iperf3.parse(json.dumps(iperf(sum_received={"bits_per_second": 0})))
+        parse_session(json.dumps(iperf(sum_received={"bits_per_second": 0})))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_nothing_received_is_no_throughput() -> None:
 )
 def test_a_session_that_failed_says_why(written: str, says: str) -> None:
     with pytest.raises(ProbeError, match=says):
-        iperf3.parse(written)
+        parse_session(written)
 
 
 def test_perf_is_read_to_its_last_digit() -> None:

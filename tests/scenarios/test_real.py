@@ -162,7 +162,7 @@ def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
 
 
 def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripted: Any) -> None:
-    assert "data" not in json.loads(specification(trial, data_of(trial, scripted())))
+    assert "data" not in json.loads(specification(trial, data=data_of(trial, scripted())))
     measured = Synthetic().measure(trial, [Instance(scripted(*STORY))], observer, nullcontext())
     assert measured.data_use is None
     assert "page cache" not in [phase for phase, _ in observer.phases]

@@ -226,7 +226,7 @@ def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
     ("asked", "said"),
     [
         ({}, "one key"),
-        ({"aggressor": PROBE}, "an object with the keys"),
+        ({"aggressor": PROBE}, "lacks"),
         ({"training": []}, "not a JSON object"),
         ({"training": {"workload": "worker.workloads.alexnet:ALEXNET"}}, "lacks"),
     ],

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from worker.distributed.group import Group, Report, joined
+from worker.distributed import partition
+from worker.distributed.group import RankGroup, Report, joined
 from worker.distributed.membership import Membership
 from worker.distributed.serve import serve
 from worker.distributed.trainers import opened_trainer
@@ -86,14 +87,14 @@ def large_model() -> torch.nn.Module:
 WORKLOAD = Workload(name="tiny", sizes={})
 
 
-def work(group: Group, order: dict[str, Any]) -> dict[str, Any]:
+def work(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     number = group.membership.rank - group.membership.servers
     # Workers begin from different weights: it is the first one's that all of them must train.
     model = large_model() if order.get("large") else tiny_model(5 + number)
     batches = part_of(number, group.membership.workers)
     losses = []
-    chunk_bytes = 8 << 20 if order.get("large") else 1024
-    with opened_trainer(group, WORKLOAD, model, Device("cpu"), batches, Numerics(), chunk_bytes=chunk_bytes) as trainer:
+    partition.CHUNK_BYTES = 8 << 20 if order.get("large") else 1024
+    with opened_trainer(group, WORKLOAD, model, Device("cpu"), batches, Numerics()) as trainer:
         samples = Samples.allocate(order["steps"], trainer.phases)
         for step in range(order["steps"]):
             fault(order, step)
@@ -103,8 +104,7 @@ def work(group: Group, order: dict[str, Any]) -> dict[str, Any]:
     return {
         "losses": losses,
         "steps": samples.columns(),
-        "bytes_sent": trainer.bytes_sent,
-        "bytes_received": trainer.bytes_received,
+        **trainer.exchanged(),
     }
 
 
@@ -115,12 +115,7 @@ def take_part(order: dict[str, Any], report: Report) -> dict[str, Any]:
             Timer(order["after_s"], happen, [order]).start()
         if not membership.is_server:
             return {**work(group, order), "addresses": group.addresses}
-        served = serve(group, learning_rate=LEARNING_RATE, threads=1)
-        return {
-            "updates": served.updates,
-            "bytes_sent": served.bytes_sent,
-            "bytes_received": served.bytes_received,
-        }
+        return {**serve(group, learning_rate=LEARNING_RATE, threads=1)}
 
 
 def main(order: dict[str, Any], pipe: Connection) -> None:

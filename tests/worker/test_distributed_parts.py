@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.distributed.failures import LostError, first_line, is_network
 from worker.distributed.membership import Membership
 from worker.distributed.parameters import Parameters
 from worker.distributed.partition import ALIGNMENT, CHUNK_BYTES, ELEMENT_BYTES, cut, overlapping, starts_of
+from worker.distributed.rendezvous import LostError, first_line, is_network
 from worker.distributed.sockets import address_of
 from worker.errors import JobError
 

@@ -8,6 +8,7 @@ import pytest
 
 from suite import userland
 from suite.records.environment import Environment
+from worker import environment
 from worker.environment import attest, collect
 
 GIB = 1 << 30
@@ -33,12 +34,19 @@ def write(root: Path, files: dict[str, str | int]) -> None:
 
 
 @pytest.fixture
-def seen(tmp_path: Path) -> Collect:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place with nothing in it."""
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def seen(here: Path) -> Collect:
     """``seen({path: content})``: what is collected where these files are the whole of /proc and /sys."""
 
     def collect_from(files: dict[str, str | int]) -> dict[str, object]:
-        write(tmp_path, files)
-        return collect(str(tmp_path / "proc"), str(tmp_path / "sys"))
+        write(here, files)
+        return collect()
 
     return collect_from
 
@@ -191,16 +199,17 @@ def test_settings_of_the_kernel_are_read(seen: Collect) -> None:
     assert found["mitigations"] == {"meltdown": "Not affected"}
 
 
-def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(tmp_path: Path) -> None:
-    write(tmp_path, {"opt/virtbench/suite.py": "1", "usr/bin/tool": "1"})
-    digest = userland.write_manifest(str(tmp_path))
-    assert attest(str(tmp_path))["userland_sha256"] == digest
-    assert attest(str(tmp_path))["userland_differences"] == []
-    (tmp_path / "usr/bin/other").write_text("2")
-    assert attest(str(tmp_path))["userland_differences"] == ["/usr/bin/other is not in the manifest"]
+def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: Path) -> None:
+    write(here, {"opt/virtbench/suite.py": "1", "usr/bin/tool": "1"})
+    digest = userland.write_manifest(str(here))
+    assert attest()["userland_sha256"] == digest
+    assert attest()["userland_differences"] == []
+    (here / "usr/bin/other").write_text("2")
+    assert attest()["userland_differences"] == ["/usr/bin/other is not in the manifest"]
 
 
-def test_another_tree_attests_no_digest(tmp_path: Path) -> None:
-    attested = attest(str(tmp_path))
+@pytest.mark.usefixtures("here")
+def test_another_tree_attests_no_digest() -> None:
+    attested = attest()
     assert attested["userland_sha256"] is None
     assert attested["userland_differences"] is None

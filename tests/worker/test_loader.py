@@ -21,7 +21,7 @@ from worker.data.filler import Order
 from worker.data.images import open_images
 from worker.data.loader import Loader, check_size, workers_of
 from worker.data.normalise import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser
-from worker.data.tally import DataUse, together
+from worker.data.tally import LoaderUse, together
 from worker.errors import JobError
 from worker.spec import Data, Spec, parse_spec
 from worker.training.build import opened_batches
@@ -36,7 +36,7 @@ def parsed(spec: dict[str, Any]) -> Spec:
     return parse_spec(json.dumps({**spec, "batch": 4, "image_px": 16}))
 
 
-def data(directory: Path, workers: int = 0, kind: str = "imagefolder") -> Data:
+def data(directory: Path, workers: int = 0, kind: Any = "imagefolder") -> Data:
     return Data(kind, str(directory), workers, "auto")
 
 
@@ -127,7 +127,7 @@ def test_what_was_read_is_counted_with_its_bytes(parsed: Spec, tmp_path: Path) -
         loader.next()
         loader.next()
         use = loader.close()
-    assert use == DataUse("simplejpeg", 0, 8, 2 * size_bytes, 0, [])
+    assert use == LoaderUse("simplejpeg", 0, 8, 2 * size_bytes, 0, [])
 
 
 def test_what_the_processes_read_ahead_is_counted_too(parsed: Spec, tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_a_set_without_one_good_image_fails_and_names_files(workers: int, parsed
     assert multiprocessing.active_children() == []
 
 
-def use(images: int, damaged: int, *files: str) -> DataUse:
-    return DataUse("simplejpeg", 1, images, 1000, damaged, list(files))
+def use(images: int, damaged: int, *files: str) -> LoaderUse:
+    return LoaderUse("simplejpeg", 1, images, 1000, damaged, list(files))
 
 
 @pytest.mark.parametrize(("images", "damaged"), [(10, 3), (1000, 10), (0, 0)])
@@ -186,7 +186,7 @@ def test_more_than_a_hundredth_fails_the_job_by_name(images: int, damaged: int) 
 
 def test_several_loaders_are_told_of_as_one() -> None:
     whole = together([use(500, 1, "a", "b"), use(500, 2, "b", "c", "d", "e", "f", "g")])
-    assert whole == DataUse("simplejpeg", 2, 1000, 2000, 3, ["a", "b", "c", "d", "e"])
+    assert whole == LoaderUse("simplejpeg", 2, 1000, 2000, 3, ["a", "b", "c", "d", "e"])
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_mnist_becomes_images_of_three_channels_at_the_wanted_size(mnist: Path, 
         grey = images * torch.tensor(DEVIATION).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)
         torch.testing.assert_close(grey[:, 0], grey[:, 2])
         assert set(labels.tolist()) < set(range(10))
-        assert loader.close() == DataUse("none", 0, 4, 10 * 28 * 28, 0, [])
+        assert loader.close() == LoaderUse("none", 0, 4, 10 * 28 * 28, 0, [])
 
 
 @pytest.mark.parametrize("kind", ["mnist", "cifar10"])

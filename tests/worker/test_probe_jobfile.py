@@ -1,9 +1,11 @@
 """A user's fio job file: what is harmless runs as it was meant, everything else is refused by name."""
 
+from typing import get_args
+
 import pytest
 
 from worker.probes.jobfile import FILE_MIB, JobFileError, needed_bytes, parse, render
-from worker.probes.request import SIZES
+from worker.spec import Request
 
 MIB = 1 << 20
 GOOD = """
@@ -46,7 +48,7 @@ def test_the_room_is_the_sum_over_the_jobs_and_their_copies() -> None:
 
 
 def test_every_profile_has_a_size() -> None:
-    assert set(FILE_MIB) == set(SIZES)
+    assert set(FILE_MIB) == set(get_args(Request.__annotations__["size"]))
 
 
 @pytest.mark.parametrize("size", ["", "size=50%", "size=0", "size=-1", "size=1x", "size=${RUNTIME}", "size"])

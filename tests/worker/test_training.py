@@ -146,7 +146,7 @@ def test_tuned_data_and_weights_are_channels_last(parsed: Spec) -> None:
 
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
 @pytest.mark.parametrize(("parallel", "devices"), [("none", 1), ("parameter-cpu", 2)])
-def test_every_way_of_training_changes_the_loss(recipe: str, parallel: str, devices: int, parsed: Spec) -> None:
+def test_every_way_of_training_changes_the_loss(recipe: Any, parallel: Any, devices: int, parsed: Spec) -> None:
     spec = replace(parsed, recipe=recipe, parallel=parallel, devices=devices)
     with opened_batches(spec) as batches:
         trainer = build_trainer(spec, [CPU] * devices, batches)

@@ -7,20 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from worker import environment
 from worker.usage import usage, whole_usage
 
 
-def test_memory_and_disk_are_read_where_the_place_tells_them(tmp_path: Path) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/status").write_text("Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n")
-    (tmp_path / "self/io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n")
-    used = whole_usage(tmp_path)
+def test_memory_and_disk_are_read_where_the_place_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/status").write_text("Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n")
+    (tmp_path / "proc/self/io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n")
+    used = whole_usage()
     assert used["peak_memory_bytes"] == 2 << 20
     assert (used["disk_read_bytes"], used["disk_written_bytes"]) == (4096, 0)
 
 
-def test_what_the_place_hides_is_null_and_not_zero(tmp_path: Path) -> None:
-    used = whole_usage(tmp_path)
+def test_what_the_place_hides_is_null_and_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    used = whole_usage()
     assert used["peak_memory_bytes"] is used["disk_read_bytes"] is used["disk_written_bytes"] is None
     assert used["cpu_s"] is not None
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from worker.probes.probe import writes_nothing
-from worker.probes.request import Request
+from worker.spec import Request
 
 
 @dataclass(frozen=True)

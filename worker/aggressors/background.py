@@ -1,21 +1,21 @@
-"""A program that loads the machine by itself, such as fio or iperf3, as the load of an aggressor.
+"""The aggressors that are programs, fio and iperf3, which load the machine by themselves.
 
-It is started once and runs until it is ended; a stop and a start between steps would be rest for the victim. What it
-has done is read from the kernel's own account of its process.
+A program is started once and runs until it is ended; a stop and a start between steps would be rest for the victim.
+What it has done is read from the kernel's own account of its process.
 """
 
 import os
-import re
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from worker.aggressors.aggressor import Load
-from worker.memory import read
+from worker.aggressors.aggressor import Aggressor, Load
+from worker.environment import number
+from worker.probes import disk, network, tools
 from worker.probes.reading import ProbeError
+from worker.spec import Request
 
 STEP_S = 0.25
 """How often the account of the program is read: that is its step."""
@@ -34,7 +34,10 @@ def running(argv: Sequence[str], counters: Sequence[str]) -> Iterator[Load]:
             nonlocal before
             time.sleep(STEP_S)
             if process.poll() is not None:
-                raise ProbeError(_end(argv[0], process.returncode, said.fileno()), remedy="see the output for why")
+                said.seek(0)
+                words = said.read(4096).decode(errors="replace").strip()[-300:] or "it says nothing"
+                ended = f"{argv[0]} has ended by itself with status {process.returncode}: {words}"
+                raise ProbeError(ended, remedy="see the output for why")
             now = moved_bytes(process.pid, counters)
             done = None if now is None or before is None else now - before
             before = now
@@ -47,15 +50,42 @@ def running(argv: Sequence[str], counters: Sequence[str]) -> Iterator[Load]:
             process.wait()
 
 
-def moved_bytes(pid: int, counters: Sequence[str], proc: Path = Path("/proc")) -> int | None:
+def moved_bytes(pid: int, counters: Sequence[str]) -> int | None:
     """Return the sum of some of the kernel's counters of a process, proc(5); None where the place hides them."""
-    text = read(proc / str(pid) / "io") or ""
-    found = [re.search(rf"^{name}: (\d+)", text, re.MULTILINE) for name in counters]
-    values = [int(each[1]) for each in found if each]
+    values = [value for name in counters if (value := number(f"proc/{pid}/io", name)) is not None]
     return sum(values) if len(values) == len(counters) else None
 
 
-def _end(program: str, status: int, said: int) -> str:
-    os.lseek(said, 0, os.SEEK_SET)
-    words = os.read(said, 4096).decode(errors="replace").strip()[-300:] or "it says nothing"
-    return f"{program} has ended by itself with status {status}: {words}"
+@contextmanager
+def disk_loaded(request: Request) -> Iterator[Load]:
+    """Read and write 4 KiB directly at random places, 32 at a time; its work is in bytes from and to the disk."""
+    program = tools.find("fio")
+    tools.version_of(program, disk.OLDEST_FIO)
+    size_bytes = disk.written_bytes(request.size, None)
+    with disk.place_in(request.directory) as place:
+        disk.check_space(place, size_bytes)
+        argv = [program, "--name=aggressor", f"--filename={place}/data", f"--size={size_bytes}", "--rw=randrw"]
+        argv += ["--bs=4k", "--iodepth=32", "--ioengine=libaio", "--direct=1", "--overwrite=1", "--thread"]
+        made = tools.run([*argv, "--create_only=1"])
+        if made.returncode:
+            raise ProbeError(f"fio cannot make its file: {made.stderr.strip()[-300:]}", remedy="free some space")
+        with running(
+            [*argv, "--time_based", f"--runtime={LONGEST_S}", "--eta=never"], ("read_bytes", "write_bytes")
+        ) as load:
+            yield load
+
+
+@contextmanager
+def network_loaded(_request: Request) -> Iterator[Load]:
+    """Send by TCP over the loopback of the place; its work is in bytes that the client has sent."""
+    program = tools.find("iperf3")
+    tools.version_of(program, network.OLDEST_IPERF3)
+    common = ["--port", str(network.free_port()), "--interval", "0"]
+    server = [program, "--server", "--one-off", "--forceflush", "--bind", network.LOOPBACK, *common]
+    client = [program, "--client", network.LOOPBACK, "--time", str(LONGEST_S), *common]
+    with tools.serving(server, "listening"), running(client, ("wchar",)) as load:
+        yield load
+
+
+DISK = Aggressor("disk", disk_loaded, disk.written_bytes)
+NETWORK = Aggressor("network", network_loaded)

@@ -9,57 +9,46 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from worker import environment
 from worker.aggressors.aggressor import Aggressor, Load
-from worker.errors import SpecError, guarded, parse_object
+from worker.errors import SpecError, guarded
 from worker.members import load_member
-from worker.probes.request import Request, parse_request
 from worker.protocol import Events
-from worker.spec import Spec, parse_spec
+from worker.spec import Request, Spec, parse_object, parse_request, parse_spec
 from worker.usage import whole_usage
 
 REPORT_EVERY_S = 0.25
 """More often would load the host's CPUs with listening; every step that takes longer is reported."""
 
 
-class Stop:
-    """Remembers whether SIGTERM has come. Made before the worker says which process to send it to."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        signal.signal(signal.SIGTERM, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        self.asked = True
-
-
 def main(events: Events, started_s: float) -> int:
     """Load the machine as standard input asks. Returns the exit status, as that of a training job."""
-    stop = Stop()
+    told: list[int] = []  # SIGTERM is caught before the host learns which process to send it to
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     events.emit("started", t=started_s, pid=os.getpid())
-    return guarded(events, lambda: run(parse(sys.stdin.read()), events, stop))
+    return guarded(events, lambda: run(parse(sys.stdin.read()), events, told))
 
 
-def run(asked: Spec | Request, events: Events, stop: Stop) -> None:
-    """Emit everything from ``environment`` to ``done``. Raises JobError."""
+def run(asked: Spec | Request, events: Events, told: Sequence[int]) -> None:
+    """Emit everything from ``environment`` to ``done``; ``told`` is empty until it has to stop. Raises JobError."""
     with _opened(asked) as load:
         threads = {"threads": asked.threads}
         events.emit("environment", environment={**environment.collect(), **threads, **load.facts})
         load.step()  # the first one pays for what the others find ready
         events.emit("measuring", unit=load.unit)
-        steps, work = _until_stopped(load, events, stop)
+        steps, work = _until_told(load, events, told)
         events.emit("measured", steps=steps, work=work)
     events.emit("done", usage=whole_usage())
 
 
-def _until_stopped(load: Load, events: Events, stop: Stop) -> tuple[int, float | None]:
+def _until_told(load: Load, events: Events, told: Sequence[int]) -> tuple[int, float | None]:
     """Return the steps taken and the work done; None for work that the place cannot tell."""
     steps, reported_s = 0, time.monotonic()
     work: float | None = 0.0
-    while not stop.asked:
+    while not told:
         done = load.step()
         steps += 1
         work = None if work is None or done is None else work + done
@@ -85,14 +74,10 @@ def parse(text: str) -> Spec | Request:
     return spec
 
 
-@contextmanager
-def _opened(asked: Spec | Request) -> Iterator[Load]:
+def _opened(asked: Spec | Request) -> AbstractContextManager[Load]:
     if isinstance(asked, Spec):
         # Here and not above: it imports torch, which an aggressor that is a program does without.
         from worker.aggressors import training
 
-        with training.opened(asked) as load:
-            yield load
-    else:
-        with load_member("member", asked.member, asked.plugin, Aggressor).opened(asked) as load:
-            yield load
+        return training.opened(asked)
+    return load_member("member", asked.member, asked.plugin, Aggressor).opened(asked)

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from worker.aggressors.aggressor import Load
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import open_devices, torch_facts
+from worker.training.device import open_devices, prepare
 from worker.training.models import torchvision_version
 from worker.training.samples import Samples
 
@@ -16,8 +14,7 @@ from worker.training.samples import Samples
 @contextmanager
 def opened(spec: Spec) -> Iterator[Load]:
     """Train; a step is one of the training, and its work is in images."""
-    torch.set_num_interop_threads(1)
-    torch.set_num_threads(spec.threads)
+    facts = prepare(spec.threads, spec.device)
     devices = open_devices(spec.device, spec.devices)
     with opened_batches(spec) as batches:
         trainer = build_trainer(spec, devices, batches)
@@ -27,4 +24,4 @@ def opened(spec: Spec) -> Iterator[Load]:
             trainer.step(samples, 0)
             return spec.batch * spec.devices
 
-        yield Load(spec.load_workload().unit, step, {**torch_facts(spec.device), "torchvision": torchvision_version()})
+        yield Load(spec.load_workload().unit, step, {**facts, "torchvision": torchvision_version()})

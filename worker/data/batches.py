@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from worker.data.tally import DataUse
+from worker.data.tally import LoaderUse
 from worker.errors import JobError
 from worker.spec import Spec
 from worker.training.numerics import Numerics
@@ -25,7 +25,7 @@ class Batches(Protocol):
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         """Return what the network takes, from images that have been brought to their device."""
 
-    def close(self) -> DataUse | None:
+    def close(self) -> LoaderUse | None:
         """End what makes the batches. Returns what was read for them; None where nothing is read."""
 
 

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,28 +14,36 @@ from worker.training.models import import_torchvision
 from worker.workloads.workload import CLASSES
 
 
-class ImageSet(Protocol):
+@dataclass(frozen=True)
+class ImageSet:
     """The images that a loader reads. They are passed on to the loader's processes by forking."""
 
-    @property
-    def encoded(self) -> bool:
-        """Return whether images are files to be decoded, or pixels that are in memory already."""
+    labels: np.ndarray[Any, Any]
+    encoded: ClassVar[bool]
+    """Whether images are files to be decoded, or pixels that are in memory already."""
 
     @property
     def loaded_bytes(self) -> int:
         """Return how many bytes of the files were read beforehand."""
+        return 0
 
-    def __len__(self) -> int: ...
-    def label(self, index: int) -> int: ...
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def label(self, index: int) -> int:
+        return int(self.labels[index])
+
     def name(self, index: int) -> str:
         """Return the name of an image's file, relative to the data set."""
+        raise NotImplementedError
 
     def read(self, index: int) -> bytes | np.ndarray[Any, Any]:
         """Return the content of an image's file, or its pixels. Raises OSError."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class FileSet:
+class FileSet(ImageSet):
     """One file for each image.
 
     A list of a million paths would be copied page by page in every loader process, because counting references
@@ -45,15 +53,7 @@ class FileSet:
     root: str
     paths: bytes
     ends: np.ndarray[Any, Any]
-    labels: np.ndarray[Any, Any]
-    encoded: bool = True
-    loaded_bytes: int = 0
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def label(self, index: int) -> int:
-        return int(self.labels[index])
+    encoded: ClassVar[bool] = True
 
     def name(self, index: int) -> str:
         begin = int(self.ends[index - 1]) if index else 0
@@ -64,19 +64,15 @@ class FileSet:
 
 
 @dataclass(frozen=True)
-class PixelSet:
+class PixelSet(ImageSet):
     """All images in memory: uint8, height by width, with one channel or three."""
 
     pixels: np.ndarray[Any, Any]
-    labels: np.ndarray[Any, Any]
-    loaded_bytes: int
-    encoded: bool = False
+    encoded: ClassVar[bool] = False
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def label(self, index: int) -> int:
-        return int(self.labels[index])
+    @property
+    def loaded_bytes(self) -> int:
+        return int(self.pixels.nbytes)
 
     def name(self, index: int) -> str:
         return f"image {index}"
@@ -88,9 +84,15 @@ class PixelSet:
 
 def open_images(data: Data) -> ImageSet:
     """Open the set. Raises JobError of kind ``data`` for a directory that does not hold it."""
-    datasets = import_torchvision().datasets
+    datasets: Any = import_torchvision().datasets
+    images: ImageSet
     try:
-        images = _folder(datasets, data) if data.kind in ("imagenet", "imagefolder") else _pixels(datasets, data)
+        if data.kind in ("imagenet", "imagefolder"):
+            images = _open_folder(datasets.folder, data)
+        else:
+            kind = datasets.CIFAR10 if data.kind == "cifar10" else datasets.MNIST
+            made = kind(data.directory, train=True, download=False)
+            images = PixelSet(np.asarray(made.targets, dtype=np.int64), np.ascontiguousarray(made.data))
     except (OSError, RuntimeError) as error:
         raise JobError(f"{data.directory} is no readable data set of kind {data.kind}: {error}", kind="data") from error
     if not len(images):
@@ -98,32 +100,22 @@ def open_images(data: Data) -> ImageSet:
     return images
 
 
-def _folder(datasets: Any, data: Data) -> FileSet:  # noqa: ANN401 - a module of torchvision, which has no types
+def _open_folder(torchvision: Any, data: Data) -> FileSet:  # noqa: ANN401 - a module of torchvision, which has no types
     train = Path(data.directory, "train")
     root = str(train) if data.kind == "imagenet" and train.is_dir() else data.directory
-    labels = _labels(root)
-    loader = datasets.folder
-    found = loader.make_dataset(root, labels, is_valid_file=lambda path: _is_image(loader, path), allow_empty=True)
-    names = [os.fsencode(os.path.relpath(path, root)) for path, _ in found]
-    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-    return FileSet(root, b"".join(names), ends, np.array([label for _, label in found], dtype=np.int64))
-
-
-def _labels(root: str) -> dict[str, int]:
-    """Class folders to labels. What is hidden, or is of the file system, is none: it is not on every target."""
+    # What is hidden, or is of the file system, is no class folder: it is not on every target.
     classes = class_names(root)
     if not classes:
         raise JobError(f"{root} holds no class folders: images belong into DIR/CLASS/", kind="data")
     if len(classes) > CLASSES:
         raise JobError(f"{root} holds {len(classes)} class folders; the models tell {CLASSES} apart", kind="data")
-    return {name: label for label, name in enumerate(classes)}
 
+    def is_image(path: str) -> bool:
+        allowed: bool = torchvision.has_file_allowed_extension(path, torchvision.IMG_EXTENSIONS)
+        return allowed and not Path(path).name.startswith(".")
 
-def _is_image(loader: Any, path: str) -> bool:  # noqa: ANN401 - as above
-    return not Path(path).name.startswith(".") and loader.has_file_allowed_extension(path, loader.IMG_EXTENSIONS)
-
-
-def _pixels(datasets: Any, data: Data) -> PixelSet:  # noqa: ANN401 - as above
-    made = (datasets.CIFAR10 if data.kind == "cifar10" else datasets.MNIST)(data.directory, train=True, download=False)
-    pixels = np.ascontiguousarray(made.data)
-    return PixelSet(pixels, np.asarray(made.targets, dtype=np.int64), pixels.nbytes)
+    labels = {name: label for label, name in enumerate(classes)}
+    found = torchvision.make_dataset(root, labels, is_valid_file=is_image, allow_empty=True)
+    names = [os.fsencode(os.path.relpath(path, root)) for path, _ in found]
+    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    return FileSet(np.array([label for _, label in found], dtype=np.int64), root, b"".join(names), ends)

@@ -18,7 +18,7 @@ from worker.data.decode import Decoder
 from worker.data.filler import Filler, SetDamagedError
 from worker.data.images import ImageSet
 from worker.data.normalise import CpuNormaliser, CudaNormaliser
-from worker.data.tally import DataUse, Tally, too_damaged
+from worker.data.tally import LoaderUse, Tally, too_damaged
 from worker.errors import JobError
 from worker.spec import Data, Spec
 from worker.training.numerics import Numerics
@@ -46,12 +46,22 @@ class Loader:
         self._decoder = decoder.name if images.encoded else "none"
         filler = Filler(spec, images, decoder, part, self._tally, places)
         self._pixels, self._labels = filler.pixels, filler.labels
-        # The processes first: what they are copies of has not met CUDA yet.
-        self._places: Iterator[int] | None = _started(filler, self._workers)
+        processes: dict[str, Any] = {}
+        if self._workers:
+            start = {"multiprocessing_context": "fork", "worker_init_fn": _die_with_parent}
+            processes = {"num_workers": self._workers, "prefetch_factor": PREFETCH, **start}
+        # The numbers of filled places in the order of their batches, without end. The processes are started first: what
+        # they are copies of has not met CUDA yet.
+        self._places: Iterator[int] | None = iter(
+            DataLoader(filler, batch_size=None, sampler=itertools.count(), **processes)
+        )
         self._on_cpu = self._on_cuda = None
         if spec.device == "cuda":
             self._on_cuda = CudaNormaliser(numerics, f"cuda:{part}")
-            _pin(self._pixels, self._labels)
+            for pinned in (self._pixels, self._labels):
+                # torch annotates no part of its way to the CUDA runtime.
+                runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+                torch.cuda.check_error(runtime.cudaHostRegister(pinned.data_ptr(), pinned.nbytes, 0))
         else:
             self._on_cpu = CpuNormaliser(spec.batch, spec.image_px, numerics, torch.get_num_threads())
 
@@ -71,7 +81,7 @@ class Loader:
         """Return the images as floats: on CUDA bytes are copied, a quarter of the size, and converted on the device."""
         return self._on_cuda(images) if self._on_cuda else images
 
-    def close(self) -> DataUse:
+    def close(self) -> LoaderUse:
         """End the processes. Harmless when repeated."""
         self._tally.stop()
         places, self._places = self._places, None
@@ -93,21 +103,6 @@ def check_size(images: ImageSet, spec: Spec) -> None:
         )
 
 
-def _started(filler: Filler, workers: int) -> Iterator[int]:
-    """Return the numbers of filled places in the order of their batches, without end."""
-    processes: dict[str, Any] = {}
-    if workers:
-        processes = {"prefetch_factor": PREFETCH, "multiprocessing_context": "fork", "worker_init_fn": _die_with_parent}
-    return iter(DataLoader(filler, batch_size=None, sampler=itertools.count(), num_workers=workers, **processes))
-
-
 def _die_with_parent(_process: int) -> None:
     # It holds the descriptors of the training process: were that killed, its end would not be seen.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _pin(*tensors: torch.Tensor) -> None:
-    for tensor in tensors:
-        # torch annotates no part of its way to the CUDA runtime.
-        code = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(code)

@@ -16,7 +16,7 @@ _IMAGES, _BYTES, _DAMAGED, _STOPPED, _FIRST = range(5)
 
 
 @dataclass(frozen=True)
-class DataUse:
+class LoaderUse:
     """The fields of ``records.DataUse`` that a job measures."""
 
     decoder: str
@@ -58,22 +58,22 @@ class Tally:
     def stopped(self, process: int) -> bool:
         return bool(self._rows[process, _STOPPED])
 
-    def use(self, decoder: str, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> DataUse:
+    def use(self, decoder: str, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> LoaderUse:
         """Return what was read so far. ``loaded_bytes`` were read before; ``name`` gives the file of an image."""
         images, size_bytes, damaged = (int(self._rows[:, column].sum()) for column in (_IMAGES, _BYTES, _DAMAGED))
         first = sorted({int(index) for index in self._rows[:, _FIRST:].flat if index >= 0})[:NAMED]
-        return DataUse(
+        return LoaderUse(
             decoder, loader_workers, images, loaded_bytes + size_bytes, damaged, [name(each) for each in first]
         )
 
 
-def together(uses: Sequence[DataUse]) -> DataUse:
+def together(uses: Sequence[LoaderUse]) -> LoaderUse:
     """Return the use of several loaders as one. Raises JobError when more of it is damaged than a result can bear."""
     images, damaged = sum(use.images_read for use in uses), sum(use.damaged for use in uses)
     files = list(dict.fromkeys(name for use in uses for name in use.damaged_files))[:NAMED]
     if damaged > _FEW_DAMAGED and damaged > _MOST_DAMAGED_SHARE * images:
         raise too_damaged(damaged, images, files)
-    return DataUse(
+    return LoaderUse(
         decoder=uses[0].decoder,
         loader_workers=sum(use.loader_workers for use in uses),
         images_read=images,

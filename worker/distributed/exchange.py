@@ -5,10 +5,10 @@ import time
 import torch
 from torch import distributed
 
-from worker.distributed.group import Group
+from worker.distributed.group import RankGroup
 from worker.distributed.parameters import Parameters
-from worker.distributed.partition import CHUNK_BYTES, cut
-from worker.distributed.transport import END, STEP, Peer, gradients_tag, values_tag
+from worker.distributed.partition import cut
+from worker.distributed.transport import END, STEP, Peer, exchanged, gradients_tag, values_tag
 
 
 class Exchange:
@@ -18,7 +18,7 @@ class Exchange:
     could begin only when the last gradient, that of the first layer, has been there.
     """
 
-    def __init__(self, group: Group, parameters: Parameters, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, group: RankGroup, parameters: Parameters, chunk_bytes: int) -> None:
         self.busy_s = 0.0
         """How long communication kept the worker from anything else in this step."""
         self._parameters = parameters
@@ -31,13 +31,9 @@ class Exchange:
         self._share_first_values(first=group.membership.rank == group.membership.servers)
         parameters.observe(self._chunks, self._made)
 
-    @property
-    def bytes_sent(self) -> int:
-        return sum(server.bytes_sent for server in self._servers)
-
-    @property
-    def bytes_received(self) -> int:
-        return sum(server.bytes_received for server in self._servers)
+    def exchanged(self) -> dict[str, int]:
+        """Return ``bytes_sent`` and ``bytes_received`` since the beginning."""
+        return exchanged(self._servers)
 
     def begin(self) -> None:
         """Announce a step and wait for its parameters, in the background."""
@@ -56,9 +52,7 @@ class Exchange:
             computed_s = time.monotonic()
             self._send(number)
         self._fetched.clear()
-        for chunk, work in zip(self._chunks, self._receives, strict=True):
-            self._servers[chunk.server].wait(work)
-            self._parameters.place(chunk)
+        self._place(self._receives)
         self._wait_for_sends()
         if self._parameters.is_cuda:
             torch.cuda.synchronize()
@@ -98,6 +92,11 @@ class Exchange:
             for chunk in self._chunks
         ]
 
+    def _place(self, receives: list[distributed.Work | None]) -> None:
+        for chunk, work in zip(self._chunks, receives, strict=True):
+            self._servers[chunk.server].wait(work)
+            self._parameters.place(chunk)
+
     def _wait_for_sends(self) -> None:
         for server, work in self._sends:
             server.wait(work)
@@ -113,7 +112,5 @@ class Exchange:
                 work = server.send(values[chunk.start : chunk.stop], values_tag(chunk.number))
                 self._sends.append((server, work))
         else:
-            for chunk, work in zip(self._chunks, self._receive_all(), strict=True):
-                self._servers[chunk.server].wait(work)
-                self._parameters.place(chunk)
+            self._place(self._receive_all())
         self._wait_for_sends()

@@ -12,10 +12,9 @@ import torch
 from torch import distributed
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from worker.distributed.failures import LostError, first_line, is_network
 from worker.distributed.heartbeat import Heartbeat
 from worker.distributed.membership import Membership
-from worker.distributed.rendezvous import Rendezvous, open_rendezvous
+from worker.distributed.rendezvous import LostError, Rendezvous, first_line, is_network, open_rendezvous
 from worker.distributed.sockets import address_of, open_sockets, opened_since, shut_down
 from worker.errors import JobError
 
@@ -35,7 +34,7 @@ def print_error(error: JobError) -> None:
     print(f"{error.kind}: {error}", file=sys.stderr, flush=True)
 
 
-class Group:
+class RankGroup:
     """The ranks of a job after the rendezvous, and their connections. ``addresses`` has what each rank is bound to."""
 
     def __init__(
@@ -140,7 +139,7 @@ class Group:
 
 
 @contextmanager
-def joined(membership: Membership, device: str = "cpu", *, report: Report = print_error) -> Iterator[Group]:
+def joined(membership: Membership, device: str = "cpu", *, report: Report = print_error) -> Iterator[RankGroup]:
     """Meet the other ranks and form the group: NCCL for all-reduce on ``cuda``, else gloo.
 
     Raises JobError of kind ``network`` when a rank does not come or is lost: within ``timeout_s`` and a few seconds.
@@ -153,7 +152,7 @@ def joined(membership: Membership, device: str = "cpu", *, report: Report = prin
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = membership.interface
     rendezvous = open_rendezvous(membership)
     try:
-        group = Group(membership, rendezvous, rendezvous.announce(address), report)
+        group = RankGroup(membership, rendezvous, rendezvous.announce(address), report)
     except JobError:
         if membership.rank == 0:
             time.sleep(min(_FAREWELL_S, membership.patience_s))

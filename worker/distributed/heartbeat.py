@@ -67,35 +67,26 @@ class Heartbeat:
         self._thread.join(self.interval_s * 2)
 
     def _run(self) -> None:
-        count = 0
+        count, own = 0, self._membership.name(self._membership.rank)
         while not self._stop.wait(self.interval_s):
             count += 1
             try:
-                self._beat(str(count))
+                with self._beating:
+                    if not self._left:
+                        self._rendezvous.beat(str(count))
                 reason, beats = self._rendezvous.look()
                 self._hear(beats)
                 self.lost = self.lost or self.silent(time.monotonic() - self._limit_s)
                 if self.lost and not reason:
-                    reason = self._rendezvous.blame(self._hears_no_more())
+                    reason = self._rendezvous.blame(f"{own} hears no more of {self._membership.names(self.lost)}")
             except (distributed.DistError, RuntimeError):
                 self.lost = [0]
                 reason = f"{self._membership.name(0)}, which holds the rendezvous, is gone"
-            self._fail(reason)
+            if reason and not self.reason and not self._stop.is_set():
+                self.reason = reason
+                self._on_failure()
             if 0 in self.lost:
                 return
-
-    def _fail(self, reason: str) -> None:
-        if reason and not self.reason and not self._stop.is_set():
-            self.reason = reason
-            self._on_failure()
-
-    def _hears_no_more(self) -> str:
-        return f"{self._membership.name(self._membership.rank)} hears no more of {self._membership.names(self.lost)}"
-
-    def _beat(self, value: str) -> None:
-        with self._beating:
-            if not self._left:
-                self._rendezvous.beat(value)
 
     def _hear(self, beats: list[str]) -> None:
         now_s = time.monotonic()

@@ -38,7 +38,7 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
         with joined(membership, "cpu", report=report) as workers:
             events.emit("built")
             served = serve(workers, learning_rate=LEARNING_RATE, threads=spec.threads)
-        events.emit("done", usage=whole_usage(), exchanged=asdict(served))
+        events.emit("done", usage=whole_usage(), exchanged=served)
         return
     with contextlib.ExitStack() as stack:
         batches = stack.enter_context(opened_batches(spec))
@@ -50,6 +50,5 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
             events.emit("built")
             measure(spec, trainer, events)
         uses = [use for each in batches if (use := each.close())]
-        exchanged = {"bytes_sent": trainer.bytes_sent, "bytes_received": trainer.bytes_received}
     data_use = asdict(together(uses)) if uses else None
-    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged)
+    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=trainer.exchanged())

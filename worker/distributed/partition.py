@@ -36,7 +36,7 @@ def starts_of(sizes: Sequence[int]) -> tuple[list[int], int]:
     starts, end = [], 0
     for size in sizes:
         starts.append(end)
-        end += _aligned(size)
+        end += -(-size // ALIGNMENT) * ALIGNMENT
     return starts, end
 
 
@@ -55,7 +55,3 @@ def cut(elements: int, servers: int, chunk_bytes: int = CHUNK_BYTES) -> list[Chu
 def overlapping(chunks: Iterable[Chunk], start: int, size: int) -> list[int]:
     """Return the numbers of the chunks that hold an element of the parameter."""
     return [chunk.number for chunk in chunks if chunk.start < start + size and start < chunk.stop]
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,4 +1,7 @@
-"""The ranks' rendezvous: a TCP store of rank 0, where they announce themselves and say why they failed."""
+"""The ranks' rendezvous: a TCP store of rank 0, where they announce themselves and say why they failed.
+
+Failures between ranks are told from failures in one of them.
+"""
 
 import time
 from datetime import timedelta
@@ -6,7 +9,6 @@ from datetime import timedelta
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from worker.distributed.failures import first_line
 from worker.distributed.membership import Membership
 from worker.distributed.sockets import limit_reads, open_sockets, opened_since
 from worker.errors import JobError
@@ -15,6 +17,27 @@ LEFT = "left"
 """A rank's beat once it needs the others no more."""
 _REASON = "reason"
 _LOOK_AGAIN_S = 0.05
+
+
+class LostError(JobError):
+    """Another rank cannot be waited for any longer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="network")
+
+
+def is_network(error: Exception) -> bool:
+    """Return whether the error comes from the network. torch has no type for what goes wrong in gloo."""
+    said = str(error)
+    return isinstance(error, LostError | distributed.DistError) or (
+        isinstance(error, RuntimeError) and any(word in said for word in ("gloo/", "Gloo", "NCCL", "ProcessGroup"))
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Return the message without the path in torch's build and the advice that gloo adds."""
+    line = str(error).partition("\n")[0]
+    return line.rpartition("] ")[2].partition(". This is typically")[0] if line.startswith("[") else line
 
 
 class Rendezvous:

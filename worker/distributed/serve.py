@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from threading import Lock
 
 import torch
 from torch import distributed
 
-from worker.distributed.group import Group
+from worker.distributed.group import RankGroup
 from worker.distributed.partition import cut
-from worker.distributed.transport import END, STEP, Peer, gradients_tag, values_tag
+from worker.distributed.transport import END, STEP, Peer, exchanged, gradients_tag, values_tag
 from worker.errors import JobError
 
 
@@ -26,7 +25,7 @@ class Shard:
     It is made by what the workers say of their models, and filled with what the first worker sends.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RankGroup) -> None:
         self.workers = [Peer(group, rank) for rank in group.membership.worker_ranks]
         said = hear_all(self.workers)
         if len(set(said)) > 1:
@@ -58,19 +57,11 @@ class Shard:
             peer.wait(work)
 
 
-@dataclass(frozen=True)
-class ServerTotals:
-    """The work of a server. ``updates`` counts whole steps: of all workers together, or of each by itself."""
-
-    updates: int
-    bytes_received: int
-    bytes_sent: int
-
-
-def serve(group: Group, *, learning_rate: float, threads: int) -> ServerTotals:
+def serve(group: RankGroup, *, learning_rate: float, threads: int) -> dict[str, int]:
     """Apply plain SGD to this server's share of the parameters. Raises JobError.
 
-    Returns when all workers have ended. The model is the workers' own affair: a server needs not to build it.
+    Returns when all workers have ended: ``bytes_sent``, ``bytes_received``, and ``updates``, which counts whole steps:
+    of all workers together, or of each by itself. The model is the workers' own affair: a server needs not to build it.
     """
     synchronous = group.membership.strategy == "parameter-server"
     # Asynchronously each worker has a thread of the server's, and torch's own threads are counted per such thread.
@@ -78,11 +69,10 @@ def serve(group: Group, *, learning_rate: float, threads: int) -> ServerTotals:
     shard = Shard(group)
     make = _synchronously if synchronous else _asynchronously
     updates = make(group, shard, learning_rate)
-    received = sum(worker.bytes_received for worker in shard.workers)
-    return ServerTotals(updates, received, sum(worker.bytes_sent for worker in shard.workers))
+    return {"updates": updates, **exchanged(shard.workers)}
 
 
-def _synchronously(group: Group, shard: Shard, learning_rate: float) -> int:
+def _synchronously(group: RankGroup, shard: Shard, learning_rate: float) -> int:
     updates = 0
     while _all_go_on(group, shard):
         receives = [shard.receive_gradients(worker) for worker in range(len(shard.workers))]
@@ -102,7 +92,7 @@ def _synchronously(group: Group, shard: Shard, learning_rate: float) -> int:
     return updates
 
 
-def _all_go_on(group: Group, shard: Shard) -> bool:
+def _all_go_on(group: RankGroup, shard: Shard) -> bool:
     words = [word for word, _ in hear_all(shard.workers)]
     if len(set(words)) > 1:
         ended = [peer.rank for peer, word in zip(shard.workers, words, strict=True) if word == END]
@@ -110,7 +100,7 @@ def _all_go_on(group: Group, shard: Shard) -> bool:
     return words[0] == STEP
 
 
-def _asynchronously(group: Group, shard: Shard, learning_rate: float) -> int:
+def _asynchronously(group: RankGroup, shard: Shard, learning_rate: float) -> int:
     locks = [Lock() for _ in shard.chunks]
     count = len(shard.workers)
     with ThreadPoolExecutor(count) as pool:

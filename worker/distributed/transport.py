@@ -9,13 +9,13 @@ gloo's nonblocking sends and receives of chunks were the fastest of what torch h
 ``benchmarks/parameter_server.py``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import distributed
 
-from worker.distributed.group import PATIENCE, Group
+from worker.distributed.group import PATIENCE, RankGroup
 
 STEP, END = 1, 2
 _WORD_TAG = 0
@@ -32,7 +32,7 @@ def values_tag(chunk: int) -> int:
 class Peer:
     """The other end of a pair of ranks. ``bytes_sent`` and ``bytes_received`` are of chunks, without the words."""
 
-    def __init__(self, group: Group, rank: int) -> None:
+    def __init__(self, group: RankGroup, rank: int) -> None:
         self.rank = rank
         self.bytes_sent = self.bytes_received = 0
         self._group = group
@@ -76,3 +76,11 @@ class Peer:
             yield
         except RuntimeError as error:
             raise self._group.lost(self.rank, error) from error
+
+
+def exchanged(peers: Sequence[Peer]) -> dict[str, int]:
+    """Return the bytes of chunks that were sent to all of them, and received."""
+    return {
+        "bytes_sent": sum(peer.bytes_sent for peer in peers),
+        "bytes_received": sum(peer.bytes_received for peer in peers),
+    }

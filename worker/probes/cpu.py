@@ -4,7 +4,7 @@ import time
 
 from worker.probes.probe import Probe
 from worker.probes.reading import Measured, Reading, median
-from worker.probes.request import Request
+from worker.spec import Request
 
 # Rows, products a sample, samples. An emulated CPU makes 0.3 GFLOP/s, one core of today's hundreds of times as much.
 SIZES = {"smoke": (512, 1, 5), "quick": (1024, 2, 10), "paper": (4096, 1, 10)}
@@ -13,7 +13,7 @@ SIZES = {"smoke": (512, 1, 5), "quick": (1024, 2, 10), "paper": (4096, 1, 10)}
 def measure(request: Request) -> Measured:
     """Return the rate of matrix products on one thread and on all."""
     # Here and not above, as torch below: the host reads the declaration of the probe, and has no torch.
-    from worker.probes.threads import one_and_all
+    from worker.training.device import one_and_all
 
     rows, products, samples = SIZES[request.size]
     names = one_and_all(request.threads)

@@ -1,26 +1,37 @@
 """The disk probe: fio on the data directory, with direct I/O, so that the disk is measured and not a page cache."""
 
+import json
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from worker.probes import fio, jobfile, tools
+from worker.probes import jobfile, tools
 from worker.probes.probe import Probe
-from worker.probes.reading import Measured, ProbeError
-from worker.probes.request import Request
+from worker.probes.reading import Measured, ProbeError, Reading
+from worker.spec import Request
 
 DEFAULT_JOBS = Path(__file__).with_name("disk.fio")
 OLDEST_FIO = (3, 0)  # its JSON counts latencies in nanoseconds from here on
 SPARE = 1.05
 """The file system's metadata takes room, too."""
+MIB = 1 << 20
+_PERCENTILES = {"p50": "50.000000", "p99": "99.000000"}
+_ENOSPC, _EINVAL = 28, 22
 
 
 def measure(request: Request) -> Measured:
     """Return what fio measures: with the jobs of the suite, or with those of the user's job file."""
     program = tools.find("fio")
     version = tools.version_of(program, OLDEST_FIO)
-    jobs, needed_bytes = _jobs(request)
+    try:
+        jobs = DEFAULT_JOBS.read_text() if request.job is None else jobfile.render(jobfile.parse(request.job))
+        needed_bytes = written_bytes(request.size, request.job)
+    except jobfile.JobFileError as error:
+        raise ProbeError(f"the job file: {error}", remedy="correct the file given with --fio-job") from None
     with place_in(request.directory) as place, tempfile.TemporaryDirectory() as notes:
         check_space(place, needed_bytes)
         written = Path(notes, "report.json")
@@ -30,20 +41,11 @@ def measure(request: Request) -> Measured:
         size, runtime = f"{jobfile.FILE_MIB[request.size]}m", str(jobfile.RUNTIME_S[request.size])
         variables = {**os.environ, "SIZE": size, "RUNTIME": runtime}
         done = tools.run([*argv, f"{notes}/jobs.fio"], variables=variables)
-        metrics = fio.readings(written.read_text() if written.exists() else "", done.stderr + done.stdout)
+        metrics = readings(written.read_text() if written.exists() else "", done.stderr + done.stdout)
     if done.returncode:
-        raise fio.failure([], done.stderr)
+        raise fio_failure([], done.stderr)
     details = {"fio": version, "job": jobs if request.job else "default", "size": size, "runtime_s": int(runtime)}
     return Measured(metrics, details)
-
-
-def _jobs(request: Request) -> tuple[str, int]:
-    """Return the job file as fio is given it, and the bytes that its files take."""
-    try:
-        text = DEFAULT_JOBS.read_text() if request.job is None else jobfile.render(jobfile.parse(request.job))
-        return text, written_bytes(request.size, request.job)
-    except jobfile.JobFileError as error:
-        raise ProbeError(f"the job file: {error}", remedy="correct the file given with --fio-job") from None
 
 
 def written_bytes(size: str, job: str | None) -> int:
@@ -72,6 +74,59 @@ def check_space(place: str, needed_bytes: int) -> None:
             f"the jobs need {needed_bytes / 1e6:.0f} MB, the data directory has room for {free / 1e6:.0f} MB",
             remedy="make size= of the jobs smaller, choose a smaller --profile, or free some space",
         )
+
+
+def readings(written: str, said: str) -> dict[str, Reading]:
+    """Return the metrics of every job in fio's JSON; ``said`` is its standard error. Raises ProbeError."""
+    begin = re.search(r"^\{", written, re.MULTILINE)  # fio can write notes before it
+    try:
+        report: dict[str, Any] = json.loads(written[begin.start() :]) if begin else {}
+    except ValueError:
+        report = {}
+    jobs = report.get("jobs")
+    if not jobs or any(job.get("error") for job in jobs):
+        raise fio_failure([job.get("error", 0) for job in jobs or []], f"{said}\n{'' if report else written}")
+    metrics: dict[str, Reading] = {}
+    for job in jobs:
+        found = _of_job(job, {**report.get("global options", {}), **job.get("job options", {})})
+        if twice := sorted(metrics.keys() & found):
+            raise ProbeError(f"fio gives {twice[0]} twice", remedy="put group_reporting beside numjobs")
+        metrics |= found
+    return metrics
+
+
+def _of_job(job: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Reading]:
+    """Return the throughput of a sequential job, or the operations and latencies of a random one."""
+    active = [way for way in ("read", "write") if job[way]["total_ios"]]
+    if not active:
+        raise ProbeError(f"the job {job['jobname']} has read and written nothing", remedy="give it time: runtime=5")
+    at_random = str(options.get("rw", "read")).startswith("rand")
+    metrics: dict[str, Reading] = {}
+    for way in active:
+        name, counted = job["jobname"] + (f"-{way}" if len(active) > 1 else ""), job[way]
+        if not at_random:
+            metrics[f"{name}-throughput"] = Reading(counted["bw_bytes"] / MIB, "MiB/s", "more")
+            continue
+        metrics[f"{name}-iops"] = Reading(counted["iops"], "1/s", "more")
+        percentiles = counted["clat_ns"].get("percentile", {})
+        for short, long in _PERCENTILES.items():
+            if percentiles.get(long):
+                metrics[f"{name}-latency-{short}"] = Reading(percentiles[long] / 1e3, "us", "less")
+    return metrics
+
+
+def fio_failure(errors: list[int], said: str) -> ProbeError:
+    """Return why fio has failed, from the error numbers of its jobs and from what it said."""
+    if "O_DIRECT" in said or "does not support direct" in said or _EINVAL in errors or "err=22/" in said:
+        return ProbeError(
+            "the file system of the data directory refuses direct I/O",
+            remedy="put it on a disk's own file system (VIRTBENCH_HOME); a page cache would be measured otherwise",
+        )
+    if "ENOSPC" in said or _ENOSPC in errors or "err=28/" in said:
+        return ProbeError("the data disk is full", remedy="make size= of the jobs smaller, or free some space")
+    words = [line.strip() for line in said.splitlines() if line.strip()]
+    reasons = [line for line in words if line.startswith("fio: ")] or words[-3:] or ["it says nothing"]
+    return ProbeError(f"fio has failed: {'; '.join(reasons[:3])[:400]}", remedy="correct the job file; see fio(1)")
 
 
 DISK = Probe("disk", measure, takes_job=True, written_bytes=written_bytes)

@@ -51,7 +51,9 @@ def parse(text: str) -> list[Section]:
     for number, raw in enumerate(text.splitlines(), start=1):
         line = re.split("[;#]", raw, maxsplit=1)[0].strip()
         if line.startswith("[") and line.endswith("]"):
-            sections.append((_name(number, line[1:-1]), {}))
+            if not _NAME.fullmatch(name := line[1:-1]):
+                raise JobFileError(f"line {number}: a job's name is of letters, digits, - and _, not {name[:80]!r}")
+            sections.append((name, {}))
         elif line and not sections:
             raise JobFileError(f"line {number} stands before the first [section]: {line[:80]!r}")
         elif line:
@@ -63,12 +65,6 @@ def parse(text: str) -> list[Section]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise JobFileError(f"two jobs are called {twice[0]}: their metrics could not be told apart")
     return [Section(name, keys) for name, keys in sections]
-
-
-def _name(number: int, name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise JobFileError(f"line {number}: a job's name is of letters, digits, - and _, not {name[:80]!r}")
-    return name
 
 
 def _setting(number: int, line: str) -> tuple[str, str]:
@@ -103,14 +99,12 @@ def needed_bytes(sections: list[Section], size: str) -> int:
             common |= section.keys
             continue
         keys = {**common, **section.keys}
-        total += _size_bytes(section.name, keys.get("size", ""), size) * int(keys.get("numjobs", "1"))
+        written, size_bytes = keys.get("size", ""), FILE_MIB[size] << 20
+        if written != VARIABLES[0]:
+            found = _SIZE.fullmatch(written)
+            if not found or not int(found[1]):
+                wanted = "write size=${SIZE} (of the profile), or such as size=1g"
+                raise JobFileError(f"the job {section.name} has no size: {wanted}")
+            size_bytes = int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2].lower()]
+        total += size_bytes * int(keys.get("numjobs", "1"))
     return total
-
-
-def _size_bytes(name: str, written: str, size: str) -> int:
-    if written == VARIABLES[0]:
-        return FILE_MIB[size] << 20
-    found = _SIZE.fullmatch(written)
-    if not found or not int(found[1]):
-        raise JobFileError(f"the job {name} has no size: write size=${{SIZE}} (of the profile), or such as size=1g")
-    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2].lower()]

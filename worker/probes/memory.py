@@ -6,15 +6,11 @@ As STREAM does, the triad ``a = b + s * c`` on doubles counts the bytes of three
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from worker.memory import read
+from worker.environment import read
 from worker.probes.probe import Probe
 from worker.probes.reading import Measured, Reading, median
-from worker.probes.request import Request
-
-if TYPE_CHECKING:
-    import torch
+from worker.spec import Request
 
 MIB = 1 << 20
 ARRAY_MIB = {"smoke": 64, "quick": 128, "paper": 512}
@@ -25,8 +21,7 @@ BYTES_OF_DOUBLE = 8
 def measure(request: Request) -> Measured:
     """Return the rate of the triad on one thread and on all, and on CUDA that of copies."""
     # Here and not above, as torch below: the host reads the declaration of the probe, and has no torch.
-    from worker.probes.threads import one_and_all
-    from worker.training.device import open_devices
+    from worker.training.device import one_and_all, open_devices
 
     array_bytes, repeats = ARRAY_MIB[request.size] * MIB, REPEATS[request.size]
     metrics: dict[str, Reading] = {}
@@ -63,28 +58,24 @@ def copies(array_bytes: int, repeats: int) -> dict[str, Reading]:
     for kind in ("pinned", "pageable"):
         host = torch.ones(array_bytes, dtype=torch.uint8, pin_memory=kind == "pinned")
         for way, source, target in (("host-to-device", host, device), ("device-to-host", device, host)):
-            rates = [_copy_rate(source, target) for _ in range(repeats + 1)]
+            rates = []
+            for _ in range(repeats + 1):
+                torch.cuda.synchronize()
+                begin_s = time.perf_counter()
+                target.copy_(source)
+                torch.cuda.synchronize()
+                rates.append(array_bytes / (time.perf_counter() - begin_s) / 1e9)
             metrics[f"{way}-{kind}"] = median(rates[1:], "GB/s", "more")
     return metrics
 
 
-def _copy_rate(source: "torch.Tensor", target: "torch.Tensor") -> float:
-    import torch
-
-    torch.cuda.synchronize()
-    begin_s = time.perf_counter()
-    target.copy_(source)
-    torch.cuda.synchronize()
-    return source.numel() / (time.perf_counter() - begin_s) / 1e9
-
-
-def last_level_cache(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str | None:
+def last_level_cache() -> str | None:
     """Return the cache's size in the kernel's words, such as ``36608K``: an array must be larger.
 
     None where the place hides it.
     """
-    found = [(read(index / "level") or "", read(index / "size")) for index in sorted(cpu.glob("index*"))]
-    return max(found, default=("", None))[1]
+    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+    return max(((read(index / "level") or "", read(index / "size")) for index in caches), default=("", None))[1]
 
 
 MEMORY = Probe("memory", measure, computes=True)

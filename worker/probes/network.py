@@ -1,61 +1,100 @@
 """The network probe: TCP throughput by iperf3 in both directions, and the round trip of 64 bytes.
 
-Both ends are in the target for now; where they are is a parameter.
+Both ends are in the target.
 """
 
+import json
 import socket
 import sys
 import time
+from dataclasses import dataclass
 
-from worker.probes import iperf3, tools
+from worker.probes import tools
 from worker.probes.echo import MESSAGE_BYTES, PATIENCE_S
 from worker.probes.probe import Probe
 from worker.probes.reading import Measured, ProbeError, Reading, median, quantile
-from worker.probes.request import Request
+from worker.spec import Request
 
 LOOPBACK = "127.0.0.1"
 SECONDS = {"smoke": 1, "quick": 5, "paper": 30}
 ROUND_TRIPS = {"smoke": 200, "quick": 2000, "paper": 10_000}
 WARM_UP = 50
+OLDEST_IPERF3 = (3, 2)  # --forceflush: that the server listens is read from its own words
+IPERF3_PATIENCE_S = 120.0
+"""How long everything but the measuring itself may take on an emulated CPU."""
 
 
-def measure(request: Request, *, bind: str = LOOPBACK, address: str = LOOPBACK) -> Measured:
-    """Return throughput and round trips. Servers listen at ``bind``; clients find them at ``address``."""
+@dataclass(frozen=True)
+class Session:
+    """One direction. ``retransmits`` is None where the sender's kernel does not tell."""
+
+    rate: Reading
+    retransmits: int | None
+
+
+def measure(request: Request) -> Measured:
+    """Return throughput and round trips."""
     program = tools.find("iperf3")
-    version = tools.version_of(program, iperf3.OLDEST)
+    version = tools.version_of(program, OLDEST_IPERF3)
     metrics, retransmits = {}, {}
     for name, reverse in (("tcp-throughput", False), ("tcp-throughput-reverse", True)):
-        link = iperf3.Link(bind, address, free_port(bind, address))
-        session = iperf3.session(program, link, SECONDS[request.size], reverse=reverse)
-        metrics[name], retransmits[name] = session.rate, session.retransmits
-    trips = round_trips_us(bind, address, ROUND_TRIPS[request.size])
+        measured = session(program, free_port(), SECONDS[request.size], reverse=reverse)
+        metrics[name], retransmits[name] = measured.rate, measured.retransmits
+    trips = round_trips_us(ROUND_TRIPS[request.size])
     metrics["tcp-round-trip-median"] = median(trips, "us", "less")
     metrics["tcp-round-trip-p99"] = Reading(quantile(trips, 0.99), "us", "less")
-    return Measured(metrics, {"iperf3": version, "address": address, "retransmits": retransmits})
+    return Measured(metrics, {"iperf3": version, "address": LOOPBACK, "retransmits": retransmits})
 
 
-def free_port(bind: str, address: str) -> int:
+def session(program: str, port: int, seconds: int, *, reverse: bool) -> Session:
+    """Measure from the client to the server, or with ``reverse`` the other way. Raises ProbeError."""
+    at_port = ["--port", str(port)]
+    server = [program, "--server", "--one-off", "--forceflush", *at_port, "--bind", LOOPBACK]
+    client = [program, "--client", LOOPBACK, *at_port, "--time", str(seconds), "--json"]
+    with tools.serving(server, "listening"):
+        done = tools.run([*client, *(["--reverse"] if reverse else [])], timeout_s=seconds + IPERF3_PATIENCE_S)
+    return parse_session(done.stdout, done.stderr)
+
+
+def parse_session(written: str, said: str = "") -> Session:
+    """Return the session in the client's JSON. A client that fails can end with status 0: the JSON alone says so."""
+    try:
+        report = json.loads(written)
+    except ValueError:
+        report = {"error": (said or written).strip()[-200:] or "it says nothing"}
+    if error := report.get("error"):
+        remedy = "see whether the two ends reach each other by TCP"
+        raise ProbeError(f"iperf3 has failed: {str(error)[:300]}", remedy=remedy)
+    rates = [each["sum"]["bits_per_second"] / 1e9 for each in report["intervals"] if not each["sum"]["omitted"]]
+    received = report["end"]["sum_received"]["bits_per_second"] / 1e9
+    if not received > 0:
+        raise ProbeError("iperf3 has received nothing", remedy="see whether a firewall cuts TCP between the two ends")
+    retransmits = report["end"]["sum_sent"].get("retransmits")
+    return Session(Reading(received, "Gbit/s", "more", rates), retransmits if isinstance(retransmits, int) else None)
+
+
+def free_port() -> int:
     """Return a port that is free now, and that the other end reaches. Raises ProbeError: the interface can be down."""
     try:
-        with socket.create_server((bind, 0)) as listener:
+        with socket.create_server((LOOPBACK, 0)) as listener:
             port = int(listener.getsockname()[1])
-            socket.create_connection((address, port), timeout=5.0).close()
+            socket.create_connection((LOOPBACK, port), timeout=5.0).close()
             return port
     except OSError as error:
         raise ProbeError(
-            f"{address} does not answer here: {error.strerror or error}",
+            f"{LOOPBACK} does not answer here: {error.strerror or error}",
             remedy="see with `ip link` in the target whether its interface is up",
         ) from error
 
 
-def round_trips_us(bind: str, address: str, count: int) -> list[float]:
+def round_trips_us(count: int) -> list[float]:
     """Return how long each message takes to a process of its own and back, in microseconds."""
     message, trips = bytes(MESSAGE_BYTES), []
     # Two threads of one process would wait for the interpreter's lock as well.
-    argv = [sys.executable, "-m", "worker.probes.echo", bind]
+    argv = [sys.executable, "-m", "worker.probes.echo", LOOPBACK]
     with (
         tools.serving(argv, r"^\d+$") as port,
-        socket.create_connection((address, int(port)), timeout=PATIENCE_S) as peer,
+        socket.create_connection((LOOPBACK, int(port)), timeout=PATIENCE_S) as peer,
     ):
         peer.settimeout(None)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from worker.probes.reading import Measured
-from worker.probes.request import Request
+from worker.spec import Request
 
 
 def writes_nothing(size: str, job: str | None) -> None:

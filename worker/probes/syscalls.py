@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from worker.probes import tools
 from worker.probes.probe import Probe
 from worker.probes.reading import Measured, ProbeError, Reading, median
-from worker.probes.request import Request
+from worker.spec import Request
 
 PERF = ("perf", "perf_6.1")
 LEAST_SHARE_OF_FAULTS = 0.9

@@ -9,7 +9,7 @@ from worker.data.batches import Batches, SyntheticBatches
 from worker.spec import Spec
 from worker.training.device import Device
 from worker.training.models import build_network
-from worker.training.numerics import Numerics, numerics_of
+from worker.training.numerics import numerics_of
 from worker.training.parameter_cpu import ParameterCpu
 from worker.training.trainer import Single, Trainer
 
@@ -25,25 +25,20 @@ def opened_batches(spec: Spec, rank: int = 0) -> Iterator[list[Batches]]:
     batches: list[Batches] = []
     try:
         if spec.data:
-            _open_loaders(spec, parts, numerics, batches)
+            # Here and not above: a synthetic job has no use for what they import.
+            from worker.data.images import open_images
+            from worker.data.loader import Loader, check_size
+
+            images = open_images(spec.data)
+            check_size(images, spec)
+            for part in parts:
+                batches.append(Loader(spec, spec.data, images, part, numerics))
         else:
             batches += [SyntheticBatches(spec, part, numerics) for part in parts]
         yield batches
     finally:
         for each in batches:
             each.close()
-
-
-def _open_loaders(spec: Spec, parts: Sequence[int], numerics: Numerics, into: list[Batches]) -> None:
-    # Here and not above: a synthetic job has no use for what they import.
-    from worker.data.images import open_images
-    from worker.data.loader import Loader, check_size
-
-    if spec.data:
-        images = open_images(spec.data)
-        check_size(images, spec)
-        for part in parts:
-            into.append(Loader(spec, spec.data, images, part, numerics))
 
 
 def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches], rank: int = 0) -> Trainer:

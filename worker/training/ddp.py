@@ -20,12 +20,12 @@ from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
 from worker.data.batches import watching_loaders
-from worker.data.tally import DataUse
+from worker.data.tally import LoaderUse
 from worker.errors import JobError
 from worker.protocol import Events
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import Device, open_devices
+from worker.training.device import open_devices
 from worker.training.samples import Samples
 
 _PATIENCE = timedelta(minutes=30)
@@ -42,10 +42,10 @@ class DeviceGroup:
     threads: int
     store: TCPStore
 
-    def uses(self, spec: Spec) -> list[DataUse]:
+    def uses(self, spec: Spec) -> list[LoaderUse]:
         """Return what the other ranks have read, once each of them has said it."""
         said = [loads(self.store.get(_use_key(rank))) for rank in range(1, spec.devices)]
-        return [DataUse(**each) for each in said if each]
+        return [LoaderUse(**each) for each in said if each]
 
 
 def threads_of_rank(spec: Spec, rank: int) -> int:
@@ -79,7 +79,12 @@ def run_rank(spec: Spec, rank: int, port: int) -> int:
     _join(spec, rank, store)
     distributed.all_reduce(torch.tensor(torch.get_num_threads(), device=devices[rank].torch))
     try:
-        use = _train(spec, devices, rank)
+        with watching_loaders(), opened_batches(spec, rank) as (batches,):
+            trainer = build_trainer(spec, devices, [batches], rank)
+            scratch = Samples.allocate(1, trainer.phases)
+            for _ in range(spec.warmup_steps + spec.steps):
+                trainer.step(scratch, 0)
+            use = batches.close()
     except JobError as error:
         print(f"rank {rank}: {error}", file=sys.stderr)
         return DATA_FAILED if error.kind == "data" else 1
@@ -87,15 +92,6 @@ def run_rank(spec: Spec, rank: int, port: int) -> int:
     distributed.barrier()
     distributed.destroy_process_group()
     return 0
-
-
-def _train(spec: Spec, devices: list[Device], rank: int) -> DataUse | None:
-    with watching_loaders(), opened_batches(spec, rank) as (batches,):
-        trainer = build_trainer(spec, devices, [batches], rank)
-        scratch = Samples.allocate(1, trainer.phases)
-        for _ in range(spec.warmup_steps + spec.steps):
-            trainer.step(scratch, 0)
-        return batches.close()
 
 
 def _use_key(rank: int) -> str:

@@ -1,9 +1,10 @@
-"""A device that trains: waiting for it, and copying batches to it with the copy's time on the device's own clock."""
+"""The devices that train, what copying batches to them takes on their own clock, and the threads of torch."""
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 
+from worker.environment import read
 from worker.errors import JobError
 
 
@@ -15,9 +16,7 @@ class Device:
         self.is_cuda = self.torch.type == "cuda"
         if self.is_cuda:
             # Made on the device at their first record: a rank of ddp must not take memory of the others' devices.
-            # torch annotates no part of its CUDA events.
-            self._begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            self._end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._begin, self._end = timing_event(), timing_event()
 
     def copy(self, batch: tuple[torch.Tensor, torch.Tensor], *, wait: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the batch on the device. Without ``wait`` the host goes on during the copy from pinned memory."""
@@ -39,6 +38,11 @@ class Device:
             torch.cuda.synchronize(self.torch)
 
 
+def timing_event() -> torch.cuda.Event:
+    """Return an event that notes the device's time; torch annotates no part of its CUDA events."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def open_devices(kind: str, count: int) -> list[Device]:
     """Return ``count`` devices; the CPU is the same one every time. Raises JobError when there are fewer."""
     if kind == "cpu":
@@ -48,6 +52,21 @@ def open_devices(kind: str, count: int) -> list[Device]:
         build = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
         raise JobError(f"{count} CUDA devices asked for, {there} can be used here{build}", kind="device")
     return [Device(f"cuda:{number}") for number in range(count)]
+
+
+def prepare(threads: int, device: str) -> dict[str, object]:
+    """Give torch these threads for all that one operation does, and return what ``torch_facts`` then does."""
+    torch.set_num_interop_threads(1)
+    torch.set_num_threads(threads)
+    return torch_facts(device)
+
+
+def one_and_all(threads: int) -> Iterator[str]:
+    """Set torch to one thread, then to all; where all are one, only that. Yields the ending of the metric's name."""
+    for count, name in ((1, "one-thread"), (threads, "all-threads")):
+        if name == "one-thread" or count > 1:
+            torch.set_num_threads(count)
+            yield name
 
 
 def torch_facts(device: str) -> dict[str, object]:
@@ -62,24 +81,20 @@ def torch_facts(device: str) -> dict[str, object]:
 
 def gpus() -> list[dict[str, object]]:
     """Return the CUDA devices seen from inside, as ``records.Gpu``."""
-    return [_gpu(torch.cuda.get_device_properties(number)) for number in range(torch.cuda.device_count())]
-
-
-def _gpu(properties: object) -> dict[str, object]:
-    place = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    numbers = [number for number in place if isinstance(number, int)]
-    return {
-        "name": getattr(properties, "name", "unknown"),
-        "memory_bytes": getattr(properties, "total_memory", 0),
-        "driver": _driver(),
-        "pci_address": "{:04x}:{:02x}:{:02x}.0".format(*numbers) if len(numbers) == 3 else None,
-    }
-
-
-def _driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Return the version, from a line such as ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54  Thu ...``."""
-    try:
-        words = path.read_text(encoding="ascii", errors="replace").partition("\n")[0].split()
-    except OSError:
-        return None
-    return next((word for word in words if word[:1].isdigit() and "." in word), None)
+    # Such as ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54  Thu ...``.
+    words = (read("proc/driver/nvidia/version") or "").partition("\n")[0].split()
+    driver = next((word for word in words if word[:1].isdigit() and "." in word), None)
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        place = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        numbers = [each for each in place if isinstance(each, int)]
+        found.append(
+            {
+                "name": getattr(properties, "name", "unknown"),
+                "memory_bytes": getattr(properties, "total_memory", 0),
+                "driver": driver,
+                "pci_address": "{:04x}:{:02x}:{:02x}.0".format(*numbers) if len(numbers) == 3 else None,
+            }
+        )
+    return found

@@ -8,6 +8,7 @@ tf_cnn_benchmarks' ``parameter_server``.
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -18,6 +19,7 @@ from worker.training.samples import Samples
 from worker.workloads.workload import Workload
 
 
+@dataclass(eq=False)
 class ParameterCpu:
     """The parameters on the CPU and one replica of the network on each device.
 
@@ -25,21 +27,15 @@ class ParameterCpu:
     device needs all parameters before it computes, and the update all gradients.
     """
 
-    def __init__(
-        self,
-        workload: Workload,
-        network: torch.nn.Module,
-        devices: Sequence[Device],
-        batches: Sequence[Batches],
-        numerics: Numerics,
-    ) -> None:
-        on_cuda = devices[0].is_cuda
-        self.phases: tuple[str, ...] = ("copy", "communicate") if on_cuda else ("communicate",)
-        self._devices = devices
-        self._batches = batches
-        self._numerics = numerics
-        self.network = network
-        self._workload = workload
+    workload: Workload
+    network: torch.nn.Module
+    devices: Sequence[Device]
+    batches: Sequence[Batches]
+    numerics: Numerics
+
+    def __post_init__(self) -> None:
+        network, numerics, devices = self.network, self.numerics, self.devices
+        self.phases: tuple[str, ...] = ("copy", "communicate") if devices[0].is_cuda else ("communicate",)
         replicas = [numerics.place(copy.deepcopy(network), device) for device in devices]
         self._replicas = [numerics.compile(replica) for replica in replicas]
         self._copies = [list(replica.parameters()) for replica in replicas]
@@ -52,15 +48,15 @@ class ParameterCpu:
             parameter.grad = torch.zeros_like(parameter, pin_memory=pin)
         # Where the gradients of the devices after the first land before they are added.
         self._landing = [torch.zeros_like(parameter, pin_memory=pin) for parameter in self._parameters]
-        self._optimizer = workload.optimizer(network)
+        self._optimizer = self.workload.optimizer(network)
         self._losses: list[torch.Tensor] = []
 
     def step(self, samples: Samples, index: int) -> None:
         begin_s = time.monotonic()
-        batches = [batch.next() for batch in self._batches]
+        batches = [batch.next() for batch in self.batches]
         got_s = time.monotonic()
-        pairs = zip(self._devices, batches, strict=True)
-        placed = [device.copy(batch, wait=not self._numerics.pinned) for device, batch in pairs]
+        pairs = zip(self.devices, batches, strict=True)
+        placed = [device.copy(batch, wait=not self.numerics.pinned) for device, batch in pairs]
         self.synchronize()
         copied_s = time.monotonic()
         self._send_parameters()
@@ -83,16 +79,16 @@ class ParameterCpu:
     def _send_parameters(self) -> None:
         for copies in self._copies:
             for there, parameter in zip(copies, self._parameters, strict=True):
-                there.copy_(parameter, non_blocking=self._numerics.pinned)
+                there.copy_(parameter, non_blocking=self.numerics.pinned)
         self.synchronize()
 
     def _compute_gradients(self, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         losses = []
-        for replica, device, batches, batch in zip(self._replicas, self._devices, self._batches, placed, strict=True):
+        for replica, device, batches, batch in zip(self._replicas, self.devices, self.batches, placed, strict=True):
             images, labels = batches.prepared(batch[0]), batch[1]
             replica.zero_grad()
-            with self._numerics.autocast(device):
-                losses.append(self._workload.loss(replica, images, labels))
+            with self.numerics.autocast(device):
+                losses.append(self.workload.loss(replica, images, labels))
         # One call for all: torch runs the backward pass of each CUDA device in a thread of its own.
         torch.autograd.backward(losses)
         self._losses = [loss.detach() for loss in losses]
@@ -106,21 +102,17 @@ class ParameterCpu:
                 total, gradient = parameter.grad, there.grad
                 if total is None or gradient is None:
                     raise RuntimeError("a parameter has no gradient: the network does not use it")
-                (landing if number else total).copy_(gradient, non_blocking=self._numerics.pinned)
-            self._devices[number].synchronize()
-            if number:
-                self._add_landed()
+                (landing if number else total).copy_(gradient, non_blocking=self.numerics.pinned)
+            self.devices[number].synchronize()
+            for parameter, landing in zip(self._parameters, self._landing, strict=True) if number else ():
+                if parameter.grad is not None:
+                    parameter.grad.add_(landing)
         for parameter in self._parameters:
             if parameter.grad is not None:
-                parameter.grad.div_(len(self._devices))
-
-    def _add_landed(self) -> None:
-        for parameter, landing in zip(self._parameters, self._landing, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.add_(landing)
+                parameter.grad.div_(len(self.devices))
 
     def synchronize(self) -> None:
-        for device in self._devices:
+        for device in self.devices:
             device.synchronize()
 
     def loss(self) -> float:

@@ -1,11 +1,12 @@
 """One training step on one device, timed by phase."""
 
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from worker.data.batches import Batches
+from worker.data.batches import Batch, Batches
 from worker.training.device import Device
 from worker.training.numerics import Numerics
 from worker.training.samples import Samples
@@ -30,43 +31,62 @@ class Trainer(Protocol):
         """Return the loss of the last step; of several devices, one that is not finite if there is one."""
 
 
-class Single:
-    """One network on one device; with DistributedDataParallel around the network, one rank of several.
+@dataclass(eq=False)
+class OneDevice:
+    """One network on one device. A subclass says how a step is taken after its batch has come."""
 
-    What ranks exchange overlaps with the backward pass and cannot be told from it: it is part of computing.
-    """
+    workload: Workload
+    network: torch.nn.Module
+    device: Device
+    batches: Batches
+    numerics: Numerics
 
-    def __init__(
-        self, workload: Workload, network: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics
-    ) -> None:
-        self.phases: tuple[str, ...] = ("copy",) if device.is_cuda else ()
-        self.network = network
-        self._workload = workload
-        self._device = device
-        self._batches = batches
-        self._numerics = numerics
-        self._optimizer = workload.optimizer(network)
+    def __post_init__(self) -> None:
+        self.phases: tuple[str, ...] = ("copy",) if self.device.is_cuda else ()
         self._loss = torch.tensor(0.0)
 
     def step(self, samples: Samples, index: int) -> None:
         begin_s = time.monotonic()
-        batch = self._batches.next()
+        batch = self.batches.next()
         data_s = time.monotonic() - begin_s
-        images, labels = self._device.copy(batch, wait=not self._numerics.pinned)
-        images = self._batches.prepared(images)
-        with self._numerics.autocast(self._device):
-            loss = self._workload.loss(self.network, images, labels)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        self._loss = loss.detach()
-        # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
-        self._device.synchronize()
+        communicate_s = self.train(batch)
         elapsed_s = time.monotonic() - begin_s
-        samples.put(index, elapsed_s, data_s, self._device.copy_s() if self._device.is_cuda else 0.0)
+        samples.put(index, elapsed_s, data_s, self.device.copy_s() if self.device.is_cuda else 0.0, communicate_s)
+
+    def train(self, batch: Batch) -> float:
+        """Take a step on the batch, to its end. Returns how many seconds it did nothing but communicate."""
+        raise NotImplementedError
+
+    def passes(self, batch: Batch) -> None:
+        """Go forward and backward through the network."""
+        images, labels = self.device.copy(batch, wait=not self.numerics.pinned)
+        images = self.batches.prepared(images)
+        with self.numerics.autocast(self.device):
+            loss = self.workload.loss(self.network, images, labels)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        self._loss = loss.detach()
 
     def synchronize(self) -> None:
-        self._device.synchronize()
+        self.device.synchronize()
 
     def loss(self) -> float:
         return float(self._loss)
+
+
+class Single(OneDevice):
+    """The plain step; with DistributedDataParallel around the network, that of one rank of several.
+
+    What ranks exchange overlaps with the backward pass and cannot be told from it: it is part of computing.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._optimizer = self.workload.optimizer(self.network)
+
+    def train(self, batch: Batch) -> float:
+        self.passes(batch)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
+        self.device.synchronize()
+        return 0.0
