@@ -132,7 +132,10 @@ class ContainerEngine(Protocol):
         """
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
-        """Create and start the container with its sleeper."""
+        """Create and start the container with its sleeper.
+
+        All of it counts as the container's opening, but for the time in which ``node.opening`` is paused.
+        """
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container."""

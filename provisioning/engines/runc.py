@@ -52,13 +52,14 @@ class Runc(ContainerEngine):
         return namespace or "/proc/1/ns/net"
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
-        if spec.layer:
-            source, _, place = spec.layer
-            node.run(["mkdir", f"{place}/upper", f"{place}/work"])
-            node.run(["cp", "--recursive", f"{source}/.", f"{place}/upper"], timeout_s=COPIED_WITHIN_S)
-        profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
-        config = bundle_config(spec, bundle_profile(profile))
-        write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
+        with node.opening.paused():
+            if spec.layer:
+                source, _, place = spec.layer
+                node.run(["mkdir", f"{place}/upper", f"{place}/work"])
+                node.run(["cp", "--recursive", f"{source}/.", f"{place}/upper"], timeout_s=COPIED_WITHIN_S)
+            profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
+            config = bundle_config(spec, bundle_profile(profile))
+            write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
         # In the foreground: the container's standard streams are runc's, and its first line says that it runs.
         process = node.start([*PROGRAM, "run", "--bundle", f"{BUNDLES}/{spec.name}", spec.name])
         if next(process.lines(READY_S), None) != "ready":

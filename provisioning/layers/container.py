@@ -56,7 +56,7 @@ class ContainerLayer:
         engine = self.engine
         version = engine.version(node)
         engine.check(node, self.image)
-        spec = self._spec(node, node.userland)
+        spec = self.specification(node, node.userland)
         with ExitStack() as stack:
             if node.local:
                 stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
@@ -64,10 +64,12 @@ class ContainerLayer:
                 for argv in reversed(engine.removal(spec.name)):
                     stack.enter_context(undone_when_lost(node, argv))
                 stack.callback(engine.remove, node, spec.name)
-            engine.begin(node, spec)
+            with node.opening.running():
+                engine.begin(node, spec)
             if self.plug:
                 pid = engine.main_pid(node, spec.name)
-                stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
+                with node.opening.running():
+                    stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
             enter = engine.exec_argv(spec)
             host_processes = _host_processes(engine, node, spec.name) if node.local else None
             yield WrappedNode(
@@ -83,7 +85,8 @@ class ContainerLayer:
                 host_processes=host_processes,
             )
 
-    def _spec(self, node: Node, tree: str) -> ContainerSpec:
+    def specification(self, node: Node, tree: str) -> ContainerSpec:
+        """Return the container to start on a node that has the image's unpacked tree."""
         properties = self.properties
         limit = properties.disk_limit_bytes_per_s if node.local else None
         return ContainerSpec(

@@ -85,6 +85,7 @@ class MachineProvider(Protocol):
     def booted(self, node: Node, spec: GuestSpec) -> AbstractContextManager[Guest]:
         """Boot the guest on the node and wait until it takes commands; at the end nothing of it is left.
 
+        All of it counts as the guest's opening, but for the time in which ``node.opening`` is paused.
         Raises MeasurementError with the guest's console if it does not boot, or fails while it is in use.
         """
 

@@ -64,10 +64,11 @@ class Qemu:
     def booted(self, node: Node, spec: GuestSpec) -> Iterator[Guest]:
         within_s = READY_WITHIN_S[spec.accelerator]
         with ExitStack() as stack:
-            directory = stack.enter_context(private_directory(node))
-            port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
-            access = ssh.SshAccess(str(directory), port)
-            started = _qemu_spec(node, spec, directory, access)
+            with node.opening.paused():
+                directory = stack.enter_context(private_directory(node))
+                port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
+                access = ssh.SshAccess(str(directory), port)
+                started = _qemu_spec(node, spec, directory, access)
             if spec.shared_directory:
                 cpus = spec.envelope.cpus if spec.properties.pinned else None
                 virtiofs.serve(node, str(spec.shared_directory), _socket(directory), cpus)
@@ -75,10 +76,12 @@ class Qemu:
             stack.callback(process.kill)
             try:
                 _wait_until_ready(node, process, started, within_s)
-                if spec.properties.pinned:
-                    _pin(node, started)
+                with node.opening.paused():
+                    if spec.properties.pinned:
+                        _pin(node, started)
+                    guest = _guest(node, spec, started, access)
                 stack.enter_context(ssh.connection(node, access, within_s))
-                yield _guest(node, spec, started, access)
+                yield guest
                 _end(node, access, process, started)
             except BenchError as error:
                 raise _with_console(node, error, process, started) from error

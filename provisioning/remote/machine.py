@@ -10,7 +10,7 @@ from typing import IO
 from provisioning.nodes import LocalNode, local_node
 from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, RemoteAgent, marked, root_mark
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Node, Process
+from suite.interfaces import Completed, Node, Process, Stopwatch
 from suite.inventory import InventoryNode
 from suite.job.envelope import parse_cpu_list
 
@@ -38,6 +38,7 @@ class Machine:
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    opening: Stopwatch = field(default_factory=Stopwatch)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:

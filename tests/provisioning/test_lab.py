@@ -38,7 +38,7 @@ from provisioning.lab.lab import (
 from provisioning.lab.shaping import Shape, choose_limiter, shape_argvs
 from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Process
+from suite.interfaces import Completed, Process, Stopwatch
 from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
 
 GBIT = 10**9
@@ -569,6 +569,7 @@ class Player:
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    opening: Stopwatch = field(default_factory=Stopwatch)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         del argv, stdin, timeout_s, check
