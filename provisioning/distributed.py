@@ -20,10 +20,9 @@ from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
 from provisioning.remote.data import directory_of, volume_on
-from provisioning.remote.firewall import forwarded
 from provisioning.remote.image_sync import tree_of
 from provisioning.remote.machine import machine
-from provisioning.remote.routed import joined, routed
+from provisioning.remote.routed import forwarded, joined, routed
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
@@ -213,7 +212,7 @@ def _linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: bo
         ends,
         measure_s=0 if emulated else RATE_WITHIN_S,
         sample_bytes=int((link or UNKNOWN_RATE_BITS_PER_S) * RATE_SAMPLE_S / 8),
-        rate_bits_per_s=link,
+        link_bits_per_s=link,
         most_share=vxlan.MOST_SHARE if tunnelled else 1.0,
     )
     ranks = {end.name: rank for rank, end in enumerate(ends)}

@@ -14,11 +14,13 @@ from provisioning.lab.connectivity import free_port
 from provisioning.machines import accelerator, ssh, virtiofs
 from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
-from provisioning.machines.base import Guest, GuestSpec
+from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.machines.directory import log_text, private_directory, written_here
+from provisioning.nodes import local_node
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
+from suite.job.properties import Properties
 
 READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0
@@ -34,7 +36,7 @@ EMULATES_AVX2 = (7, 2)
 ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
 
 
-class Qemu:
+class Qemu(MachineProvider):
     """See ``base.MachineProvider``."""
 
     name = "qemu"
@@ -59,6 +61,15 @@ class Qemu:
 
     def guest_capability(self, node: Node, accelerator: Accelerator, own: CpuCapability) -> CpuCapability:
         return own if accelerator == "kvm" else emulated_capability(self.version(node))
+
+    def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:
+        if properties.virtiofs and (found := virtiofs.hindrance(image.tree)):
+            return found
+        if not properties.direct_io:
+            with local_node((), None) as node:
+                if not qemu.takes_direct_io(node, str(image.file("disk.img"))):
+                    return "the file system of the images allows no other", "leave it out, or change the other option"
+        return None
 
     @contextmanager
     def booted(self, node: Node, spec: GuestSpec) -> Iterator[Guest]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from provisioning.images.image import Image
 from provisioning.nodes import undone
-from provisioning.remote.machine import Machine, check_disk_space
+from provisioning.remote.machine import Machine
+from provisioning.volumes import check_disk_space
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 from suite.userland import MANIFEST, parse_line
