@@ -23,11 +23,6 @@ TAIL_BYTES = 8192
 GONE_WITHIN_S = 20.0
 
 
-def environment(token: str) -> dict[str, str]:
-    """Return this process's environment with the token."""
-    return {**os.environ, TOKEN: token}
-
-
 def carrying(token: str) -> list[psutil.Process]:
     """Return the processes that carry the token, except this one. A zombie has no environment: it has ended."""
     found = []
@@ -70,7 +65,7 @@ class LocalProcess:
         with ExitStack() as on_failure, _given(stdin) as given, stdout or nullcontext():
             on_failure.callback(self._stderr.close)
             # A session of its own: Ctrl-C reaches the suite alone, which then ends its children in order.
-            self.popen = _popen(self.argv, given, stdout, self._stderr, environment(token), cwd)
+            self.popen = _popen(self.argv, given, stdout, self._stderr, {**os.environ, TOKEN: token}, cwd)
             on_failure.pop_all()
 
     def lines(self, timeout_s: float) -> Iterator[str]:
