@@ -84,7 +84,7 @@ def remove_argv(name: str) -> list[str]:
 
 def remove(name: str) -> None:
     """Kill what is in the group on this machine and remove it; see ``group_removal``."""
-    group_removal.remove(name, ROOT)
+    group_removal.remove(name)
 
 
 def disks_can_be_limited() -> bool:

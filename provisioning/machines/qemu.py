@@ -89,7 +89,9 @@ class Qemu(MachineProvider):
                 _wait_until_ready(node, process, started, within_s)
                 with node.opening.paused():
                     if spec.properties.pinned:
-                        _pin(node, started)
+                        # Each virtual CPU has a host CPU of its own; other threads stay anywhere in the envelope.
+                        for cpu, thread in zip(started.cpus, qemu.vcpu_threads(node, started.qmp), strict=True):
+                            node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
                     guest = _guest(node, spec, started, access)
                 stack.enter_context(ssh.connection(node, access, within_s))
                 yield guest
@@ -206,12 +208,6 @@ def _wait_until_ready(node: Node, process: Process, spec: qemu.QemuSpec, within_
         if not process.running():
             raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=qemu.qemu_argv(spec))
         time.sleep(0.05 if node.local else 0.2)
-
-
-def _pin(node: Node, spec: qemu.QemuSpec) -> None:
-    """Pin each virtual CPU to a host CPU of its own; QEMU's other threads stay anywhere in the envelope."""
-    for cpu, thread in zip(spec.cpus, qemu.vcpu_threads(node, spec.qmp), strict=True):
-        node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
 
 
 def _end(node: Node, access: ssh.SshAccess, process: Process, spec: qemu.QemuSpec) -> None:
