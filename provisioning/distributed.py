@@ -10,7 +10,7 @@ from dataclasses import replace
 from provisioning.images.image import Image
 from provisioning.lab import nat as translated
 from provisioning.lab import overlay as vxlan
-from provisioning.lab.connectivity import End, Pair, connectivity, free_port, reach
+from provisioning.lab.connectivity import End, connectivity, free_port, reach
 from provisioning.lab.containers import ContainerBridge, Member
 from provisioning.lab.lab import LabNode, open_lab
 from provisioning.lab.nat import nat
@@ -20,10 +20,9 @@ from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
 from provisioning.remote.data import directory_of, volume_on
-from provisioning.remote.firewall import forwarded
 from provisioning.remote.image_sync import tree_of
 from provisioning.remote.machine import machine
-from provisioning.remote.routed import joined, routed
+from provisioning.remote.routed import forwarded, joined, routed
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
@@ -213,12 +212,19 @@ def _linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: bo
         ends,
         measure_s=0 if emulated else RATE_WITHIN_S,
         sample_bytes=int((link or UNKNOWN_RATE_BITS_PER_S) * RATE_SAMPLE_S / 8),
-        rate_bits_per_s=link,
+        link_bits_per_s=link,
         most_share=vxlan.MOST_SHARE if tunnelled else 1.0,
     )
     ranks = {end.name: rank for rank, end in enumerate(ends)}
     return tuple(
-        replace(each, links=tuple(_link(pair, ranks) for pair in pairs if pair.source == end.name))
+        replace(
+            each,
+            links=tuple(
+                Link(rank=ranks[pair.target], **pair.model_dump(exclude={"source", "target", "address"}))
+                for pair in pairs
+                if pair.source == end.name
+            ),
+        )
         for each, end in zip(instances, ends, strict=True)
     )
 
@@ -226,12 +232,3 @@ def _linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: bo
 def _end(name: str, place: Instance) -> End:
     """Return the end, named so that messages tell the machine and the interface."""
     return End(f"{name} ({place.node.name}, {place.interface})", place.node, str(place.address), port=place.port or 0)
-
-
-def _link(pair: Pair, ranks: dict[str, int]) -> Link:
-    return Link(
-        rank=ranks[pair.target],
-        source_address=pair.source_address,
-        connect_s=pair.connect_s,
-        rate_bits_per_s=pair.rate_bits_per_s,
-    )

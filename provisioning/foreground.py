@@ -1,10 +1,34 @@
-"""Commands in the foreground: a child that talks to the same terminal, and is ended in order when this process is."""
+"""Commands that this process waits for, outside of any trial."""
 
+import os
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
 
 from suite.errors import CommandError, RequestError
+
+CALLED_WITHIN_S = 60.0
+
+
+def call(argv: Sequence[str], text: str = "", *, allowed: str | None = None, remedy: str | None = None) -> str:
+    """Run a program, in no language but C's, and return its standard output.
+
+    Raises CommandError when it fails, unless its output matches the pattern ``allowed``, and RequestError when it is
+    missing.
+    """
+    plain = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            argv, input=text, check=False, capture_output=True, text=True, timeout=CALLED_WITHIN_S, env=plain
+        )
+    except FileNotFoundError as error:
+        raise RequestError(f"{argv[0]} is not installed", remedy=remedy) from error
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(argv, None, "", remedy=remedy) from error
+    if done.returncode and (allowed is None or not re.search(allowed, done.stdout + done.stderr)):
+        raise CommandError(argv, done.returncode, done.stderr or done.stdout, remedy=remedy)
+    return done.stdout
 
 
 def run(argv: Sequence[str]) -> int:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pynvml
 
+from provisioning.cgroup.counters import read
 from suite.errors import RequestError
 from suite.interfaces import Node
 
-SYS = Path("/sys")
+DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 
@@ -78,11 +79,11 @@ def edits_for(node: Node, gpus: tuple[str, ...]) -> Edits:
     return cdi_edits(json.loads(answer.stdout), gpus, numbers)
 
 
-def gpu_checks(sys: Path = SYS) -> Iterator[Found]:
+def gpu_checks() -> Iterator[Found]:
     """Yield what NVML says and, for each GPU on the bus, whether a VM could have it."""
     yield _nvml()
-    for device in sorted((sys / "bus/pci/devices").glob("*")):
-        if _read(device / "vendor") == NVIDIA and _read(device / "class")[:6] in DISPLAY_CLASSES:
+    for device in sorted(DEVICES.glob("*")):
+        if read(device / "vendor") == NVIDIA and read(device / "class")[:6] in DISPLAY_CLASSES:
             yield passthrough(device)
 
 
@@ -113,21 +114,11 @@ def passthrough(device: Path) -> Found:
     evidence = f"driver {driver}, IOMMU group {group.resolve().name}: {', '.join(members)}"
     # Functions of the same card (its audio, its USB) go with it; bridges are not handed over.
     card = device.name.rpartition(".")[0]
-    strangers = [m for m in members if not m.startswith(card) and not _is_bridge(group / "devices" / m)]
+    others = [member for member in members if not member.startswith(card)]
+    strangers = [other for other in others if not read(group / "devices" / other / "class").startswith("0x0604")]
     if strangers:
         return name, evidence, f"shares its IOMMU group with {', '.join(strangers)}", "use another slot"
     if driver != "vfio-pci":
         remedy = f"bind it: driverctl set-override {device.name} vfio-pci"
         return name, evidence, f"its driver is {driver}", remedy
     return name, evidence, None, None
-
-
-def _is_bridge(device: Path) -> bool:
-    return _read(device / "class").startswith("0x0604")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

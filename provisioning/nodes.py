@@ -12,7 +12,7 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.paths import runtime
 from provisioning.processes import LocalProcess
 from suite.errors import BenchError, CommandError
-from suite.interfaces import Completed, Node, Process
+from suite.interfaces import Completed, Node, Process, Stopwatch
 
 UNDO_WITHIN_S = 10.0
 IMAGE_PYTHON = ("/usr/bin/python3", "/opt/virtbench")
@@ -34,6 +34,7 @@ class LocalNode:
     substitutes: tuple[str, ...] = ()
     directory: str = "/"
     """The working directory of its processes. Some drop files there (conmon, when a container runs out of memory)."""
+    opening: Stopwatch = field(default_factory=Stopwatch)
     _started: list[LocalProcess] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
@@ -116,6 +117,10 @@ class WrappedNode:
         self.facts = {**self.parent.facts, **self.facts}
         self.substitutes = (*self.parent.substitutes, *self.substitutes)
         self.backing = self.backing or self.parent.backing
+
+    @property
+    def opening(self) -> Stopwatch:
+        return self.parent.opening
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         return self.parent.run(self.wrap(argv), stdin=stdin, timeout_s=timeout_s, check=check)

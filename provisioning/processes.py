@@ -23,11 +23,6 @@ TAIL_BYTES = 8192
 GONE_WITHIN_S = 20.0
 
 
-def environment(token: str) -> dict[str, str]:
-    """Return this process's environment with the token."""
-    return {**os.environ, TOKEN: token}
-
-
 def carrying(token: str) -> list[psutil.Process]:
     """Return the processes that carry the token, except this one. A zombie has no environment: it has ended."""
     found = []
@@ -67,10 +62,14 @@ class LocalProcess:
         """
         self.argv = list(argv)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
-        with ExitStack() as on_failure, _given(stdin) as given, stdout or nullcontext():
+        given = tempfile.TemporaryFile() if isinstance(stdin, bytes) else stdin  # noqa: SIM115 (closed right below)
+        with ExitStack() as on_failure, given, stdout or nullcontext():
             on_failure.callback(self._stderr.close)
+            if isinstance(stdin, bytes):
+                given.write(stdin)
+                given.seek(0)
             # A session of its own: Ctrl-C reaches the suite alone, which then ends its children in order.
-            self.popen = _popen(self.argv, given, stdout, self._stderr, environment(token), cwd)
+            self.popen = _popen(self.argv, given, stdout, self._stderr, {**os.environ, TOKEN: token}, cwd)
             on_failure.pop_all()
 
     def lines(self, timeout_s: float) -> Iterator[str]:
@@ -119,15 +118,6 @@ class LocalProcess:
         if self.popen.stdout:
             self.popen.stdout.close()
         self._stderr.close()
-
-
-def _given(stdin: bytes | IO[bytes]) -> IO[bytes]:
-    if not isinstance(stdin, bytes):
-        return stdin
-    given = tempfile.TemporaryFile()  # noqa: SIM115 (closed by the caller)
-    given.write(stdin)
-    given.seek(0)
-    return given
 
 
 def _popen(

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from provisioning.cgroup import limits as cgroups
 from provisioning.distributed import open_in_lab, open_on_machines
@@ -13,15 +12,13 @@ from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
-from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, GuestSpec, get_provider
-from provisioning.machines.qemu_command import takes_direct_io
 from provisioning.nodes import local_node
 from provisioning.remote import data
 from provisioning.remote.image_sync import sync_file, sync_image
 from provisioning.remote.machine import Machine, machine
-from provisioning.volumes import Volume, check_disk_space, packed_bytes, prepare_disk, volume_of
+from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import RequestError
 from suite.interfaces import Instance, Layer, open_stack
 from suite.inventory import Inventory
@@ -130,8 +127,8 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
             f"--ablate {name}: --network says how the instances of a distributed job are joined",
             remedy="leave it out, and run it once more with --network host",
         )
-    if properties.virtiofs and (hindrance := virtiofs.hindrance(choices.image.tree)):
-        raise RequestError(f"--ablate {name}: {hindrance[0]}", remedy=hindrance[1])
+    if found := get_provider(choices.provider).hindrance(properties, choices.image):
+        raise RequestError(f"--ablate {name}: {found[0]}", remedy=found[1])
     if reason := next(_hindrances(properties, choices, recipe), None):
         raise RequestError(f"--ablate {name}: {reason}", remedy="leave it out, or change the other option")
 
@@ -150,24 +147,15 @@ def _hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterat
     if limited and os.geteuid() and not choices.inventory:
         yield "without root nothing is limited that could be"
     if properties.disk_limit_bytes_per_s:
-        yield from ["disks are limited on this machine only"] if choices.inventory else _unlimitable(choices.image)
-    if not properties.direct_io and not _direct(choices.image.file("disk.img")):
-        yield "the file system of the images allows no other"
-
-
-def _unlimitable(image: Image) -> Iterator[str]:
-    """Yield why the disk of the image cannot be limited."""
-    if not cgroups.disks_can_be_limited():
-        yield "the kernel's block I/O controller is not there"
-    try:
-        cgroups.disks_under((str(image.tree),))
-    except RequestError as error:
-        yield error.message
-
-
-def _direct(path: Path) -> bool:
-    with local_node((), None) as node:
-        return takes_direct_io(node, str(path))
+        if choices.inventory:
+            yield "disks are limited on this machine only"
+        elif not cgroups.disks_can_be_limited():
+            yield "the kernel's block I/O controller is not there"
+        else:
+            try:
+                cgroups.disks_under((str(choices.image.tree),))
+            except RequestError as error:
+                yield error.message
 
 
 def prepare(
@@ -186,34 +174,30 @@ def prepare(
             with machine(planned) as reached:
                 _prepare_machine(reached, choices, targets, note, dataset)
         return
-    if dataset and VMS.intersection(targets):
-        prepare_disk(dataset, note)
-    if "container" in targets:
-        with local_node((), None) as node:
+    with local_node((), None) as node:
+        if dataset and not dataset.device and VMS.intersection(targets):
+            prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note)
+        if "container" in targets:
             engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
             if dataset and any(properties_of(name).data_in_layer for name in ablations):
-                check_disk_space(Path(engine.layers_at(node)), packed_bytes(dataset))
-
-
-def _packed(choices: Choices, targets: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the disks that guests start from."""
-    if VMS.intersection(targets):
-        yield "disk.img"
-    if "container-vm" in targets and (store := get_engine(choices.engine).guest_store):
-        yield store.file
+                check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
 
 
 def _prepare_machine(
     reached: Machine, choices: Choices, targets: Sequence[str], note: Callable[[str], None], dataset: Dataset | None
 ) -> None:
+    engine, planned = get_engine(choices.engine), reached.planned
     sync_image(reached, choices.image, note)
-    for name in _packed(choices, targets):
-        sync_file(reached, choices.image, name, note)
-    if dataset and VMS.intersection(targets):
-        data.prepare_disk(reached, reached.planned, dataset, note)
+    if VMS.intersection(targets):
+        sync_file(reached, choices.image, "disk.img", note)
+        if dataset:
+            disk = data.disk_of(planned, dataset)
+            prepare_disk(reached, data.directory_of(planned, dataset), disk, dataset, note)
+    if "container-vm" in targets and engine.guest_store:
+        sync_file(reached, choices.image, engine.guest_store.file, note)
     if "container" in targets:
         note(f"comparing what the {choices.engine} of {reached.name} holds with the image")
-        get_engine(choices.engine).load(reached, choices.image.digest, choices.image.file("oci.tar"))
+        engine.load(reached, choices.image.digest, choices.image.file("oci.tar"))
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 Bare metal and containers see a directory of this machine; a VM sees a raw disk beside it that holds the same files.
 """
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from pathlib import Path
 
 from provisioning import ledger
 from provisioning.images.pack import filesystem
-from provisioning.nodes import local_node
+from provisioning.nodes import local_node, undone
 from provisioning.paths import runtime, state
 from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Node
 from suite.job.datasets import Dataset
 from suite.plan import Trial
 from suite.targets import VMS
@@ -65,6 +65,9 @@ def _data(dataset: Dataset, *, with_disk: bool) -> Iterator[Volume]:
             yield Volume(place)
     else:
         disk = disk_of(dataset) if with_disk else None
+        if disk and not disk.exists():
+            remedy = "run again: it is made before the first trial"
+            raise MeasurementError(f"{disk} is gone", kind="dataset", remedy=remedy)
         yield Volume(directory, disk, same_device=disk is None or same_device(disk, directory))
 
 
@@ -99,25 +102,20 @@ def same_device(one: Path, other: Path) -> bool:
 @contextmanager
 def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
     place = state("scratch") / secrets.token_hex(6)
-    check_disk_space(place.parent, size_bytes)
-    with ledger.holding("directory", str(place)):
+    with local_node((), None) as node, ledger.holding("directory", str(place)):
+        check_disk_space(node, str(place.parent), size_bytes, "the room to write")
         directory = place / "directory"
         directory.mkdir(parents=True)
         disk = place / "disk.img" if with_disk else None
         if disk:
-            _make_disk(directory, disk, size_bytes, allocated=True)
+            filesystem(node, directory, disk, mib=mib_of(size_bytes), journal=True)
+            # Its blocks are there before the first write.
+            node.run(["fallocate", "--length", str(disk.stat().st_size), "--", str(disk)], timeout_s=600.0)
         yield Volume(directory, disk, writable=True)
 
 
 def disk_of(dataset: Dataset) -> Path:
-    """Return the disk that holds the data set; see ``prepare_disk``. Raises MeasurementError if it is gone."""
-    disk = _disk_path(dataset)
-    if not disk.exists():
-        raise MeasurementError(f"{disk} is gone", kind="dataset", remedy="run again: it is made before the first trial")
-    return disk
-
-
-def _disk_path(dataset: Dataset) -> Path:
+    """Return where the disk of the data set is, or is to be, on this machine."""
     return state(DISKS) / disk_name(dataset)
 
 
@@ -126,14 +124,24 @@ def disk_name(dataset: Dataset) -> str:
     return f"{dataset.sha256[:16]}.img"
 
 
-def prepare_disk(dataset: Dataset, note: Callable[[str], None]) -> None:
-    """Pack the data set as a disk, once. Raises RequestError when there is no room for it."""
-    disk = _disk_path(dataset)
-    if disk.exists() or dataset.device:
+def prepare_disk(node: Node, directory: str, disk: str, dataset: Dataset, note: Callable[[str], None]) -> None:
+    """Pack the data set, which lies in the node's directory, as a disk, once.
+
+    Raises RequestError when there is no room for it.
+    """
+    if node.run(["test", "-e", disk], check=False).returncode == 0:
         return
-    note(f"packing the data set as a disk for VMs: {dataset.images} images, {dataset.size_bytes / 1e9:.1f} GB")
-    check_disk_space(disk.parent, packed_bytes(dataset))
-    _make_disk(Path(dataset.directory), disk, packed_bytes(dataset), allocated=False, inodes=inodes_of(dataset))
+    place = disk.rpartition("/")[0]
+    node.run(["mkdir", "-p", "-m", "700", "--", place])
+    size_bytes = packed_bytes(dataset)
+    check_disk_space(node, place, size_bytes, "the disk of the data set")
+    note(f"packing the data set on {node.name} as a disk for VMs: {dataset.size_bytes / 1e9:.1f} GB (once)")
+    partial = f"{disk}.partial"
+    with undone(node, ["rm", "-f", "--", partial]):
+        node.run(["rm", "-f", "--", partial])  # what a killed suite has left
+        size_mib, inodes = mib_of(size_bytes), inodes_of(dataset)
+        filesystem(node, Path(directory), Path(partial), mib=size_mib, journal=False, inodes=inodes)
+        node.run(["mv", "-T", "--", partial, disk])
 
 
 def packed_bytes(dataset: Dataset) -> int:
@@ -149,34 +157,18 @@ def inodes_of(dataset: Dataset) -> int:
     return 2 * dataset.images + 1024
 
 
-def _make_disk(directory: Path, disk: Path, size_bytes: int, *, allocated: bool, inodes: int | None = None) -> None:
-    """Pack a directory as a disk, whose blocks are allocated before the first write if ``allocated`` is set."""
-    temporary = disk.with_suffix(".tmp")
-    try:
-        with local_node((), None) as node:
-            filesystem(node, directory, temporary, mib=mib_of(size_bytes), journal=allocated, inodes=inodes)
-        if allocated:
-            with temporary.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
-        temporary.rename(disk)
-    except OSError as error:
-        raise MeasurementError(
-            f"cannot make {disk}: {error.strerror}", kind="dataset", remedy="free some space"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def mib_of(size_bytes: int) -> int:
     """Return the size of a file system that holds so much, with what it needs itself."""
     return -(-size_bytes // (1 << 20)) + 32
 
 
-def check_disk_space(place: Path, size_bytes: int) -> None:
-    """Raise RequestError if the file system has less free space than is needed."""
-    room = os.statvfs(place)
-    if (free := room.f_bavail * room.f_frsize) < size_bytes * 1.05:
+def check_disk_space(node: Node, directory: str, needed_bytes: int, what: str) -> None:
+    """Raise RequestError if the file system of the node's directory has less free space than is needed."""
+    free_bytes = int(node.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
+    if free_bytes < needed_bytes * 1.05:
+        other = "set VIRTBENCH_HOME to another disk" if node.local else "name another directory in the inventory"
         raise RequestError(
-            f"{size_bytes / 1e9:.1f} GB are needed in {place}, {free / 1e9:.1f} GB are free",
-            remedy="free some space there; the folder of the suite itself is moved by VIRTBENCH_HOME",
+            f"{what} needs {needed_bytes / 1e9:.1f} GB in {directory} on {node.name}, "
+            f"{free_bytes / 1e9:.1f} GB are free",
+            remedy=f"free some space there, or {other}",
         )

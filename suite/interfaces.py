@@ -4,6 +4,7 @@ A node runs commands, a layer opened on a node gives a new node, a scenario meas
 argument lists everywhere; nothing takes shell text.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,36 @@ class Process(Protocol):
         """Return the last lines of its standard error."""
 
 
+class Stopwatch:
+    """Adds up the seconds for which it runs, on the host's monotonic clock."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since_s: float | None = None
+
+    def running(self) -> AbstractContextManager[None]:
+        """Run it for as long as the context lasts."""
+        return self._switched(on=True)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Stop it for as long as the context lasts; it then runs again if it did before."""
+        return self._switched(on=False)
+
+    @contextmanager
+    def _switched(self, *, on: bool) -> Iterator[None]:
+        before = self._switch(on=on)
+        try:
+            yield
+        finally:
+            self._switch(on=before)
+
+    def _switch(self, *, on: bool) -> bool:
+        now_s, since_s = time.monotonic(), self._since_s
+        self.seconds += 0.0 if since_s is None else now_s - since_s
+        self._since_s = now_s if on else None
+        return since_s is not None
+
+
 class Node(Protocol):
     """A place that runs commands: this machine, one reached by SSH, a guest, a container."""
 
@@ -66,6 +97,13 @@ class Node(Protocol):
     """Facts that the layers below know and the inside cannot see: fields of ``records.Environment``."""
     substitutes: tuple[str, ...]
     """The substitutes that the layers below had to use, such as ``accelerator:tcg``."""
+
+    @property
+    def opening(self) -> Stopwatch:
+        """The time that the target itself needs to be ready; one stopwatch for all layers over a machine.
+
+        Layers run it while an engine or a hypervisor starts, and pause it for what the suite asks on its own account.
+        """
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         """Run to the end. With ``check``, a non-zero exit status raises CommandError."""

@@ -1,6 +1,7 @@
 """The one loop: for each trial open the target, measure, close, record."""
 
 import datetime
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -92,10 +93,10 @@ class Loop:
 
     def _measure(self, trial: Trial, course: "_Course") -> None:
         """Open, measure, close. Progress is kept in ``course`` even if the trial fails."""
-        begin = time.monotonic()
         self.observer.phase("opening")
         with self.open_target(trial) as instances:
-            course.open_s = time.monotonic() - begin
+            # Instances are opened one after another.
+            course.open_s = math.fsum(instance.node.opening.seconds for instance in instances)
             course.substitutes = _substitutes(trial, instances)
             course.account = self.open_account(trial, instances)
             try:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from suite.errors import RequestError
+from suite.request.option import checked
 from suite.units import parse_duration_s
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:&|*()\[\]@+-]*$", max_length=500)]
@@ -19,16 +19,7 @@ def _absolute(path: str) -> str:
     return path
 
 
-def _duration(text: str) -> str:
-    try:
-        parse_duration_s(text)
-    except RequestError as error:
-        raise ValueError(f"{error.message}: {error.remedy}") from None
-    return text
-
-
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-Duration = Annotated[str, AfterValidator(_duration)]
 
 
 class _Options(BaseModel):
@@ -49,7 +40,7 @@ class SlurmOptions(_Options):
     """Nodes not to use."""
     at_once: Annotated[int, Field(gt=0)] | None = None
     """The most blocks to run at the same time. Default: as many as there are free nodes."""
-    time_limit: Duration | None = None
+    time_limit: Annotated[str, checked(parse_duration_s)] | None = None
     """The limit of one block. Default: the estimate times ``time_margin``; without an estimate the partition's own."""
     time_margin: Annotated[float, Field(ge=1)] = 2.0
     scratch: AbsolutePath | None = None

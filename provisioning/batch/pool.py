@@ -59,7 +59,11 @@ class Pool:
                 self._threads[-1].start()
             self._wait()
         except BaseException:
-            self._stop()
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+            for executor in self._executors:
+                executor.stop()
             self._wait()
             raise
         given_up = [block for block, losses in self._losses.items() if losses >= LOSSES_ALLOWED]
@@ -67,12 +71,9 @@ class Pool:
 
     def _wait(self) -> None:
         # Not by Thread.join: one that a signal has interrupted takes the thread for ended (CPython, bpo-45274).
+        # Ctrl-C may come between two starts: those that were started are waited for.
         with self._changed:
-            self._changed.wait_for(self._all_attended)
-
-    def _all_attended(self) -> bool:
-        """Return whether every thread has ended that was started: Ctrl-C may come between two starts."""
-        return self._attended >= sum(thread.ident is not None for thread in self._threads)
+            self._changed.wait_for(lambda: self._attended >= sum(thread.ident is not None for thread in self._threads))
 
     def _attend(self, executor: Executor) -> None:
         try:
@@ -82,13 +83,6 @@ class Pool:
                 self._attended += 1
                 self._running.pop(executor.name, None)
                 self._changed.notify_all()
-
-    def _stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        for executor in self._executors:
-            executor.stop()
 
     def _serve(self, executor: Executor) -> None:
         failures = 0
@@ -102,7 +96,12 @@ class Pool:
                 self._note(f"block {block}: refused by {executor.name}, which gets no more ({error.message})")
             except BenchError as error:
                 failures += 1
-                self._lose(block, executor, error, last=failures == FAILURES_ALLOWED)
+                self._losses[block] += 1
+                self._return(executor, back=self._losses[block] < LOSSES_ALLOWED)
+                if not self._stopped:
+                    what = "gets no more" if failures == FAILURES_ALLOWED else "is tried again"
+                    said = f"{error.message}; {error.remedy or ''}"
+                    self._note(f"block {block}: lost on {executor.name}, which {what} ({said})")
             else:
                 failures = 0
                 self._note(f"block {block}: ended on {executor.name}")
@@ -126,10 +125,3 @@ class Pool:
             if back:
                 self._left.append(block)
             self._changed.notify_all()
-
-    def _lose(self, block: int, executor: Executor, error: BenchError, *, last: bool) -> None:
-        self._losses[block] += 1
-        self._return(executor, back=self._losses[block] < LOSSES_ALLOWED)
-        if not self._stopped:
-            what = "gets no more" if last else "is tried again"
-            self._note(f"block {block}: lost on {executor.name}, which {what} ({error.message}; {error.remedy or ''})")

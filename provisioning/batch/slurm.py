@@ -8,21 +8,20 @@ import hashlib
 import math
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.batch.options import SlurmOptions
-from suite.errors import CommandError, RequestError
+from provisioning.foreground import call
+from suite.errors import RequestError
 from suite.units import parse_duration_s
 
 ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
 """Codes of squeue for tasks that have ended and were not requeued."""
 NOTICE_S = 60
 """Seconds before the time limit at which bench is told to end: closing a target in order takes a VM seconds."""
-TIMEOUT_S = 60.0
-"""Limit of one call of a program of Slurm's."""
+REMEDY = "the message is Slurm's; sinfo tells whether the controller answers: docs/clusters.md"
 
 
 @dataclass(frozen=True)
@@ -116,15 +115,14 @@ def script(
 
 def submit(text: str) -> str:
     """Hand the script to sbatch; return the job's number. Raises CommandError with what Slurm says against it."""
-    answer = _ask(["sbatch", "--parsable"], text)
-    return answer.strip().partition(";")[0]
+    return call(["sbatch", "--parsable"], text, remedy=REMEDY).strip().partition(";")[0]
 
 
 def queue(name: str) -> list[ArrayTask]:
     """Return this user's tasks of that name, including ended ones that Slurm still remembers (minutes)."""
     fields = "%F|%K|%t|%N|%r"
     words = ["--me", f"--name={name}", "--array", "--states=all", "--noheader", f"--format={fields}"]
-    return [task_of(line) for line in _ask(["squeue", *words]).splitlines() if line.strip()]
+    return [task_of(line) for line in call(["squeue", *words], remedy=REMEDY).splitlines() if line.strip()]
 
 
 def task_of(line: str) -> ArrayTask:
@@ -135,7 +133,7 @@ def task_of(line: str) -> ArrayTask:
 
 def cancel(name: str, *, waiting_alone: bool = False) -> None:
     """End this user's tasks of that name; with ``waiting_alone`` those that have not begun."""
-    _ask(["scancel", "--me", f"--name={name}", *(["--state=PENDING"] if waiting_alone else [])])
+    call(["scancel", "--me", f"--name={name}", *(["--state=PENDING"] if waiting_alone else [])], remedy=REMEDY)
 
 
 def require() -> None:
@@ -146,17 +144,3 @@ def require() -> None:
                 f"{program} is not on the PATH: this machine submits to no Slurm",
                 remedy="go to a login node of the cluster, or choose another kind in [engine]",
             )
-
-
-def _ask(argv: Sequence[str], text: str = "") -> str:
-    try:
-        answer = subprocess.run(argv, input=text, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
-    except FileNotFoundError as error:
-        raise RequestError(f"{argv[0]} is not installed", remedy="see docs/clusters.md, Slurm") from error
-    except subprocess.TimeoutExpired as error:
-        raise CommandError(argv, None, "", remedy="see with sinfo whether the controller answers") from error
-    if answer.returncode:
-        raise CommandError(
-            argv, answer.returncode, answer.stderr or answer.stdout, remedy="the message is Slurm's; docs/clusters.md"
-        )
-    return answer.stdout

@@ -59,9 +59,17 @@ def create(
     group = f"{','.join(controllers)}:/{name}"
     cpus = format_cpu_list(envelope.cpus) if pinned else _online(node, "cpu")
     settings = [("cpuset.cpus", cpus), ("cpuset.mems", _online(node, "node"))]
-    settings += [] if pinned else _quota(governing, len(envelope.cpus))
-    settings += _memory(governing, envelope.memory_bytes) if properties.memory_limited else []
-    settings += [setting for disk in limited_disks for setting in _disk_limit(governing, disk, limit or 0)]
+    second = governing == 2
+    if not pinned:
+        quota = str(len(envelope.cpus) * PERIOD_US)
+        first = [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
+        settings += [("cpu.max", f"{quota} {PERIOD_US}")] if second else first
+    if properties.memory_limited:
+        most = str(envelope.memory_bytes)
+        settings += [("memory.max", most), ("memory.swap.max", "0")] if second else [("memory.limit_in_bytes", most)]
+    for disk in limited_disks:
+        first = [(f"blkio.throttle.{way}_bps_device", f"{disk.number} {limit}") for way in ("read", "write")]
+        settings += [("io.max", f"{disk.number} rbps={limit} wbps={limit}")] if second else first
     node.run(["cgcreate", "-g", group])
     for key, value in settings:
         # A kernel without swap accounting has no swap limit to set, and no swap to limit.
@@ -76,34 +84,15 @@ def remove_argv(name: str) -> list[str]:
 
 def remove(name: str) -> None:
     """Kill what is in the group on this machine and remove it; see ``group_removal``."""
-    group_removal.remove(name, ROOT)
+    group_removal.remove(name)
 
 
-def _quota(governing: int, cpus: int) -> list[tuple[str, str]]:
-    quota = str(cpus * PERIOD_US)
-    if governing == 2:
-        return [("cpu.max", f"{quota} {PERIOD_US}")]
-    return [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
-
-
-def _memory(governing: int, memory_bytes: int) -> list[tuple[str, str]]:
-    if governing == 2:
-        return [("memory.max", str(memory_bytes)), ("memory.swap.max", "0")]
-    return [("memory.limit_in_bytes", str(memory_bytes))]
-
-
-def _disk_limit(governing: int, disk: BlockDevice, limit: int) -> list[tuple[str, str]]:
-    if governing == 2:
-        return [("io.max", f"{disk.number} rbps={limit} wbps={limit}")]
-    return [(f"blkio.throttle.{way}_bps_device", f"{disk.number} {limit}") for way in ("read", "write")]
-
-
-def disks_can_be_limited(root: Path = ROOT) -> bool:
+def disks_can_be_limited() -> bool:
     """Return whether the block I/O controller of the version that governs this machine is there."""
-    version_2 = root / "cgroup.controllers"
+    version_2 = ROOT / "cgroup.controllers"
     if version_2.exists():
         return DISK_CONTROLLERS[2] in version_2.read_text().split()
-    return (root / DISK_CONTROLLERS[1]).is_dir()
+    return (ROOT / DISK_CONTROLLERS[1]).is_dir()
 
 
 def _online(node: Node, what: str) -> str:
@@ -111,18 +100,18 @@ def _online(node: Node, what: str) -> str:
     return node.run(["cat", f"/sys/devices/system/{what}/online"], check=False).stdout.strip() or "0"
 
 
-def disks_under(places: Iterable[str | None], sys: Path = BLOCK_DEVICES) -> tuple[BlockDevice, ...]:
+def disks_under(places: Iterable[str | None]) -> tuple[BlockDevice, ...]:
     """Return the disks that the places are on, each once, in order; places that are None are left out.
 
     Raises RequestError for a file system that has no disk of its own.
     """
-    return tuple(dict.fromkeys(_disk_under(place, sys) for place in places if place))
+    return tuple(dict.fromkeys(_disk_under(place) for place in places if place))
 
 
-def _disk_under(place: str, sys: Path) -> BlockDevice:
+def _disk_under(place: str) -> BlockDevice:
     try:
         device = Path(place).stat().st_dev
-        entry = sys / f"{os.major(device)}:{os.minor(device)}"
+        entry = BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}"
         # A partition's directory lies in that of its disk, which alone can be limited.
         whole = entry.resolve().parent if (entry / "partition").exists() else entry
         number = (whole / "dev").read_text().strip()

@@ -14,12 +14,12 @@ ROOT = Path("/sys/fs/cgroup")
 GONE_WITHIN_S = 30.0
 
 
-def remove(name: str, root: Path = ROOT) -> None:
+def remove(name: str) -> None:
     """Kill what is in the group, under every controller, and remove it; harmless when it is not there.
 
     Raises OSError when the kernel does not let it go.
     """
-    for path in [path for place in (root, *root.glob("*/")) if (path := place / name).is_dir()]:
+    for path in [path for place in (ROOT, *ROOT.glob("*/")) if (path := place / name).is_dir()]:
         deadline = time.monotonic() + GONE_WITHIN_S
         while (members := (path / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
             for pid in members:

@@ -7,8 +7,9 @@ is a node like every other.
 import subprocess
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.gpus import NO_EDITS, Edits
@@ -132,7 +133,10 @@ class ContainerEngine(Protocol):
         """
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
-        """Create and start the container with its sleeper."""
+        """Create and start the container with its sleeper.
+
+        All of it counts as the container's opening, but for the time in which ``node.opening`` is paused.
+        """
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container."""
@@ -145,20 +149,19 @@ class ContainerEngine(Protocol):
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove the container; harmless if it is not there."""
-        for argv in self.removal(name):
-            answer = node.run(argv, check=False)
-            _raise_unless_gone(argv, answer.returncode, answer.stderr, self.says_gone)
+        self._remove(name, lambda argv: node.run(argv, check=False))
 
     def remove_local(self, name: str) -> None:
         """Kill and remove the container on this machine, where no node is open: the ledger calls this."""
+        self._remove(
+            name, partial(subprocess.run, check=False, capture_output=True, text=True, timeout=REMOVED_WITHIN_S)
+        )
+
+    def _remove(self, name: str, run: Callable[[list[str]], Any]) -> None:
         for argv in self.removal(name):
-            answer = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=REMOVED_WITHIN_S)
-            _raise_unless_gone(argv, answer.returncode, answer.stderr, self.says_gone)
-
-
-def _raise_unless_gone(argv: list[str], returncode: int, stderr: str, says_gone: tuple[str, ...]) -> None:
-    if returncode and not any(words in stderr.lower() for words in says_gone):
-        raise CommandError(argv, returncode, stderr)
+            ended = run(argv)
+            if ended.returncode and not any(words in ended.stderr.lower() for words in self.says_gone):
+                raise CommandError(argv, ended.returncode, ended.stderr)
 
 
 def get_engine(name: str) -> ContainerEngine:

@@ -48,7 +48,8 @@ class CommandLineEngine(ContainerEngine):
         if spec.layer:
             # The copies belong to root, as the files of an image do.
             source, target, _ = spec.layer
-            node.run([*self.program, "cp", f"{source}/.", f"{spec.name}:{target}"], timeout_s=COPIED_WITHIN_S)
+            with node.opening.paused():
+                node.run([*self.program, "cp", f"{source}/.", f"{spec.name}:{target}"], timeout_s=COPIED_WITHIN_S)
 
     def run_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the ``run`` command with the envelope, and without any privilege that training does not need."""

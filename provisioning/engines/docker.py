@@ -107,12 +107,13 @@ def _start_daemon(node: Node) -> None:
     """Start the daemon in a guest of the suite's, where nobody else would."""
     if node.run([*PROGRAM, "info", "--format", "{{.ID}}"], check=False, timeout_s=60.0).returncode == 0:
         return
-    daemon = node.start(daemon_argv())
-    waited = node.run(
-        ["busybox", "timeout", str(int(DAEMON_READY_S)), "/opt/virtbench/guest/wait-for-docker"],
-        check=False,
-        timeout_s=DAEMON_READY_S + 10,
-    )
+    with node.opening.running():
+        daemon = node.start(daemon_argv())
+        waited = node.run(
+            ["busybox", "timeout", str(int(DAEMON_READY_S)), "/opt/virtbench/guest/wait-for-docker"],
+            check=False,
+            timeout_s=DAEMON_READY_S + 10,
+        )
     if waited.returncode:
         daemon.kill()
         raise MeasurementError(

@@ -6,6 +6,7 @@ from typing import Any
 from provisioning.cgroup.limits import PERIOD_US
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerEngine, ContainerSpec
 from provisioning.engines.command_line import COPIED_WITHIN_S
+from provisioning.gpus import Device
 from provisioning.nodes import write_file
 from provisioning.paths import state
 from suite.errors import BenchError, MeasurementError
@@ -52,13 +53,14 @@ class Runc(ContainerEngine):
         return namespace or "/proc/1/ns/net"
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
-        if spec.layer:
-            source, _, place = spec.layer
-            node.run(["mkdir", f"{place}/upper", f"{place}/work"])
-            node.run(["cp", "--recursive", f"{source}/.", f"{place}/upper"], timeout_s=COPIED_WITHIN_S)
-        profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
-        config = bundle_config(spec, bundle_profile(profile))
-        write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
+        with node.opening.paused():
+            if spec.layer:
+                source, _, place = spec.layer
+                node.run(["mkdir", f"{place}/upper", f"{place}/work"])
+                node.run(["cp", "--recursive", f"{source}/.", f"{place}/upper"], timeout_s=COPIED_WITHIN_S)
+            profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
+            config = bundle_config(spec, bundle_profile(profile))
+            write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
         # In the foreground: the container's standard streams are runc's, and its first line says that it runs.
         process = node.start([*PROGRAM, "run", "--bundle", f"{BUNDLES}/{spec.name}", spec.name])
         if next(process.lines(READY_S), None) != "ready":
@@ -104,8 +106,18 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
             # One with a path is joined and not made.
             "namespaces": [*({"type": kind} for kind in NAMESPACES), {"type": "network", **joined}],
             "cgroupsPath": f"/{spec.name}",
-            "resources": {**_limits(spec), "devices": _device_rules(spec)},
-            "devices": _devices(spec),
+            # The GPUs and nothing else; runc adds the usual devices.
+            "resources": {
+                **_limits(spec),
+                "devices": [
+                    {"allow": False, "access": "rwm"},
+                    *({**_numbers(device), "allow": True, "access": "rw"} for device in spec.edits.devices),
+                ],
+            },
+            "devices": [
+                {**_numbers(device), "path": device.path, "fileMode": 0o666, "uid": 0, "gid": 0}
+                for device in spec.edits.devices
+            ],
             **({"seccomp": seccomp} if spec.seccomp else {}),
             "maskedPaths": list(MASKED),
             "readonlyPaths": list(READONLY),
@@ -135,13 +147,11 @@ def _bind(source: str, target: str, writable: bool = False) -> dict[str, Any]:
 
 
 def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
-    if spec.layer:
-        _, target, place = spec.layer
-        options = [f"lowerdir={spec.tree}{target}", f"upperdir={place}/upper", f"workdir={place}/work"]
-        return [
-            {"type": "overlay", "source": "overlay", "destination": target, "options": [*options, "nosuid", "nodev"]}
-        ]
-    return [_bind(*spec.data)] if spec.data else []
+    if not spec.layer:
+        return [_bind(*spec.data)] if spec.data else []
+    _, target, place = spec.layer
+    options = [f"lowerdir={spec.tree}{target}", f"upperdir={place}/upper", f"workdir={place}/work", "nosuid", "nodev"]
+    return [{"type": "overlay", "source": "overlay", "destination": target, "options": options}]
 
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
@@ -156,19 +166,8 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
     return limits
 
 
-def _devices(spec: ContainerSpec) -> list[dict[str, Any]]:
-    return [
-        {"path": d.path, "type": "c", "major": d.major, "minor": d.minor, "fileMode": 0o666, "uid": 0, "gid": 0}
-        for d in spec.edits.devices
-    ]
-
-
-def _device_rules(spec: ContainerSpec) -> list[dict[str, Any]]:
-    """Return the rules that allow the GPUs and nothing else; runc adds the usual devices."""
-    allowed = [
-        {"allow": True, "type": "c", "major": d.major, "minor": d.minor, "access": "rw"} for d in spec.edits.devices
-    ]
-    return [{"allow": False, "access": "rwm"}, *allowed]
+def _numbers(device: Device) -> dict[str, Any]:
+    return {"type": "c", "major": device.major, "minor": device.minor}
 
 
 def bundle_profile(text: str) -> dict[str, Any]:

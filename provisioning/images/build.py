@@ -156,7 +156,7 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
                 remedy="unset the index or the links (pip config list) that name a CPU build of torch",
             )
         shutil.copyfile(requirements, kept)
-    for name in ("suite", "worker", "guest"):
+    for name in ("suite", "worker", "guest", "driver"):
         shutil.rmtree(context / name, ignore_errors=True)
     for name in INSIDE:
         source, target = ROOMS / name, context / name
@@ -166,19 +166,14 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
         else:
             shutil.copyfile(source, target)
     shutil.copytree(RECIPE / "guest", context / "guest")
-    shutil.rmtree(context / "driver", ignore_errors=True)
     (context / "driver").mkdir()
     for place in (home(), RECIPE):
         for package in (place / "driver").glob("*.deb"):
             shutil.copyfile(package, context / "driver" / package.name)
-    _make_uniform(context)
-    return context
-
-
-def _make_uniform(context: Path) -> None:
-    """Give what is copied the same permissions under every umask: they are part of the digest."""
+    # The same permissions under every umask: they are part of the digest.
     for path in context.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    return context
 
 
 def _tree(

@@ -83,11 +83,12 @@ class Image(BaseModel):
 
     def verify(self) -> list[str]:
         """Hash everything again; returns what differs, empty when nothing does."""
-        found = [
-            f"{name}: {how}"
-            for name, stamp in self.files.items()
-            if (how := "missing" if not self.file(name).is_file() else _differs(self.file(name), stamp))
-        ]
+        found = []
+        for name, stamp in self.files.items():
+            if not self.file(name).is_file():
+                found.append(f"{name}: missing")
+            elif sha256(self.file(name)) != stamp.sha256:
+                found.append(f"{name}: another digest")
         if userland.manifest_digest(str(self.tree)) != self.digest:
             return [*found, "tree: its manifest is missing or has another digest"]
         return found + [f"tree: {line}" for line in userland.differences(str(self.tree), everything=True)]
@@ -98,10 +99,6 @@ def broken(image: Image, how: str) -> RequestError:
     return RequestError(
         f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {BUILD} --rebuild{cuda}"
     )
-
-
-def _differs(path: Path, stamp: Stamp) -> str:
-    return "" if sha256(path) == stamp.sha256 else "another digest"
 
 
 def sha256(path: Path) -> str:

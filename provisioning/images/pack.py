@@ -4,10 +4,8 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import shutil
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -20,13 +18,14 @@ from suite.userland import EXCLUDED
 # Modules that a guest needs before it has its disk; those it depends on are found in modules.dep.
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "ext4")
 LABEL = "virtbench"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 # Of the top directory: a root without capabilities may then write there, and see what of its files is in memory.
 OWNED_BY_ROOT = ("-E", "root_owner=0:0")
 
 
 def disk(node: Node, tree: Path, target: Path) -> None:
     """Pack the tree as an ext4 file system without a journal (it is only ever read)."""
-    size = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in _walk(tree))
+    size = sum(path.lstat().st_blocks * 512 for path in tree.rglob("*"))
     filesystem(node, tree, target, mib=int(size * 1.1 / (1 << 20)) + 256, journal=False)
 
 
@@ -50,16 +49,6 @@ def filesystem(
     node.run([*argv, f"{mib}M"] if mib else argv, timeout_s=6 * 3600.0)
 
 
-def _walk(tree: Path) -> Iterator[os.DirEntry[str]]:
-    pending = [str(tree)]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                yield entry
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-
-
 def oci_archive(tree: Path, target: Path, digest: str) -> None:
     """Pack the tree as an image of one layer: the OCI layout, and docker's older manifest over the same blobs.
 
@@ -71,38 +60,33 @@ def oci_archive(tree: Path, target: Path, digest: str) -> None:
             for path in sorted(p for p in tree.iterdir()):
                 tar.add(path, arcname=path.name, filter=_anonymous)
         layer_sha = sha256(layer)
-        config = _json(
-            {
-                "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine),
-                "os": "linux",
-                "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
-                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_sha}"]},
-            }
-        )
+        blob = f"blobs/sha256/{layer_sha}"
         with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
-            _add(tar, f"blobs/sha256/{layer_sha}", layer)
-            config_sha = _add_blob(tar, config)
-            manifest = _json(
+            info = tarfile.TarInfo(blob)
+            info.size = layer.stat().st_size
+            with layer.open("rb") as file:
+                tar.addfile(info, file)
+            config, config_bytes = _add(
+                tar,
                 {
-                    "schemaVersion": 2,
-                    "mediaType": "application/vnd.oci.image.manifest.v1+json",
-                    "config": _descriptor("application/vnd.oci.image.config.v1+json", config_sha, len(config)),
-                    "layers": [
-                        _descriptor("application/vnd.oci.image.layer.v1.tar", layer_sha, layer.stat().st_size),
-                    ],
-                }
+                    "architecture": "amd64",
+                    "os": "linux",
+                    "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+                    "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_sha}"]},
+                },
             )
-            manifest_sha = _add_blob(tar, manifest)
-            index = _descriptor("application/vnd.oci.image.manifest.v1+json", manifest_sha, len(manifest))
-            index["annotations"] = {"org.opencontainers.image.ref.name": image_reference(digest)}
-            _add_bytes(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-            _add_bytes(tar, "index.json", _json({"schemaVersion": 2, "manifests": [index]}))
-            older = {
-                "Config": f"blobs/sha256/{config_sha}",
-                "RepoTags": [image_reference(digest)],
-                "Layers": [f"blobs/sha256/{layer_sha}"],
+            manifest = {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST_TYPE,
+                "config": _descriptor("application/vnd.oci.image.config.v1+json", config, config_bytes),
+                "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", layer_sha, info.size)],
             }
-            _add_bytes(tar, "manifest.json", _json([older]))
+            index = _descriptor(MANIFEST_TYPE, *_add(tar, manifest))
+            index["annotations"] = {"org.opencontainers.image.ref.name": image_reference(digest)}
+            _add(tar, {"imageLayoutVersion": "1.0.0"}, "oci-layout")
+            _add(tar, {"schemaVersion": 2, "manifests": [index]}, "index.json")
+            older = {"Config": f"blobs/sha256/{config}", "RepoTags": [image_reference(digest)], "Layers": [blob]}
+            _add(tar, [older], "manifest.json")
     finally:
         layer.unlink(missing_ok=True)
 
@@ -117,31 +101,18 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return info
 
 
-def _json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
 def _descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": f"sha256:{sha256}", "size": size}
 
 
-def _add(tar: tarfile.TarFile, name: str, path: Path) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = path.stat().st_size
-    with path.open("rb") as file:
-        tar.addfile(info, file)
-
-
-def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
+def _add(tar: tarfile.TarFile, value: object, name: str | None = None) -> tuple[str, int]:
+    """Add a value as JSON, by its own digest if it has no name; return the digest and the size."""
+    content = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    sha = hashlib.sha256(content).hexdigest()
+    info = tarfile.TarInfo(name or f"blobs/sha256/{sha}")
     info.size = len(content)
     tar.addfile(info, io.BytesIO(content))
-
-
-def _add_blob(tar: tarfile.TarFile, content: bytes) -> str:
-    sha = hashlib.sha256(content).hexdigest()
-    _add_bytes(tar, f"blobs/sha256/{sha}", content)
-    return sha
+    return sha, len(content)
 
 
 def initramfs(node: Node, tree: Path, target: Path) -> None:

@@ -58,13 +58,13 @@ def connectivity(
     *,
     measure_s: int = 0,
     sample_bytes: int = 0,
-    rate_bits_per_s: int | None = None,
+    link_bits_per_s: int | None = None,
     most_share: float = 1.0,
 ) -> tuple[Pair, ...]:
     """Return every pair in both directions, for the record. Raises MeasurementError of kind ``network`` for a pair.
 
-    With ``measure_s`` each is measured for as long, or with ``sample_bytes`` for as long as so many take, one after
-    another. If the link's rate is given, none may be above ``most_share`` of it.
+    With ``measure_s`` the rate of each is measured, one after another; see ``rate_bits_per_s``. If that of the link is
+    given, none may be above ``most_share`` of it.
     """
     pairs = reach(ends)
     if not measure_s:
@@ -73,8 +73,8 @@ def connectivity(
     measured = []
     for pair in pairs:
         source, target = by_name[pair.source], by_name[pair.target]
-        rate = _rate(source, target, measure_s, sample_bytes)
-        check_rate(pair, rate, rate_bits_per_s, most_share)
+        rate = rate_bits_per_s(source, target, measure_s, sample_bytes)
+        check_rate(pair, rate, link_bits_per_s, most_share)
         measured.append(pair.model_copy(update={"rate_bits_per_s": rate}))
     return tuple(measured)
 
@@ -150,10 +150,26 @@ def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pa
         )
 
 
-def _rate(source: End, target: End, measure_s: int, sample_bytes: int) -> float:
-    where = Where(target.address, target.port or PORT)
+def server_argv(end: End, measure_s: int) -> list[str]:
+    """Return the command of a server that serves one client and ends; it also ends if none comes."""
+    within = ["timeout", str(int(measure_s + 2 * PATIENCE_S))]
+    listen = ["--bind", end.address, "--port", str(end.port or PORT)]
+    return [*within, "iperf3", "--server", "--one-off", "--forceflush", *listen]
+
+
+def rate_bits_per_s(source: End, target: End, measure_s: int, sample_bytes: int = 0) -> float:
+    """Return what the target received, per second: in ``measure_s``, or of ``sample_bytes`` however long they take.
+
+    Raises MeasurementError of kind ``network`` if there was no session.
+    """
+    much = ["--bytes", str(sample_bytes)] if sample_bytes else ["--time", str(measure_s)]
+    client = ["iperf3", "--client", target.address, "--port", str(target.port or PORT), *much, "--json"]
+    server = target.node.start(server_argv(target, measure_s))
     try:
-        return rate_bits_per_s(source.node, target.node, where, measure_s, sample_bytes)
+        if not any("listening" in line for line in server.lines(PATIENCE_S)):
+            raise MeasurementError("iperf3 does not serve", output_tail=server.output_tail(), remedy="install iperf3")
+        answer = source.node.run(client, timeout_s=measure_s + PATIENCE_S, check=False)
+        return parse(answer.stdout, answer.stderr)
     except MeasurementError as error:
         raise MeasurementError(
             f"{source.name} to {target.name} ({target.address}): {error.message}",
@@ -162,39 +178,8 @@ def _rate(source: End, target: End, measure_s: int, sample_bytes: int) -> float:
             output_tail=error.output_tail,
             remedy=error.remedy or REMEDY,
         ) from error
-
-
-@dataclass(frozen=True)
-class Where:
-    """The address and the port of the server."""
-
-    address: str
-    port: int = PORT
-
-
-def server_argv(where: Where, measure_s: int) -> list[str]:
-    """Return the command of a server that serves one client and ends; it also ends if none comes."""
-    within = ["timeout", str(int(measure_s + 2 * PATIENCE_S))]
-    listen = ["--bind", where.address, "--port", str(where.port)]
-    return [*within, "iperf3", "--server", "--one-off", "--forceflush", *listen]
-
-
-def client_argv(where: Where, measure_s: int, sample_bytes: int = 0) -> list[str]:
-    """Return the command of the client; it sends ``sample_bytes`` however long that takes, or for ``measure_s``."""
-    much = ["--bytes", str(sample_bytes)] if sample_bytes else ["--time", str(measure_s)]
-    return ["iperf3", "--client", where.address, "--port", str(where.port), *much, "--json"]
-
-
-def rate_bits_per_s(client: Node, server: Node, where: Where, measure_s: int, sample_bytes: int = 0) -> float:
-    """Return what the server received, per second. Raises MeasurementError if there was no session."""
-    process = server.start(server_argv(where, measure_s))
-    try:
-        if not any("listening" in line for line in process.lines(PATIENCE_S)):
-            raise MeasurementError("iperf3 does not serve", output_tail=process.output_tail(), remedy="install iperf3")
-        answer = client.run(client_argv(where, measure_s, sample_bytes), timeout_s=measure_s + PATIENCE_S, check=False)
-        return parse(answer.stdout, answer.stderr)
     finally:
-        process.kill()
+        server.kill()
 
 
 def parse(written: str, said: str = "") -> float:

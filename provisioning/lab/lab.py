@@ -91,7 +91,10 @@ def open_lab(spec: LabSpec) -> Iterator[Lab]:
         limiter = choose_limiter(machine, spec)
         subnet = free_subnet(routes_of(machine))
         token = netns.new_token()
-        nodes = tuple(_node(token, number, str(subnet[number])) for number in range(1, spec.nodes + 1))
+        nodes = tuple(
+            LabNode(name, number, str(subnet[number]), mac_of(token, number), netns.path_of(f"{token}-{name}"))
+            for number, name in ((number, f"n{number}") for number in range(1, spec.nodes + 1))
+        )
         for name in (f"{token}-sw", *(f"{token}-{node.name}" for node in nodes)):
             stack.enter_context(ledger.holding("netns", name))
             machine.run(["ip", "netns", "add", name])
@@ -103,11 +106,6 @@ def open_lab(spec: LabSpec) -> Iterator[Lab]:
                 machine.run(argv)
             machine.run(node.argv(["ip", "-batch", "-"]), stdin=neighbours_batch(node, nodes))
         yield Lab(nodes, switch, limiter, machine)
-
-
-def _node(token: str, number: int, address: str) -> LabNode:
-    name = f"n{number}"
-    return LabNode(name, number, address, mac_of(token, number), netns.path_of(f"{token}-{name}"))
 
 
 def mac_of(token: str, number: int) -> str:

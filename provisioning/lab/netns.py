@@ -42,17 +42,13 @@ def remove(name: str) -> None:
         raise CommandError(["ip", "netns", "delete", name], None, "it is no namespace of the suite's and is left alone")
     if not (NETNS / name).exists():
         return
-    listed = _ip(["-n", name, "-json", "link", "show"])
-    for device in _names(listed.stdout):
-        _ip(["-n", name, "link", "delete", "dev", device])  # some go with another: the ends of a pair
+    # Nothing is listed of a half-made namespace.
+    for link in json.loads(_ip(["-n", name, "-json", "link", "show"]).stdout or "[]"):
+        if link["ifname"] != "lo":
+            _ip(["-n", name, "link", "delete", "dev", link["ifname"]])  # some go with another: the ends of a pair
     answer = _ip(["netns", "delete", name])
     if (NETNS / name).exists():
         raise CommandError(["ip", "netns", "delete", name], answer.returncode, answer.stderr)
-
-
-def _names(listed: str) -> list[str]:
-    """Return the names in the output of ``ip -json link``; none if it is empty (a half-made namespace)."""
-    return [link["ifname"] for link in json.loads(listed or "[]") if link["ifname"] != "lo"]
 
 
 def _ip(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":

@@ -56,7 +56,7 @@ class ContainerLayer:
         engine = self.engine
         version = engine.version(node)
         engine.check(node, self.image)
-        spec = self._spec(node, node.userland)
+        spec = self.specification(node, node.userland)
         with ExitStack() as stack:
             if node.local:
                 stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
@@ -64,12 +64,19 @@ class ContainerLayer:
                 for argv in reversed(engine.removal(spec.name)):
                     stack.enter_context(undone_when_lost(node, argv))
                 stack.callback(engine.remove, node, spec.name)
-            engine.begin(node, spec)
+            with node.opening.running():
+                engine.begin(node, spec)
             if self.plug:
                 pid = engine.main_pid(node, spec.name)
-                stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
+                with node.opening.running():
+                    stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
             enter = engine.exec_argv(spec)
-            host_processes = _host_processes(engine, node, spec.name) if node.local else None
+            host_processes = None
+            if node.local:
+                # Its group is where the engine has put its first process.
+                pid = engine.main_pid(node, spec.name)
+                host_processes = HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
+            elsewhere = spec.layer and not same_device(Path(engine.layers_at(node)), Path(spec.layer[0]))
             yield WrappedNode(
                 parent=node,
                 wrap=lambda argv: [*enter, *argv],
@@ -78,12 +85,13 @@ class ContainerLayer:
                 cpus=node.cpus,
                 local=False,
                 data=MOUNT if node.data else None,
-                substitutes=("disk:other-device",) if spec.layer and self._lies_elsewhere(node, spec.layer[0]) else (),
+                substitutes=("disk:other-device",) if elsewhere else (),
                 facts={**_facts(spec, engine, version, self.plug), **limit_facts(host_processes, spec.limited_disks)},
                 host_processes=host_processes,
             )
 
-    def _spec(self, node: Node, tree: str) -> ContainerSpec:
+    def specification(self, node: Node, tree: str) -> ContainerSpec:
+        """Return the container to start on a node that has the image's unpacked tree."""
         properties = self.properties
         limit = properties.disk_limit_bytes_per_s if node.local else None
         return ContainerSpec(
@@ -105,9 +113,6 @@ class ContainerLayer:
             disk_limit_bytes_per_s=limit or 0,
         )
 
-    def _lies_elsewhere(self, node: Node, source: str) -> bool:
-        return not same_device(Path(self.engine.layers_at(node)), Path(source))
-
 
 def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> dict[str, object]:
     network = plug.bridge.name if plug else "host" if spec.network else "none"
@@ -115,12 +120,6 @@ def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plu
     facts: dict[str, object] = {}
     facts["container_engine"] = Engine(name=engine.name, version=version, network=network, rootfs=rootfs).model_dump()
     return {**facts, "host_cpus": None} if spec.by_count else facts
-
-
-def _host_processes(engine: ContainerEngine, node: Node, name: str) -> HostProcesses:
-    """Return the host processes of a container: its group is where the engine has put its first process."""
-    pid = engine.main_pid(node, name)
-    return HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:

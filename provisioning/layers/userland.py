@@ -79,7 +79,8 @@ class UserlandLayer:
                 facts={**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)},
                 host_processes=host_processes,
             )
-            inside.run(["true"])
+            with node.opening.running():
+                inside.run(["true"])
             yield inside
 
 
@@ -91,17 +92,25 @@ class OwnEnvironmentLayer:
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
-        yield WrappedNode(
-            parent=node,
-            wrap=lambda argv: ["setpriv", "--pdeathsig", "KILL", *taskset(self.envelope), *argv],
-            name=f"{node.name}/own-environment",
-            userland=None,
-            cpus=node.cpus,
-            local=node.local,
-            data=node.data,
-            python=(sys.executable, str(ROOMS)),
-            substitutes=("userland:own-environment", "memory:not-limited"),
-        )
+        inside = own_environment(node, self.envelope)
+        with node.opening.running():
+            inside.run(["true"])
+        yield inside
+
+
+def own_environment(node: Node, envelope: Envelope) -> WrappedNode:
+    """Return the machine with the suite's own Python, on the envelope's CPUs."""
+    return WrappedNode(
+        parent=node,
+        wrap=lambda argv: ["setpriv", "--pdeathsig", "KILL", *taskset(envelope), *argv],
+        name=f"{node.name}/own-environment",
+        userland=None,
+        cpus=node.cpus,
+        local=node.local,
+        data=node.data,
+        python=(sys.executable, str(ROOMS)),
+        substitutes=("userland:own-environment", "memory:not-limited"),
+    )
 
 
 def taskset(envelope: Envelope) -> list[str]:

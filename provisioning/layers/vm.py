@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from provisioning.lab.tap import Tap
-from provisioning.layers.userland import OwnEnvironmentLayer
+from provisioning.layers.userland import own_environment
 from provisioning.machines import virtiofs
 from provisioning.machines.base import GuestSpec, MachineProvider
 from provisioning.nodes import WrappedNode
@@ -33,8 +33,8 @@ class VmLayer:
         volume, shared = self.spec.volume, self.spec.shared_directory
         elsewhere = ["disk:other-device"] if volume and not volume.same_device else []
         with ExitStack() as stack:
-            booted = stack.enter_context(self.provider.booted(node, self.spec))
-            backing = stack.enter_context(OwnEnvironmentLayer(self.spec.envelope).opened(node)) if shared else None
+            with node.opening.running():
+                booted = stack.enter_context(self.provider.booted(node, self.spec))
             guest = WrappedNode(
                 parent=node,
                 wrap=booted.wrap,
@@ -44,9 +44,10 @@ class VmLayer:
                 local=False,
                 facts=booted.facts,
                 data=MOUNT if volume else None,
-                backing=backing,
+                backing=own_environment(node, self.spec.envelope) if shared else None,
                 substitutes=(*booted.substitutes, *elsewhere),
             )
             if shared:
-                virtiofs.mount(guest)
+                with node.opening.running():
+                    virtiofs.mount(guest)
             yield guest

@@ -19,7 +19,6 @@ from suite.process_identity import boot_id
 from suite.results.store import write_atomic
 
 Accelerator = Literal["kvm", "tcg"]
-REQUESTS = ("auto", "kvm", "tcg")
 KVM = Path("/dev/kvm")
 PROGRAM = "qemu-system-x86_64"
 PROBE_WITHIN_S = 8.0
@@ -29,7 +28,7 @@ _SECTOR = bytes.fromhex("baf400b010eef4").ljust(510, b"\0") + b"\x55\xaa"
 _SECTOR_STATUS = 33
 
 
-class Probe(BaseModel):
+class KvmProbe(BaseModel):
     """The answer to whether a guest boots under KVM here, with its evidence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,8 +42,6 @@ class Probe(BaseModel):
 
 def choose(requested: str) -> tuple[Accelerator, str]:
     """Return the accelerator and one line on why. Raises RequestError for ``kvm`` if no guest boots under it."""
-    if requested not in REQUESTS:
-        raise RequestError(f"no accelerator {requested!r}", remedy=f"choose one of {', '.join(REQUESTS)}")
     if requested == "tcg":
         return "tcg", "asked for"
     probe = probe_kvm()
@@ -57,7 +54,7 @@ def choose(requested: str) -> tuple[Accelerator, str]:
     return "tcg", f"KVM is not usable: {probe.reason}"
 
 
-def probe_kvm() -> Probe:
+def probe_kvm() -> KvmProbe:
     """Boot a tiny guest under KVM; the answer is kept until this host boots again, or an image brings a better guest.
 
     Never raises for what the host lacks: that is the answer.
@@ -66,7 +63,7 @@ def probe_kvm() -> Probe:
     evidence = "the image's kernel" if kernel else "a boot sector"
     cache = state("cache") / "kvm.json"
     try:
-        kept = Probe.model_validate_json(cache.read_bytes())
+        kept = KvmProbe.model_validate_json(cache.read_bytes())
     except (OSError, ValidationError):
         kept = None
     # That a boot sector hangs settles it; that it runs does not prove that a kernel would.
@@ -75,7 +72,7 @@ def probe_kvm() -> Probe:
         return kept
     begin = time.monotonic()
     reason = _missing() or _boot(kernel)
-    probe = Probe(
+    probe = KvmProbe(
         usable=not reason,
         reason=reason or f"a guest ({evidence}) boots under it",
         evidence=evidence,
@@ -131,10 +128,11 @@ def choose_common(machines: Sequence[Node], requested: str, image: Image, note: 
 
     Raises RequestError for ``kvm`` if one boots no guest, and for a machine of another architecture.
     """
-    if requested not in REQUESTS:
-        raise RequestError(f"no accelerator {requested!r}", remedy=f"choose one of {', '.join(REQUESTS)}")
+    own = os.uname().machine
     for machine in machines:
-        _check_architecture(machine)
+        if (found := machine.run(["uname", "-m"]).stdout.strip()) != own:
+            told = f"{machine.name} is {found}, and the image is for {own}"
+            raise RequestError(told, remedy="use machines of one kind")
     if requested == "tcg":
         return "tcg"
     for machine in machines:
@@ -146,12 +144,6 @@ def choose_common(machines: Sequence[Node], requested: str, image: Image, note: 
             return "tcg"
     note("VMs run under kvm: a guest boots under it on every machine")
     return "kvm"
-
-
-def _check_architecture(machine: Node) -> None:
-    found, own = machine.run(["uname", "-m"]).stdout.strip(), os.uname().machine
-    if found != own:
-        raise RequestError(f"{machine.name} is {found}, and the image is for {own}", remedy="use machines of one kind")
 
 
 def _remote_hindrance(machine: Node, image: Image) -> str | None:

@@ -82,9 +82,17 @@ class MachineProvider(Protocol):
     def guest_capability(self, node: Node, accelerator: Accelerator, own: CpuCapability) -> CpuCapability:
         """Return the vector instructions of a guest on another machine, whose own are ``own``, without booting one."""
 
+    def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:  # noqa: ARG002 (some have)
+        """Return why no guest of the image can have these properties on this machine, and the remedy; None if one can.
+
+        Asked for ``virtiofs`` and ``direct_io``, before anything is started.
+        """
+        return None
+
     def booted(self, node: Node, spec: GuestSpec) -> AbstractContextManager[Guest]:
         """Boot the guest on the node and wait until it takes commands; at the end nothing of it is left.
 
+        All of it counts as the guest's opening, but for the time in which ``node.opening`` is paused.
         Raises MeasurementError with the guest's console if it does not boot, or fails while it is in use.
         """
 

@@ -14,11 +14,13 @@ from provisioning.lab.connectivity import free_port
 from provisioning.machines import accelerator, ssh, virtiofs
 from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
-from provisioning.machines.base import Guest, GuestSpec
+from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.machines.directory import log_text, private_directory, written_here
+from provisioning.nodes import local_node
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
+from suite.job.properties import Properties
 
 READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0
@@ -34,7 +36,7 @@ EMULATES_AVX2 = (7, 2)
 ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
 
 
-class Qemu:
+class Qemu(MachineProvider):
     """See ``base.MachineProvider``."""
 
     name = "qemu"
@@ -60,14 +62,24 @@ class Qemu:
     def guest_capability(self, node: Node, accelerator: Accelerator, own: CpuCapability) -> CpuCapability:
         return own if accelerator == "kvm" else emulated_capability(self.version(node))
 
+    def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:
+        if properties.virtiofs and (found := virtiofs.hindrance(image.tree)):
+            return found
+        if not properties.direct_io:
+            with local_node((), None) as node:
+                if not qemu.takes_direct_io(node, str(image.file("disk.img"))):
+                    return "the file system of the images allows no other", "leave it out, or change the other option"
+        return None
+
     @contextmanager
     def booted(self, node: Node, spec: GuestSpec) -> Iterator[Guest]:
         within_s = READY_WITHIN_S[spec.accelerator]
         with ExitStack() as stack:
-            directory = stack.enter_context(private_directory(node))
-            port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
-            access = ssh.SshAccess(str(directory), port)
-            started = _qemu_spec(node, spec, directory, access)
+            with node.opening.paused():
+                directory = stack.enter_context(private_directory(node))
+                port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
+                access = ssh.SshAccess(str(directory), port)
+                started = _qemu_spec(node, spec, directory, access)
             if spec.shared_directory:
                 cpus = spec.envelope.cpus if spec.properties.pinned else None
                 virtiofs.serve(node, str(spec.shared_directory), _socket(directory), cpus)
@@ -75,10 +87,14 @@ class Qemu:
             stack.callback(process.kill)
             try:
                 _wait_until_ready(node, process, started, within_s)
-                if spec.properties.pinned:
-                    _pin(node, started)
+                with node.opening.paused():
+                    if spec.properties.pinned:
+                        # Each virtual CPU has a host CPU of its own; other threads stay anywhere in the envelope.
+                        for cpu, thread in zip(started.cpus, qemu.vcpu_threads(node, started.qmp), strict=True):
+                            node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
+                    guest = _guest(node, spec, started, access)
                 stack.enter_context(ssh.connection(node, access, within_s))
-                yield _guest(node, spec, started, access)
+                yield guest
                 _end(node, access, process, started)
             except BenchError as error:
                 raise _with_console(node, error, process, started) from error
@@ -192,12 +208,6 @@ def _wait_until_ready(node: Node, process: Process, spec: qemu.QemuSpec, within_
         if not process.running():
             raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=qemu.qemu_argv(spec))
         time.sleep(0.05 if node.local else 0.2)
-
-
-def _pin(node: Node, spec: qemu.QemuSpec) -> None:
-    """Pin each virtual CPU to a host CPU of its own; QEMU's other threads stay anywhere in the envelope."""
-    for cpu, thread in zip(spec.cpus, qemu.vcpu_threads(node, spec.qmp), strict=True):
-        node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
 
 
 def _end(node: Node, access: ssh.SshAccess, process: Process, spec: qemu.QemuSpec) -> None:

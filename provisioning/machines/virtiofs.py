@@ -30,14 +30,10 @@ def hindrance(tree: Path) -> tuple[str, str] | None:
         return "virtiofsd needs root to confine itself", "run bench as root"
     if daemon() is None:
         return "virtiofsd is not installed", "install it: package virtiofsd, or qemu-system-common before Debian 13"
-    if not _has_module(tree):
+    modules = (path for name in ("modules.dep", "modules.builtin") for path in tree.glob(f"usr/lib/modules/*/{name}"))
+    if not any(f"/{MODULE}.ko" in path.read_text() for path in modules):
         return "the guest's kernel has no virtiofs", "build the image anew, of a kernel that has it: bench image build"
     return None
-
-
-def _has_module(tree: Path) -> bool:
-    listed = (path for name in ("modules.dep", "modules.builtin") for path in tree.glob(f"usr/lib/modules/*/{name}"))
-    return any(f"/{MODULE}.ko" in path.read_text() for path in listed)
 
 
 def daemon_argv(program: str, directory: str, socket: str, cpus: tuple[int, ...] | None) -> list[str]:

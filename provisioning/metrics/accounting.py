@@ -12,8 +12,7 @@ from types import TracebackType
 
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics.cache_counters import Counting
-from provisioning.metrics.conditions import Host, HostReading
-from provisioning.metrics.energy import Energy, joules, read_energy
+from provisioning.metrics.conditions import Energy, Host, HostReading, joules, read_energy
 from provisioning.metrics.footprint import Footprint, Reading
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.interfaces import Instance, Node

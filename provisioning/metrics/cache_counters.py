@@ -27,9 +27,9 @@ def perf_argv(events: Sequence[str], command: Sequence[str]) -> list[str]:
     return [PERF, "stat", "-x,", "-a", "-A", "-e", ",".join(events), "--", *command]
 
 
-def events_of(controllers: Path = CONTROLLERS) -> list[str]:
+def events_of() -> list[str]:
     """Return the events to count: those of the cache, and those of memory if the kernel names them."""
-    named = {path.name for path in controllers.glob("uncore_imc*/events/cas_count_*")}
+    named = {path.name for path in CONTROLLERS.glob("uncore_imc*/events/cas_count_*")}
     return [LOADS, MISSES, *(f"uncore_imc/{event}/" for event in MEMORY.values() if event in named)]
 
 

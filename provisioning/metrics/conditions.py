@@ -1,7 +1,7 @@
-"""The state of this host around a job: what the kernel has counted, and how the CPUs are set."""
+"""The state of this host around a job: what the kernel has counted, how the CPUs are set, the energy that was used."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +12,7 @@ from suite.job.envelope import parse_cpu_list
 from suite.records.usage import Conditions
 
 PROC, SYS = Path("/proc"), Path("/sys")
+POWERCAP = SYS / "class/powercap"
 Number = TypeVar("Number", int, float)
 
 
@@ -37,8 +38,6 @@ class Host:
 
     cpus: Sequence[int]
     groups: Sequence[ControlGroup] = ()
-    proc: Path = PROC
-    sys: Path = SYS
 
     def read(self, at_s: float, own_s: float) -> HostReading:
         busy_s, steal_s = self._cpu_s()
@@ -79,7 +78,7 @@ class Host:
         proc(5): user nice system idle iowait irq softirq steal; a guest's time is in user's.
         """
         ticks_per_s = os.sysconf("SC_CLK_TCK")
-        lines = [line.split() for line in read(self.proc / "stat").splitlines()]
+        lines = [line.split() for line in read(PROC / "stat").splitlines()]
         names = {f"cpu{cpu}" for cpu in self.cpus}
         rows = [[int(word) for word in words[1:]] for words in lines if words and words[0] in names]
         if len(rows) != len(names) or any(len(row) < 8 for row in rows):
@@ -94,7 +93,7 @@ class Host:
         return sum(known) if known else None
 
     def _swapped_bytes(self) -> int | None:
-        pairs = dict(line.split() for line in read(self.proc / "vmstat").splitlines())
+        pairs = dict(line.split() for line in read(PROC / "vmstat").splitlines())
         pages = [pairs.get(name) for name in ("pswpin", "pswpout")]
         return sum(int(page) for page in pages if page) * os.sysconf("SC_PAGE_SIZE") if None not in pages else None
 
@@ -107,7 +106,7 @@ class Host:
         khz = [read(self._cpu(cpu) / "cpufreq/scaling_cur_freq") for cpu in self.cpus]
         if all(text.isdigit() for text in khz):
             return fmean(int(text) / 1000 for text in khz)
-        lines = [line.partition(":") for line in read(self.proc / "cpuinfo").splitlines()]
+        lines = [line.partition(":") for line in read(PROC / "cpuinfo").splitlines()]
         numbers = [int(value) for key, _, value in lines if key.strip() == "processor"]
         mhz = [float(value) for key, _, value in lines if key.strip() == "cpu MHz"]
         ours = [each for number, each in zip(numbers, mhz, strict=False) if number in self.cpus]
@@ -124,9 +123,37 @@ class Host:
         return sorted(int(node) for node in nodes) or None
 
     def _cpu(self, cpu: int) -> Path:
-        return self.sys / f"devices/system/cpu/cpu{cpu}"
+        return SYS / f"devices/system/cpu/cpu{cpu}"
 
 
 def _minus(a: Number | None, b: Number | None) -> Number | None:
     """Return the difference, never below 0: the kernel counts CPU time of processes finer than that of CPUs."""
     return None if a is None or b is None else max(a - b, type(a)(0))
+
+
+Energy = tuple[int, int]
+"""A counter in µJ, and the value at which it begins again at 0; turning twice between readings is not noticed."""
+
+
+def read_energy() -> dict[str, Energy]:
+    """Return the counters of this host's packages and memory, by name (``package-0``, ``dram-0``); empty without any.
+
+    It is RAPL, by the kernel's powercap (Intel and AMD). Only root may read it.
+    """
+    counters = {}
+    for zone in sorted(POWERCAP.glob("intel-rapl:*")):
+        name = read(zone / "name")
+        if name == "dram":
+            # A part of a package's zone, and named without its number: intel-rapl:0:0 is below intel-rapl:0.
+            package = read(POWERCAP / zone.name.rpartition(":")[0] / "name")
+            name += package.removeprefix("package")
+        uj, range_uj = read(zone / "energy_uj"), read(zone / "max_energy_range_uj")
+        if name.startswith(("package", "dram")) and uj.isdigit() and range_uj.isdigit():
+            counters[name] = int(uj), int(range_uj)
+    return counters
+
+
+def joules(before: Mapping[str, Energy], after: Mapping[str, Energy]) -> dict[str, float]:
+    """Return the joules that were spent between two readings, by counter."""
+    both = ((name, after[name][0] - uj, range_uj) for name, (uj, range_uj) in before.items() if name in after)
+    return {name: (spent if spent >= 0 else spent + range_uj) / 1e6 for name, spent, range_uj in both}

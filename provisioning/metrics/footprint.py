@@ -7,14 +7,14 @@ control group of a container, whose processes are mostly nobody's children here.
 
 import os
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from provisioning import processes
-from provisioning.cgroup.counters import ControlGroup, read
+from provisioning.cgroup.counters import read
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.usage import Usage
@@ -22,7 +22,9 @@ from suite.records.usage import Usage
 PROC = Path("/proc")
 Amounts = Mapping[str, float | None]
 """Fields of ``records.Usage`` that add up. None is unknown, and so is every sum with it."""
-COUNTED = ("cpu_s", "disk_read_bytes", "disk_written_bytes", "minor_faults", "major_faults")
+DISK, FAULTS = ("disk_read_bytes", "disk_written_bytes"), ("minor_faults", "major_faults")
+NETWORK = ("network_received_bytes", "network_sent_bytes")
+COUNTED = ("cpu_s", *DISK, *FAULTS)
 NOTHING: Amounts = dict.fromkeys(COUNTED, 0)
 
 
@@ -50,20 +52,33 @@ class Footprint:
         pids: set[int] = set()
         found = []
         for node in nodes:
-            own, machine = _host_processes(node)
-            if isinstance(machine, LocalNode):
-                pids |= {process.pid for process in processes.carrying(machine.token)}
+            own = None  # that of the lowest layer that has some
+            while isinstance(node, WrappedNode):
+                own, node = node.host_processes or own, node.parent
+            if isinstance(node, LocalNode):
+                pids |= {process.pid for process in processes.carrying(node.token)}
             # The shim of an engine with a daemon is started by that, and does not carry the token.
             if own and own.main_pid and (shim := _parent(own.main_pid)) not in (1, os.getpid(), None):
                 pids.add(shim)
             found += [own] if own else []
-        return cls(sorted(pids | set(_vhost_threads(pids))), found)
+        # The kernel's threads for a QEMU's network; newer kernels count them as QEMU's own.
+        threads = {f"vhost-{pid}" for pid in pids}
+        pids |= {each.pid for each in psutil.process_iter(["name"]) if each.info["name"] in threads}
+        return cls(sorted(pids), found)
 
     def read(self) -> Reading:
         return Reading(
-            children=_children_used(),
+            children=children_used(),
             living={pid: used for pid in self.pids if (used := process_used(pid))},
-            groups=[_group_used(each.group) for each in self.host_processes if each.group],
+            groups=[
+                {
+                    "cpu_s": group.cpu_s(),
+                    **dict(zip(FAULTS, group.faults(), strict=True)),
+                    **dict(zip(DISK, group.disk_bytes(), strict=True)),
+                }
+                for each in self.host_processes
+                if (group := each.group)
+            ],
             networks=[network_bytes(each.main_pid) for each in self.host_processes if each.main_pid],
         )
 
@@ -80,19 +95,14 @@ class Footprint:
             by_children = all(each.by_children for each in self.host_processes)
             known = [amounts["cpu_s"] for amounts in (used, grouped) if amounts["cpu_s"] is not None]
             used = {**used, "cpu_s": max(known, default=None)} if by_children else total(used, grouped)
-        received, sent = _between(before.networks, after.networks)
-        peak = self._peak_memory_bytes()
-        return Usage.model_validate(
-            {**used, "peak_memory_bytes": peak, "network_received_bytes": received, "network_sent_bytes": sent}
-        )
-
-    def _peak_memory_bytes(self) -> int | None:
-        """Return the sum of the peaks. They may have come at different times, but what runs beside the job is small."""
-        peaks = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
-        groups = [each.group.peak_memory_bytes() for each in self.host_processes if each.group]
-        if None in groups or not (groups or peaks):
-            return None
-        return sum(peaks) + sum(peak for peak in groups if peak is not None)
+        pairs = [(a, b) for a, b in zip(before.networks, after.networks, strict=True) if a and b]
+        names = NETWORK if pairs and len(pairs) == len(before.networks) else ()
+        network = {name: sum(b[way] - a[way] for a, b in pairs) for way, name in enumerate(names)}
+        # The peaks may have come at different times, but what runs beside the job is small.
+        peaks: list[int | None] = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
+        peaks += [each.group.peak_memory_bytes() for each in self.host_processes if each.group]
+        peak = None if None in peaks else sum(filter(None, peaks)) or None
+        return Usage.model_validate({**used, **network, "peak_memory_bytes": peak})
 
 
 def total(a: Amounts, b: Amounts) -> Amounts:
@@ -106,77 +116,46 @@ def difference(before: Amounts, after: Amounts) -> Amounts:
     return {name: None if x is None or y is None else max(0, y - x) for name, x, y in pairs}
 
 
-def _between(
-    before: Sequence[tuple[int, int] | None], after: Sequence[tuple[int, int] | None]
-) -> tuple[int | None, int | None]:
-    """Return the bytes received and sent by all together; None if one of them is not known."""
-    pairs = [(a, b) for a, b in zip(before, after, strict=True) if a and b]
-    if not pairs or len(pairs) < len(before):
-        return None, None
-    return sum(b[0] - a[0] for a, b in pairs), sum(b[1] - a[1] for a, b in pairs)
-
-
-def _host_processes(node: Node) -> tuple[HostProcesses | None, Node]:
-    """Return the host processes of the lowest layer that has some, and the machine below all layers."""
-    host_processes = None
-    while isinstance(node, WrappedNode):
-        host_processes = node.host_processes or host_processes
-        node = node.parent
-    return host_processes, node
-
-
-def process_used(pid: int, proc: Path = PROC) -> Amounts | None:
+def process_used(pid: int) -> Amounts | None:
     """Return what a process and all its threads have used, without its children; None if it is gone."""
-    if not (stat := read(proc / str(pid) / "stat")):
+    if not (stat := read(PROC / str(pid) / "stat")):
         return None
     # proc(5): the name, in parentheses, can hold anything; the first field after it is the third.
     fields = stat.rpartition(")")[2].split()
     minor, major, user, system = (int(fields[number - 3]) for number in (10, 12, 14, 15))
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    return {"cpu_s": (user + system) / ticks_per_s, "minor_faults": minor, "major_faults": major, **_disk(pid, proc)}
+    return {"cpu_s": (user + system) / ticks_per_s, "minor_faults": minor, "major_faults": major, **_disk(pid)}
 
 
-def _children_used() -> Amounts:
+def children_used() -> Amounts:
     """Return what children that were waited for have used. The kernel adds their disk bytes to this process's own."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     faults = {"minor_faults": used.ru_minflt, "major_faults": used.ru_majflt}
-    return {"cpu_s": used.ru_utime + used.ru_stime, **faults, **_disk("self", PROC)}
+    return {"cpu_s": used.ru_utime + used.ru_stime, **faults, **_disk("self")}
 
 
-def _group_used(group: ControlGroup) -> Amounts:
-    (read_bytes, written_bytes), (minor, major) = group.disk_bytes(), group.faults()
-    disk = {"disk_read_bytes": read_bytes, "disk_written_bytes": written_bytes}
-    return {"cpu_s": group.cpu_s(), "minor_faults": minor, "major_faults": major, **disk}
-
-
-def _disk(pid: int | str, proc: Path) -> Amounts:
-    said = dict(line.split(": ") for line in read(proc / str(pid) / "io").splitlines())
+def _disk(pid: int | str) -> Amounts:
+    said = dict(line.split(": ") for line in read(PROC / str(pid) / "io").splitlines())
     names = {"disk_read_bytes": "read_bytes", "disk_written_bytes": "write_bytes"}
     return {ours: int(said[name]) if name in said else None for ours, name in names.items()}
 
 
-def peak_memory_bytes(pid: int, proc: Path = PROC) -> int | None:
+def peak_memory_bytes(pid: int) -> int | None:
     """Return the peak resident memory; None for a process that is gone, and for a thread of the kernel."""
-    lines = [line for line in read(proc / str(pid) / "status").splitlines() if line.startswith("VmHWM:")]
+    lines = [line for line in read(PROC / str(pid) / "status").splitlines() if line.startswith("VmHWM:")]
     return int(lines[0].split()[1]) * 1024 if lines else None
 
 
-def network_bytes(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
+def network_bytes(pid: int) -> tuple[int, int] | None:
     """Return the bytes received and sent in the process's network namespace, without loopback; None if it is ours."""
     try:
-        if (proc / str(pid) / "ns/net").readlink() == (proc / "self/ns/net").readlink():
+        if (PROC / str(pid) / "ns/net").readlink() == (PROC / "self/ns/net").readlink():
             return None
     except OSError:
         return None
-    lines = [line.partition(":") for line in read(proc / str(pid) / "net/dev").splitlines()[2:]]
+    lines = [line.partition(":") for line in read(PROC / str(pid) / "net/dev").splitlines()[2:]]
     counters = [values.split() for name, _, values in lines if name.strip() != "lo"]
     return sum(int(values[0]) for values in counters), sum(int(values[8]) for values in counters)
-
-
-def _vhost_threads(pids: set[int]) -> Iterator[int]:
-    """Yield the kernel's threads for a QEMU's network; newer kernels count them as QEMU's own."""
-    names = {f"vhost-{pid}" for pid in pids}
-    return (process.pid for process in psutil.process_iter(["name"]) if process.info["name"] in names)
 
 
 def _parent(pid: int) -> int | None:

@@ -29,10 +29,9 @@ class _Gpu:
 
 
 class GpuSampler:
-    """Samples from before the job until after it, once. ``nvml`` is the module pynvml or a substitute for it."""
+    """Samples from before the job until after it, once."""
 
-    def __init__(self, nvml: Any = pynvml) -> None:  # noqa: ANN401 (a module without types)
-        self._nvml = nvml
+    def __init__(self) -> None:
         self._gpus: list[_Gpu] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -41,16 +40,20 @@ class GpuSampler:
 
     def start(self) -> None:
         try:
-            self._nvml.nvmlInit()
-        except self._nvml.NVMLError:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:
             return
-        with suppress(self._nvml.NVMLError):
-            handles = [self._nvml.nvmlDeviceGetHandleByIndex(n) for n in range(self._nvml.nvmlDeviceGetCount())]
-            self._gpus = [_Gpu(handle, self._pci_address(handle), self._energy_mj(handle)) for handle in handles]
+        with suppress(pynvml.NVMLError):
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
+            for handle in handles:
+                said = pynvml.nvmlDeviceGetPciInfo(handle).busId
+                address = (said.decode() if isinstance(said, bytes) else said).lower()
+                # The kernel writes four digits for the domain, and NVML eight.
+                self._gpus.append(_Gpu(handle, address[-len("0000:00:00.0") :], self._energy_mj(handle)))
         if self._gpus:
             self._thread.start()
         else:
-            self._nvml.nvmlShutdown()
+            pynvml.nvmlShutdown()
 
     def stop(self) -> tuple[dict[str, float] | None, list[GpuUsage] | None]:
         """Return the joules by counter (``gpu-0``) and the use of each GPU; None if there is no GPU."""
@@ -59,7 +62,7 @@ class GpuSampler:
         ends_mj = [self._energy_mj(gpu.handle) for gpu in self._gpus]
         self._ended.set()
         self._thread.join()
-        self._nvml.nvmlShutdown()
+        pynvml.nvmlShutdown()
         joules = {
             f"gpu-{number}": (end_mj - gpu.energy_mj) / 1000
             for number, (gpu, end_mj) in enumerate(zip(self._gpus, ends_mj, strict=True))
@@ -77,25 +80,19 @@ class GpuSampler:
     def _sample(self) -> None:
         while not self._ended.wait(EVERY_S):
             for gpu in self._gpus:
-                rates = self._asked(self._nvml.nvmlDeviceGetUtilizationRates, gpu.handle)
-                memory = self._asked(self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+                rates = self._asked(pynvml.nvmlDeviceGetUtilizationRates, gpu.handle)
+                memory = self._asked(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
                 gpu.busy += [] if rates is None else [rates.gpu / 100]
                 gpu.memory_bytes += [] if memory is None else [memory.used]
         self.cpu_s = time.thread_time()
 
     def _energy_mj(self, handle: Any) -> int | None:  # noqa: ANN401
-        spent: int | None = self._asked(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        spent: int | None = self._asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
         return spent
-
-    def _pci_address(self, handle: Any) -> str:  # noqa: ANN401
-        """Return the address as the kernel writes it: NVML's domain has eight digits."""
-        said = self._nvml.nvmlDeviceGetPciInfo(handle).busId
-        domain, _, rest = (said.decode() if isinstance(said, bytes) else said).lower().partition(":")
-        return f"{domain[-4:]}:{rest}"
 
     def _asked(self, question: Callable[[Any], Any], handle: Any) -> Any:  # noqa: ANN401
         """Return the GPU's answer; None if it does not answer this question."""
         try:
             return question(handle)
-        except self._nvml.NVMLError:
+        except pynvml.NVMLError:
             return None

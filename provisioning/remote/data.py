@@ -4,14 +4,9 @@ The disk is made of the copy that lies there, as it is on this machine: a data s
 """
 
 import json
-import secrets
-from collections.abc import Callable
 from pathlib import Path
 
-from provisioning.images.pack import filesystem
-from provisioning.nodes import undone
-from provisioning.remote.machine import check_disk_space
-from provisioning.volumes import DISKS, Volume, disk_name, inodes_of, mib_of, packed_bytes
+from provisioning.volumes import DISKS, Volume, disk_name
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
 from suite.inventory import InventoryNode
@@ -56,36 +51,14 @@ def check_data(machine: Node, directory: str, dataset: Dataset, lister: str) -> 
         )
 
 
-def _disk_of(planned: InventoryNode, dataset: Dataset) -> str:
+def disk_of(planned: InventoryNode, dataset: Dataset) -> str:
+    """Return where the disk of the data set is, or is to be, on the machine."""
     return f"{planned.directory}/{DISKS}/{disk_name(dataset)}"
-
-
-def prepare_disk(machine: Node, planned: InventoryNode, dataset: Dataset, note: Callable[[str], None]) -> None:
-    """Pack the data set that lies there as a disk, once. Raises RequestError when there is no room for it."""
-    final = _disk_of(planned, dataset)
-    if machine.run(["test", "-e", final], check=False).returncode == 0:
-        return
-    place = final.rpartition("/")[0]
-    machine.run(["mkdir", "-p", "-m", "700", "--", place])
-    size_bytes = packed_bytes(dataset)
-    check_disk_space(machine, place, size_bytes, "the disk of the data set")
-    note(f"packing the data set on {machine.name} as a disk for its VM: {dataset.size_bytes / 1e9:.1f} GB (once)")
-    arriving = f"{place}/.arriving-{secrets.token_hex(6)}"
-    with undone(machine, ["rm", "-f", "--", arriving]):
-        filesystem(
-            machine,
-            Path(directory_of(planned, dataset)),
-            Path(arriving),
-            mib=mib_of(size_bytes),
-            journal=False,
-            inodes=inodes_of(dataset),
-        )
-        machine.run(["mv", "-T", "--", arriving, final])
 
 
 def volume_on(machine: Node, planned: InventoryNode, dataset: Dataset) -> Volume:
     """Return the volume for a guest of the machine. Raises MeasurementError if its disk is not there."""
-    directory, disk = directory_of(planned, dataset), _disk_of(planned, dataset)
+    directory, disk = directory_of(planned, dataset), disk_of(planned, dataset)
     answer = machine.run(["stat", "--dereference", "--format=%d", "--", directory, disk], check=False)
     if answer.returncode:
         raise MeasurementError(

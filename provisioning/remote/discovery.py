@@ -1,6 +1,6 @@
 """Discovery of the machines of an inventory: asked once, before anything is planned."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -103,7 +103,10 @@ def discover(
                 reached.append(stack.enter_context(machine(planned)))
             except BenchError as error:
                 raise RequestError(error.message, remedy=error.remedy) from error
-            _check_programs(reached[-1], wanted.programs)
+            if missing := reached[-1].agent.ask(do="find", programs=list(wanted.programs))["missing"]:
+                packages = " ".join(dict.fromkeys(wanted.programs[name] for name in missing))
+                remedy = f"there: apt-get install {packages}"
+                raise RequestError(f"{reached[-1].name} has no {', '.join(missing)}", remedy=remedy)
             if "container" in wanted.targets and wanted.network == "bridge":
                 rules_for(reached[-1])
             check(reached[-1])
@@ -117,13 +120,6 @@ def discover(
             accelerator = provider.choose_common_accelerator(reached, wanted.accelerator, wanted.image, note)
         machines = (_discovered(*each, provider, accelerator) for each in zip(reached, found, strict=True))
         return Discovery(tuple(machines), engine, accelerator, wanted.provider)
-
-
-def _check_programs(reached: Machine, programs: Mapping[str, str]) -> None:
-    missing = reached.agent.ask(do="find", programs=list(programs))["missing"]
-    if missing:
-        packages = " ".join(dict.fromkeys(programs[name] for name in missing))
-        raise RequestError(f"{reached.name} has no {', '.join(missing)}", remedy=f"there: apt-get install {packages}")
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from provisioning.images.image import Image
 from provisioning.nodes import undone
-from provisioning.remote.machine import Machine, check_disk_space
+from provisioning.remote.machine import Machine
+from provisioning.volumes import check_disk_space
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 from suite.userland import MANIFEST, parse_line
@@ -109,10 +110,9 @@ def checksums(manifest: str, digest: str) -> str:
     """Return the manifest's files, and the manifest itself, as sha256sum(1) reads them."""
     entries = (parse_line(line) for line in manifest.splitlines())
     files = [(entry.content, entry.path) for entry in entries if entry.kind == "file"]
-    return "".join(_checksum(content, path) for content, path in [*files, (digest, MANIFEST)])
-
-
-def _checksum(content: str, path: str) -> str:
-    """Return one line; a backslash before it says that some characters of the path are escaped."""
-    escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
-    return f"{'' if escaped == path else chr(92)}{content}  {escaped}\n"
+    lines = []
+    for content, path in [*files, (digest, MANIFEST)]:
+        escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
+        # A backslash before the line says that some characters of the path are escaped.
+        lines.append(f"{'' if escaped == path else chr(92)}{content}  {escaped}\n")
+    return "".join(lines)

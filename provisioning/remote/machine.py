@@ -10,7 +10,7 @@ from typing import IO
 from provisioning.nodes import LocalNode, local_node
 from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, RemoteAgent, marked, root_mark
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Node, Process
+from suite.interfaces import Completed, Process, Stopwatch
 from suite.inventory import InventoryNode
 from suite.job.envelope import parse_cpu_list
 
@@ -38,6 +38,7 @@ class Machine:
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    opening: Stopwatch = field(default_factory=Stopwatch)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
@@ -148,14 +149,3 @@ def _greeted(
     facts = {"accelerator": "none", "host_cpus": list(cpus)}
     memory_bytes = int(greeting["memory_bytes"])
     return Machine(planned.name, planned, carrier, access, agent, cpus, memory_bytes, userland, facts=facts)
-
-
-def check_disk_space(machine: Node, directory: str, needed_bytes: int, what: str) -> None:
-    """Raise RequestError if the file system of the directory has less free space than is needed."""
-    free_bytes = int(machine.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
-    if free_bytes < needed_bytes * 1.05:
-        raise RequestError(
-            f"{what} needs {needed_bytes / 1e9:.1f} GB in {directory} on {machine.name}, "
-            f"{free_bytes / 1e9:.1f} GB are free",
-            remedy="free some space there, or name another directory in the inventory",
-        )

@@ -11,11 +11,12 @@ from ipaddress import IPv4Network
 from provisioning.lab.containers import forwarding, made, mtu_of, run_each
 from provisioning.lab.tap import Tap, join
 from provisioning.nodes import undone
-from provisioning.remote.firewall import forwarded
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Instance, Node
 
 DEVICE = "vbtap0"
+TABLES = ("iptables", "--wait")
+NOTHING_DROPPED = ("", "-P FORWARD ACCEPT")
 NETWORK = IPv4Network("10.245.0.0/16")
 
 
@@ -53,7 +54,26 @@ def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
             for other, peer in enumerate(machines, start=1):
                 if other != number:
                     stack.enter_context(_route(each, other, str(peer.address)))
-        yield tuple(_tap(number) for number in range(1, len(machines) + 1))
+        ours = [subnet(number) for number in range(1, len(machines) + 1)]
+        yield tuple(
+            Tap(DEVICE, f"02:42:0a:f5:{number:02x}:02", str(own[2]), f"{own[2]}/{own.prefixlen}")
+            for number, own in enumerate(ours, start=1)
+        )
+
+
+@contextmanager
+def forwarded(machine: Node, devices: Sequence[str]) -> Iterator[None]:
+    """Make the machine forward what comes from the interfaces or goes to them, if it drops anything at all.
+
+    Docker, where it runs, makes it drop what it does not know (chain FORWARD).
+    """
+    listed = machine.run([*TABLES, "--list-rules", "FORWARD"], check=False)
+    with ExitStack() as stack:
+        if listed.returncode == 0 and listed.stdout.strip() not in NOTHING_DROPPED:
+            for words in (["FORWARD", way, each, "--jump", "ACCEPT"] for each in devices for way in ("-i", "-o")):
+                machine.run([*TABLES, "--insert", *words])
+                stack.enter_context(undone(machine, [*TABLES, "--delete", *words]))
+        yield
 
 
 @contextmanager
@@ -68,11 +88,6 @@ def _route(machine: Instance, number: int, address: str) -> Iterator[None]:
         ) from error
     with undone(machine.node, route_argv("delete", number, address, str(machine.interface))):
         yield
-
-
-def _tap(number: int) -> Tap:
-    own = subnet(number)
-    return Tap(DEVICE, f"02:42:0a:f5:{number:02x}:02", str(own[2]), f"{own[2]}/{own.prefixlen}")
 
 
 def joined(machine: Instance, guest: Node, plugged: Tap) -> Instance:

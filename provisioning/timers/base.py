@@ -1,19 +1,16 @@
 """A scheduled job, and the protocol of timers."""
 
-import os
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from suite.errors import CommandError, RequestError
+from suite.errors import RequestError
 from suite.schedule_specification import ScheduleSpecification
 
 MARKER = "virtbench-schedule:"
 """Stands on a line of every entry, with the name behind it: an entry without it belongs to somebody else."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -76,22 +73,3 @@ def check_name(name: str) -> str:
             remedy="use letters, digits, - and _ (at most 64), with --name",
         )
     return name
-
-
-def call(argv: Sequence[str], *, allowed: str | None = None) -> str:
-    """Run a program and return its standard output. Raises CommandError when it fails, RequestError when it is missing.
-
-    A failure whose output matches the pattern ``allowed`` is not an error.
-    """
-    plain = {**os.environ, "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, env=plain
-        )
-    except FileNotFoundError as error:
-        raise RequestError(f"{argv[0]} is not installed") from error
-    except subprocess.TimeoutExpired as error:
-        raise CommandError(argv, None, "") from error
-    if done.returncode and (allowed is None or not re.search(allowed, done.stdout + done.stderr)):
-        raise CommandError(argv, done.returncode, done.stderr or done.stdout)
-    return done.stdout

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
-from provisioning.timers.base import MARKER, Installed, ScheduledJob, call
+from provisioning.foreground import call
+from provisioning.timers.base import MARKER, Installed, ScheduledJob
 from suite.errors import RequestError
 
 _NO_TABLE = r"(?i)no crontab for |can't open '[^']*': No such file"

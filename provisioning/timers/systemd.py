@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from provisioning.timers.base import MARKER, Installed, ScheduledJob, call, check_name
+from provisioning.foreground import call
+from provisioning.timers.base import MARKER, Installed, ScheduledJob, check_name
 from suite.results.store import write_atomic
 
 _AWAKE = {"running", "degraded", "starting", "initializing", "maintenance"}

@@ -204,7 +204,7 @@ class TrialRecord(Part):
     elapsed_s: Seconds | None = None
     """The time from launching the job in the ready target until it has ended, on the host's monotonic clock."""
     open_s: Seconds | None = None
-    """The time from nothing to a target that is ready to launch the job."""
+    """The time that the target needs to be ready to launch the job, without what the suite asks on its own account."""
     close_s: Seconds | None = None
     steps: Steps | None = None
     timeline: Timeline | None = None

@@ -18,10 +18,10 @@ from provisioning.images.pack import oci_archive
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
-from provisioning.remote.data import prepare_disk
+from provisioning.remote.data import directory_of, disk_of
 from provisioning.remote.image_sync import sync_file, sync_image
 from provisioning.remote.machine import machine
-from provisioning.volumes import DISKS, MOUNT, disk_name
+from provisioning.volumes import DISKS, MOUNT, disk_name, prepare_disk
 from scenarios.datasets.resolve import resolve
 from suite import userland
 from suite.errors import MeasurementError, RequestError
@@ -149,7 +149,7 @@ def test_guests_of_two_machines_reach_each_other_and_have_the_data_set_as_a_disk
             with machine(planned) as reached:
                 sync_image(reached, image, print)
                 sync_file(reached, image, "disk.img", print)
-                prepare_disk(reached, planned, dataset, print)
+                prepare_disk(reached, directory_of(planned, dataset), disk_of(planned, dataset), dataset, print)
         instances = stack.enter_context(open_on_machines(distributed, inventory, stacks, image, dataset))
         assert [each.address for each in instances] == ["10.245.1.2", "10.245.2.2"]
         assert [[link.source_address for link in each.links] for each in instances] == [["10.245.1.2"], ["10.245.2.2"]]

@@ -17,7 +17,7 @@ import pytest
 
 from provisioning import ledger
 from provisioning.lab import netns, reachability
-from provisioning.lab.connectivity import End, Where, connectivity, rate_bits_per_s
+from provisioning.lab.connectivity import End, connectivity, rate_bits_per_s
 from provisioning.lab.containers import Member, attached
 from provisioning.lab.lab import Lab, LabNode, link_argv, open_lab
 from provisioning.lab.nat import TOOLS, nat
@@ -123,11 +123,11 @@ def sandbox(machine: Node, on: Node) -> Iterator[tuple[int, WrappedNode]]:
         process.kill()
 
 
-def rates_until(enough: float, client: Node, server: Node, where: Where, seconds: int = 2) -> list[float]:
+def rates_until(enough: float, client: End, server: End, seconds: int = 2) -> list[float]:
     """Sessions until one is fast enough: whoever else uses this machine's CPUs makes single ones slow."""
     rates: list[float] = []
     while len(rates) < TRIES and (not rates or max(rates) < enough):
-        rates.append(rate_bits_per_s(client, server, where, seconds))
+        rates.append(rate_bits_per_s(client, server, seconds))
     return rates
 
 
@@ -157,7 +157,7 @@ def test_a_link_carries_its_rate_both_ways_and_never_more(
         assert lab.limiter == limiter
         one, two = ends(lab)
         for client, server in ((one, two), (two, one)):
-            rates = rates_until(ENOUGH * bits, client.node, server.node, Where(server.address))
+            rates = rates_until(ENOUGH * bits, client, server)
             assert ENOUGH * bits <= max(rates) <= MOST * MSS_IN_FRAME * bits, rates
 
 
@@ -170,7 +170,7 @@ def test_the_switch_limits_what_two_nodes_send_to_a_third(lab: Lab) -> None:
         assert crowd.running()
     # Its clock is looked at before and after the counter: on a busy machine the rate seems lower, and never higher.
     begin_s, before = time.monotonic(), carried_bits(three.node, "eth0", "rx")
-    alone = rate_bits_per_s(one.node, three.node, Where(three.address), 2)
+    alone = rate_bits_per_s(one, three, 2)
     both = (carried_bits(three.node, "eth0", "rx") - before) / (time.monotonic() - begin_s)
     assert crowd.running()
     crowd.kill()
@@ -179,7 +179,7 @@ def test_the_switch_limits_what_two_nodes_send_to_a_third(lab: Lab) -> None:
 
 
 def test_every_pair_is_reached_and_its_rate_recorded(lab: Lab) -> None:
-    pairs = connectivity(ends(lab), measure_s=1, rate_bits_per_s=GBIT)
+    pairs = connectivity(ends(lab), measure_s=1, link_bits_per_s=GBIT)
     assert {(pair.source, pair.target) for pair in pairs} == {
         (a.name, b.name) for a in lab.nodes for b in lab.nodes if a is not b
     }
@@ -207,7 +207,7 @@ def test_a_cut_link_is_named_and_a_mended_one_works_again(lab: Lab) -> None:
 
 def test_a_link_that_is_faster_than_it_was_said_to_be_is_a_wrong_one(lab: Lab) -> None:
     with pytest.raises(MeasurementError, match="more than it can carry"):
-        connectivity(ends(lab)[:2], measure_s=1, rate_bits_per_s=10**7)
+        connectivity(ends(lab)[:2], measure_s=1, link_bits_per_s=10**7)
 
 
 def test_a_node_has_its_link_and_nothing_else(lab: Lab) -> None:
@@ -272,7 +272,7 @@ def test_containers_of_different_nodes_meet_on_the_overlay(lab: Lab) -> None:
         )
         assert [link["mtu"] for link in ip(one[1], "link", "show", "dev", "eth0")] == [1450]
         assert ip(one[1], "-6", "address") == []
-        rates = rates_until(ENOUGH * MSS_IN_VXLAN_FRAME * GBIT, one[1], two[1], Where(addresses[1]))
+        rates = rates_until(ENOUGH * MSS_IN_VXLAN_FRAME * GBIT, places[0], places[1])
         assert ENOUGH * MSS_IN_VXLAN_FRAME * GBIT <= max(rates) <= MOST * MSS_IN_VXLAN_FRAME * GBIT, rates
         assert carried_bits(nodes[0], "flannel.1", "tx") > 8 * 10**8
         assert json.loads(say_and_stop(one[1], [f"{addresses[1]}:9"])) == {"error": "Connection refused"}
@@ -318,7 +318,7 @@ def test_containers_behind_translation_reach_each_other_by_the_addresses_that_th
             assert "connect_s" in say_and_stop(client, [f"{address}:29500"])
             assert next(lines) == "10.99.0.1", "the container leaves under its node's address"
         assert "refused" in say_and_stop(client, ["172.30.2.2:9"]), "what is not published is the node's own"
-        rates = rates_until(0.3 * GBIT, client, server, Where("172.30.2.2", 29500), 1)
+        rates = rates_until(0.3 * GBIT, places[0], End("c1", server, "172.30.2.2", 29500), 1)
         assert 0.3 * GBIT < max(rates) <= MOST * MSS_IN_FRAME * GBIT
     for node in (one, two):
         assert "172.30" not in node.run(["nft", "list", "ruleset"]).stdout
@@ -344,7 +344,7 @@ def test_what_is_plugged_in_beside_the_tap_has_the_nodes_place_on_the_switch(lab
             pairs = connectivity(places)
             assert pairs[0].source_address == before.address
             assert all(pair.connect_s < 1.0 for pair in pairs), "nobody had to learn where the address is now"
-            assert rate_bits_per_s(guest, places[1].node, Where(after.address), 2) < MSS_IN_FRAME * GBIT * MOST
+            assert rate_bits_per_s(places[0], places[1], 2) < MSS_IN_FRAME * GBIT * MOST
     assert {link["ifname"] for link in ip(node, "link")} == {"lo", "eth0"}
     assert len(connectivity(ends(lab))) == 6
 

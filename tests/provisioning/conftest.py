@@ -13,7 +13,7 @@ from provisioning.images.image import PACKED, Image, stamp
 from provisioning.nodes import LocalNode, local_node
 from suite import userland
 from suite.errors import CommandError
-from suite.interfaces import Completed, Process
+from suite.interfaces import Completed, Process, Stopwatch
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +42,7 @@ class FakeNode:
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    opening: Stopwatch = field(default_factory=Stopwatch)
     ran: list[list[str]] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:

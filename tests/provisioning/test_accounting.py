@@ -15,7 +15,7 @@ import pytest
 
 from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.metrics import footprint as serving
+from provisioning.metrics import footprint
 from provisioning.metrics.accounting import HostAccount, own_cpus, rest
 from provisioning.metrics.footprint import NOTHING, Footprint, Reading, network_bytes, peak_memory_bytes, process_used
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
@@ -187,11 +187,12 @@ def test_the_peak_of_a_container_is_its_groups_and_its_shims(tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------------------ what /proc tells
 
 
-def test_a_process_is_counted_without_its_children(tmp_path: Path) -> None:
+def test_a_process_is_counted_without_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "PROC", tmp_path)
     words = [str(number) for number in range(3, 53)]
     make(tmp_path, {"7/stat": f"7 (a) b) {' '.join(words)}\n", "7/io": "rchar: 1\nread_bytes: 8\nwrite_bytes: 9\n"})
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    assert process_used(7, tmp_path) == {
+    assert process_used(7) == {
         "cpu_s": (14 + 15) / ticks_per_s,
         "minor_faults": 10,
         "major_faults": 12,
@@ -200,31 +201,35 @@ def test_a_process_is_counted_without_its_children(tmp_path: Path) -> None:
     }
 
 
-def test_a_process_that_hides_its_disk_traffic_has_none_to_tell(tmp_path: Path) -> None:
+def test_a_process_that_hides_its_disk_traffic_has_none_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "PROC", tmp_path)
     make(tmp_path, {"7/stat": f"7 (a) {' '.join(['1'] * 50)}\n"})
-    used = process_used(7, tmp_path)
+    used = process_used(7)
     assert used is not None
     assert used["disk_read_bytes"] is None
-    assert process_used(8, tmp_path) is None, "it is gone"
+    assert process_used(8) is None, "it is gone"
 
 
-def test_the_network_is_that_of_a_namespace_of_its_own(tmp_path: Path) -> None:
+def test_the_network_is_that_of_a_namespace_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "PROC", tmp_path)
     title = "Inter-|   Receive  |  Transmit\n face |bytes packets\n"
     rows = "    lo: 99 0 0 0 0 0 0 0 99 0\n  eth0: 10 1 0 0 0 0 0 0 20 2\n  eth1:5 1 0 0 0 0 0 0 6 2\n"
     make(tmp_path, {"7/net/dev": title + rows, "8/net/dev": title + rows})
     for pid, inode in {"self": 1, "7": 2, "8": 1}.items():
         (tmp_path / pid / "ns").mkdir(parents=True)
         (tmp_path / pid / "ns/net").symlink_to(f"net:[{inode}]")
-    assert network_bytes(7, tmp_path) == (15, 26)
-    assert network_bytes(8, tmp_path) is None, "it shares the host's, and all of the host's is not its own"
-    assert network_bytes(9, tmp_path) is None
+    assert network_bytes(7) == (15, 26)
+    assert network_bytes(8) is None, "it shares the host's, and all of the host's is not its own"
+    assert network_bytes(9) is None
 
 
 def test_the_shim_of_a_container_is_found_as_the_parent_of_its_first_process(
     node: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parents = {70: 60, 71: 1, 72: os.getpid()}
-    monkeypatch.setattr(serving, "_parent", parents.get)
+    monkeypatch.setattr(footprint, "_parent", parents.get)
     assert Footprint.of([place(node, HostProcesses(main_pid=70))]).pids == [60]
     assert Footprint.of([place(node, HostProcesses(main_pid=71))]).pids == []
     assert Footprint.of([place(node, HostProcesses(main_pid=72))]).pids == []

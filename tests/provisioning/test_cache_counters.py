@@ -74,14 +74,17 @@ def test_events_of_unlike_cores_and_notes_between_the_lines_are_understood() -> 
     assert counts(text, "LLC-load-misses") is None
 
 
-def test_memory_is_asked_for_where_the_kernel_has_its_controllers(tmp_path: Path) -> None:
-    assert events_of(tmp_path) == ["LLC-loads", "LLC-load-misses"]
+def test_memory_is_asked_for_where_the_kernel_has_its_controllers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_counters, "CONTROLLERS", tmp_path)
+    assert events_of() == ["LLC-loads", "LLC-load-misses"]
     for number in (0, 1):
         events = tmp_path / f"uncore_imc_{number}/events"
         events.mkdir(parents=True)
         for name in ("cas_count_read", "cas_count_read.unit", "cas_count_write"):
             (events / name).write_text("")
-    assert events_of(tmp_path)[2:] == ["uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/"]
+    assert events_of()[2:] == ["uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/"]
 
 
 @pytest.mark.parametrize(

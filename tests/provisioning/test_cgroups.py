@@ -61,11 +61,12 @@ def test_disks_are_limited_by_the_controller_of_the_version(
     assert limited == {**usual, **files}
 
 
-def test_disks_can_be_limited_where_the_controller_is(tmp_path: Path) -> None:
-    assert not cgroups.disks_can_be_limited(tmp_path)
+def test_disks_can_be_limited_where_the_controller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    assert not cgroups.disks_can_be_limited()
     (tmp_path / "blkio").mkdir()
-    assert cgroups.disks_can_be_limited(tmp_path)
+    assert cgroups.disks_can_be_limited()
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
-    assert not cgroups.disks_can_be_limited(tmp_path), "version 2 governs"
+    assert not cgroups.disks_can_be_limited(), "version 2 governs"
     (tmp_path / "cgroup.controllers").write_text("cpu io memory\n")
-    assert cgroups.disks_can_be_limited(tmp_path)
+    assert cgroups.disks_can_be_limited()

@@ -1,11 +1,13 @@
 """The state of a host, from trees as the kernel has them."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from provisioning.cgroup.counters import ControlGroup
+from provisioning.metrics import conditions
 from provisioning.metrics.conditions import Host
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -23,7 +25,7 @@ def stat(*rows: str) -> str:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     """CPUs 0 and 2 of four; two cores with two threads each, 0 with 1 and 2 with 3."""
     sys: dict[str, str] = {}
     for cpu, siblings in enumerate(("0-1", "0-1", "2-3", "2-3")):
@@ -41,14 +43,16 @@ def host(tmp_path: Path) -> Host:
         "proc/vmstat": "pswpin 1\npswpout 2\npgfault 7\n",
     }
     make(tmp_path, sys | proc)
-    return Host((0, 2), (), tmp_path / "proc", tmp_path / "sys")
+    monkeypatch.setattr(conditions, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(conditions, "SYS", tmp_path / "sys")
+    return Host((0, 2))
 
 
 def test_busy_time_of_the_envelope_is_what_serves_the_target_and_other_load(host: Host) -> None:
     before = host.read(at_s=10.0, own_s=1.0)
     # CPU 1 is not the envelope's. Idle and waiting for a disk are not busy, and neither is what was stolen.
     rows = ["200 10 20 500 30 5 5 15", "900 0 0 0 0 0 0 900", "300 0 0 0 0 0 0 10", "100 0 0 0 0 0 0 10"]
-    make(host.proc, {"stat": stat(*rows)})
+    make(conditions.PROC, {"stat": stat(*rows)})
     busy_s, serving_s, own_s = (140 + 200) * TICK_S, 1.5, 0.25
     seen = host.conditions(before, host.read(at_s=14.0, own_s=1.0 + own_s), serving_s)
     assert seen.interval_s == 4.0
@@ -66,8 +70,8 @@ def test_other_load_is_never_below_nothing_and_unknown_when_what_serves_is(host:
 def test_counters_of_heat_and_swap_are_differences(host: Host) -> None:
     before = host.read(1.0, 0.0)
     heat = "devices/system/cpu/cpu2/thermal_throttle/core_throttle_count"
-    make(host.sys, {heat: "6"})
-    make(host.proc, {"vmstat": "pswpin 4\npswpout 4\n"})
+    make(conditions.SYS, {heat: "6"})
+    make(conditions.PROC, {"vmstat": "pswpin 4\npswpout 4\n"})
     seen = host.conditions(before, host.read(2.0, 0.0), 0.0)
     assert seen.thermal_throttles == 5
     assert seen.swapped_bytes == 5 * PAGE
@@ -83,27 +87,29 @@ def test_how_the_cpus_are_set_is_told(host: Host) -> None:
 
 
 def test_whole_cores_share_no_siblings(host: Host) -> None:
-    whole = Host((2, 3), (), host.proc, host.sys)
+    whole = replace(host, cpus=(2, 3))
     seen = whole.conditions(whole.read(1.0, 0.0), whole.read(2.0, 0.0), 0.0)
     assert seen.siblings_shared is False
     assert seen.numa_nodes == [1]
 
 
 def test_governors_that_differ_are_all_named(host: Host) -> None:
-    make(host.sys, {"devices/system/cpu/cpu2/cpufreq/scaling_governor": "powersave"})
+    make(conditions.SYS, {"devices/system/cpu/cpu2/cpufreq/scaling_governor": "powersave"})
     reading = host.read(1.0, 0.0)
     assert host.conditions(reading, reading, 0.0).governor == "performance+powersave"
 
 
 def test_without_a_driver_of_frequencies_the_kernel_says_what_it_measures(host: Host) -> None:
-    for path in host.sys.rglob("scaling_*"):
+    for path in conditions.SYS.rglob("scaling_*"):
         path.unlink()
-    make(host.proc, {"cpuinfo": "".join(f"processor\t: {n}\ncpu MHz\t\t: {1000 + n}.5\n\n" for n in range(4))})
+    make(conditions.PROC, {"cpuinfo": "".join(f"processor\t: {n}\ncpu MHz\t\t: {1000 + n}.5\n\n" for n in range(4))})
     assert host.read(1.0, 0.0).mhz == 1001.5
 
 
-def test_a_host_that_hides_everything_gives_nulls_and_no_zeros(tmp_path: Path) -> None:
-    blind = Host((0,), [ControlGroup({}, tmp_path)], tmp_path, tmp_path)
+def test_a_host_that_hides_everything_gives_nulls_and_no_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "PROC", tmp_path)
+    monkeypatch.setattr(conditions, "SYS", tmp_path)
+    blind = Host((0,), [ControlGroup({}, tmp_path)])
     seen = blind.conditions(blind.read(1.0, 0.0), blind.read(2.0, 0.0), 1.0)
     assert {name for name, value in seen.model_dump().items() if value is not None} == {"interval_s"}
 
@@ -111,7 +117,7 @@ def test_a_host_that_hides_everything_gives_nulls_and_no_zeros(tmp_path: Path) -
 def test_the_most_that_a_quota_held_back_is_told(host: Host, tmp_path: Path) -> None:
     make(tmp_path, {"cpu/a/cpu.stat": "throttled_time 1000000000\n", "cpu/b/cpu.stat": "throttled_time 0\n"})
     groups = [ControlGroup(ControlGroup.named(name).paths, tmp_path) for name in ("a", "b")]
-    watching = Host((0,), groups, host.proc, host.sys)
+    watching = replace(host, groups=groups)
     before = watching.read(1.0, 0.0)
     make(tmp_path, {"cpu/a/cpu.stat": "throttled_time 1500000000\n", "cpu/b/cpu.stat": "throttled_time 250000000\n"})
     assert watching.conditions(before, watching.read(2.0, 0.0), 0.0).throttled_s == 0.5

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
-from provisioning.metrics import gpu_usage
-from provisioning.metrics.energy import joules, read_energy
+from provisioning.metrics import conditions, gpu_usage
+from provisioning.metrics.conditions import joules, read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
+
+
+@pytest.fixture(autouse=True)
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "POWERCAP", tmp_path)
 
 
 def zone(powercap: Path, directory: str, name: str, uj: int, range_uj: int = 262_143_000_000) -> None:
@@ -24,25 +29,25 @@ def test_energy_is_told_by_package_and_by_the_memory_of_each(tmp_path: Path) -> 
         zone(tmp_path, f"intel-rapl:{package}", f"package-{package}", 1_000_000)
         zone(tmp_path, f"intel-rapl:{package}:0", "core", 1_000_000)
         zone(tmp_path, f"intel-rapl:{package}:1", "dram", 1_000_000)
-    before = read_energy(tmp_path)
+    before = read_energy()
     zone(tmp_path, "intel-rapl:0", "package-0", 6_500_000)
     zone(tmp_path, "intel-rapl:1:1", "dram", 3_000_000)
-    spent = joules(before, read_energy(tmp_path))
+    spent = joules(before, read_energy())
     assert spent == {"package-0": 5.5, "package-1": 0.0, "dram-0": 0.0, "dram-1": 2.0}, "cores are in their package"
 
 
 def test_a_counter_that_began_again_is_carried_over(tmp_path: Path) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000, range_uj=10_000_000)
-    before = read_energy(tmp_path)
+    before = read_energy()
     zone(tmp_path, "intel-rapl:0", "package-0", 2_000_000, range_uj=10_000_000)
-    assert joules(before, read_energy(tmp_path)) == {"package-0": 3.0}
+    assert joules(before, read_energy()) == {"package-0": 3.0}
 
 
 def test_a_host_without_counters_or_with_hidden_ones_has_no_energy(tmp_path: Path) -> None:
-    assert read_energy(tmp_path / "none") == {}
+    assert read_energy() == {}
     zone(tmp_path, "intel-rapl:0", "package-0", 1)
     (tmp_path / "intel-rapl:0/energy_uj").unlink()
-    assert read_energy(tmp_path) == {}
+    assert read_energy() == {}
 
 
 class FakeNvml:
@@ -91,7 +96,8 @@ class FakeNvml:
 def test_a_gpu_is_looked_at_while_the_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_usage, "EVERY_S", 0.001)
     nvml = FakeNvml()
-    sampler = GpuSampler(nvml)
+    monkeypatch.setattr(gpu_usage, "pynvml", nvml)
+    sampler = GpuSampler()
     sampler.start()
     assert nvml.looked.wait(60)
     spent, gpus = sampler.stop()
@@ -104,15 +110,17 @@ def test_a_gpu_is_looked_at_while_the_job_runs(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("nvml", [FakeNvml(driver=False), FakeNvml(gpus=0)])
-def test_a_host_without_driver_or_gpu_has_nothing_to_say(nvml: FakeNvml) -> None:
-    sampler = GpuSampler(nvml)
+def test_a_host_without_driver_or_gpu_has_nothing_to_say(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_usage, "pynvml", nvml)
+    sampler = GpuSampler()
     sampler.start()
     assert sampler.stop() == (None, None)
     assert nvml.open == 0
 
 
-def test_a_job_that_ends_before_anyone_looked_has_no_utilisation() -> None:
-    sampler = GpuSampler(FakeNvml())
+def test_a_job_that_ends_before_anyone_looked_has_no_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_usage, "pynvml", FakeNvml())
+    sampler = GpuSampler()
     sampler.start()
     _, gpus = sampler.stop()
     assert gpus is not None

@@ -10,8 +10,9 @@ import pytest
 from provisioning.engines.docker import DOCKER, layers
 from provisioning.images.pack import oci_archive
 from provisioning.nodes import LocalNode
-from provisioning.remote.data import check_data, directory_of, prepare_disk, volume_on
-from provisioning.remote.firewall import forwarded
+from provisioning.remote.data import check_data, directory_of, disk_of, volume_on
+from provisioning.remote.routed import forwarded
+from provisioning.volumes import prepare_disk
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed
 from suite.inventory import InventoryNode
@@ -56,7 +57,7 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, tmp
     planned = InventoryNode(name="n1", host="n1", data=str(tmp_path / "there"), directory=str(tmp_path / "suite"))
     with pytest.raises(MeasurementError, match=r"localhost has no disk of the data set: .*No such file"):
         volume_on(node, planned, here)
-    prepare_disk(node, planned, here, said.append)
+    prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
     assert "packing the data set on localhost" in said[0]
     volume = volume_on(node, planned, here)
     assert volume.directory == tmp_path / "there"
@@ -66,7 +67,7 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, tmp
     held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volume.disk)]).stdout.strip()
     assert held == "12345"
     made = volume.disk.stat()
-    prepare_disk(node, planned, here, said.append)
+    prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
     assert len(said) == 1
     assert volume.disk.stat() == made
 
@@ -84,8 +85,9 @@ def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(fake
     node = fake_node({("test",): Completed(1, "", ""), ("df",): Completed(0, "Avail\n30000000\n", "")}, name="n1")
     planned = InventoryNode(name="n1", host="n1", directory="/srv/virtbench")
     told = r"the disk of the data set needs 0\.1 GB in /srv/virtbench/data-disks on n1, 0\.0 GB are free"
+    here = dataset(tmp_path / "here")
     with pytest.raises(RequestError, match=told):
-        prepare_disk(node, planned, dataset(tmp_path / "here"), print)
+        prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, print)
     assert [argv[0] for argv in node.ran] == ["test", "mkdir", "df"]
 
 

@@ -38,7 +38,7 @@ from provisioning.lab.lab import (
 from provisioning.lab.shaping import Shape, choose_limiter, shape_argvs
 from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Process
+from suite.interfaces import Completed, Process, Stopwatch
 from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
 from suite.request.request import RunRequest
 
@@ -572,6 +572,7 @@ class Player:
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    opening: Stopwatch = field(default_factory=Stopwatch)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         del argv, stdin, timeout_s, check
@@ -670,7 +671,7 @@ class TestConnectivity:
             connectivity.End(f"n{n}", Player(plays, Completed(0, json.dumps(report), "")), f"10.99.0.{n}")
             for n in (1, 2)
         ]
-        rates = [each.rate_bits_per_s for each in connectivity.connectivity(ends, measure_s=1, rate_bits_per_s=GBIT)]
+        rates = [each.rate_bits_per_s for each in connectivity.connectivity(ends, measure_s=1, link_bits_per_s=GBIT)]
         assert rates == [9.4e8, 9.4e8]
         ends[0] = connectivity.End("n1", Player(plays, Completed(1, '{"error": "no route"}', "")), "10.99.0.1")
         with pytest.raises(MeasurementError, match=r"n1 to n2 \(10\.99\.0\.2\): iperf3: no route") as caught:
@@ -710,12 +711,14 @@ class TestIperf3:
 
     def test_a_server_that_does_not_listen_is_an_error(self) -> None:
         server = Player(lambda _: Script(["iperf3: error - unable to start listener"]))
+        end = connectivity.End("n1", server, "a")
         with pytest.raises(MeasurementError, match="does not serve"):
-            connectivity.rate_bits_per_s(server, server, connectivity.Where("a"), 1)
+            connectivity.rate_bits_per_s(end, end, 1)
         assert server.started[0][2].killed
 
     def test_a_server_ends_by_itself(self) -> None:
-        assert connectivity.server_argv(connectivity.Where("10.99.0.2", 5000), 2)[:2] == ["timeout", "122"]
+        end = connectivity.End("n2", Player(answering()), "10.99.0.2")
+        assert connectivity.server_argv(end, 2)[:2] == ["timeout", "122"]
 
 
 class TestKnock:

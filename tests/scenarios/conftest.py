@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from suite.errors import CommandError
-from suite.interfaces import Completed, Process
+from suite.interfaces import Completed, Process, Stopwatch
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Trial
@@ -73,6 +73,7 @@ class HereNode:
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    opening: Stopwatch = field(default_factory=Stopwatch)
     processes: list[HereProcess] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:

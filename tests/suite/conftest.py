@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suite.errors import BenchError
-from suite.interfaces import Completed, Instance, Measurement, Observer, Process
+from suite.interfaces import Completed, Instance, Measurement, Observer, Process, Stopwatch
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
@@ -34,6 +34,7 @@ class FakeNode:
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
+    opening: Stopwatch = field(default_factory=Stopwatch)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         del argv, stdin, timeout_s, check
@@ -56,8 +57,10 @@ class FakeTargets:
         self.events.append(f"open {trial.trial_id}")
         if trial.target in self.failing:
             raise self.failing[trial.target]
+        node = FakeNode(name=trial.target, substitutes=self.substitutes)
+        node.opening.seconds = 0.5
         try:
-            yield [Instance(FakeNode(name=trial.target, substitutes=self.substitutes))]
+            yield [Instance(node)]
         finally:
             self.events.append(f"close {trial.trial_id}")
 

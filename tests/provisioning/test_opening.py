@@ -1,0 +1,104 @@
+"""The opening is the target's own: what the suite asks for itself, however long, does not lengthen it."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+import pytest
+
+from provisioning import ledger
+from provisioning.engines.base import ContainerEngine, ContainerSpec
+from provisioning.images.image import Image
+from provisioning.layers.container import ContainerLayer
+from provisioning.layers.userland import OwnEnvironmentLayer
+from provisioning.layers.vm import VmLayer
+from provisioning.machines.base import Guest, GuestSpec
+from provisioning.nodes import LocalNode
+from suite.interfaces import Layer, Node, Stopwatch, open_stack
+from suite.job.envelope import GIB, Envelope
+
+STARTS_S, ASKS_S = 0.05, 0.5
+ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+
+
+class Engine(ContainerEngine):
+    """Starts within 50 ms; every question of the suite's takes ten times as long."""
+
+    name, rootfs, commands_are_children = "fake", "directory", True
+
+    def version(self, node: Node) -> str:
+        del node
+        time.sleep(ASKS_S)
+        return "1.0"
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        del spec
+        with node.opening.paused():
+            time.sleep(ASKS_S)
+        time.sleep(STARTS_S)
+
+    def main_pid(self, node: Node, name: str) -> int:
+        del node, name
+        time.sleep(ASKS_S)
+        return 1
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        del spec
+        return []
+
+    def layers_at(self, node: Node) -> str:
+        return node.name
+
+    def host_network(self, namespace: str | None) -> str:
+        return namespace or "host"
+
+    def removal(self, name: str) -> list[list[str]]:
+        del name
+        return []
+
+
+class Machines:
+    """The same of a hypervisor."""
+
+    @contextmanager
+    def booted(self, node: Node, spec: GuestSpec) -> Iterator[Guest]:
+        del spec
+        with node.opening.paused():
+            time.sleep(ASKS_S)
+        time.sleep(STARTS_S)
+        yield Guest(list)
+
+
+@pytest.mark.parametrize("layers", [("container",), ("vm",), ("vm", "container")])
+def test_what_the_suite_asks_for_itself_does_not_lengthen_the_opening(
+    layers: tuple[str, ...], node: LocalNode, make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ledger.REMOVERS, "container", lambda _: None)
+    made: dict[str, Layer] = {
+        "container": ContainerLayer(Engine(), "f" * 64, GIB),
+        "vm": VmLayer(cast("Any", Machines()), GuestSpec(make_image(), "tcg", ENVELOPE)),
+    }
+    node.userland = "/"
+    with open_stack(node, [made[name] for name in layers]) as opened:
+        assert STARTS_S * len(layers) <= opened.opening.seconds < STARTS_S * len(layers) + ASKS_S
+
+
+def test_bare_metal_opens_by_entering_it(node: LocalNode) -> None:
+    with open_stack(node, [OwnEnvironmentLayer(ENVELOPE)]) as opened:
+        assert opened.opening is node.opening
+        assert opened.opening.seconds > 0
+
+
+def test_a_stopwatch_runs_on_after_a_pause_and_stops_after_an_error() -> None:
+    watch = Stopwatch()
+    with suppress(KeyError), watch.running():
+        time.sleep(STARTS_S)
+        with watch.paused():
+            time.sleep(ASKS_S)
+        time.sleep(STARTS_S)
+        raise KeyError
+    stopped_s = watch.seconds
+    with watch.paused():
+        time.sleep(STARTS_S)
+    assert 2 * STARTS_S <= stopped_s == watch.seconds < 2 * STARTS_S + ASKS_S
