@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from suite.request.option import checked
+from suite.part import checked
 from suite.units import parse_duration_s
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:&|*()\[\]@+-]*$", max_length=500)]
