@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import Key, effect, ratios_of
+from analysis.compare.effects import RATIO, Key, effect, ratios_of
 from analysis.compare.pairing import ROW
 from analysis.compare.results import Cost, Job, known_first
 from analysis.load.metrics import PROBE, Metric
@@ -58,7 +58,7 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
     return sorted(found, key=lambda cost: (cost.job, cost.model, known_first(TARGETS, cost.target)))
 
 
-def _normalised(pairs: pd.DataFrame) -> "dict[Key, pd.Series[float]]":
+def _normalised(pairs: pd.DataFrame) -> dict[Key, pd.DataFrame]:
     targets = pairs[pairs["target"] != BASELINE]
     training = ratios_of(targets, Metric("all-in", ALL_IN, "s"))
     probes = targets.loc[(targets["scenario"] == PROBE).astype(bool), "model"].unique()
@@ -67,10 +67,10 @@ def _normalised(pairs: pd.DataFrame) -> "dict[Key, pd.Series[float]]":
     return training
 
 
-def _cost(row: Mapping[Any, Any], normalised: "Mapping[Key, pd.Series[float]]") -> Cost:
+def _cost(row: Mapping[Any, Any], normalised: Mapping[Key, pd.DataFrame]) -> Cost:
     *job, model, target = (str(row[key]) for key in ROW)
     key = (Job(*job), model, target)
-    place = locate(list(normalised[key])) if key in normalised else None
+    place = locate(normalised[key][RATIO].to_numpy()) if key in normalised else None
     found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
     known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}
     lines = (line for text in row["substitutes"] for line in text.splitlines())

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from analysis.load.steps import NO_STEPS, STEP_COLUMNS, StepTail, step_tail
 from suite.job.job import Job, Name, settings
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -119,7 +120,7 @@ JobColumns = tuple[Any, ...]
 
 
 class Apart(BaseModel):
-    """``Fields`` without the job and the environment, for who has read these on their own."""
+    """``Fields`` without the job, the environment and the steps, for who has read these on their own."""
 
     schema_version: Literal[3]
     run_id: str
@@ -152,7 +153,7 @@ class Apart(BaseModel):
             raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         return self
 
-    def row_in(self, job: JobColumns, environment: Environments) -> tuple[Any, ...]:
+    def row_in(self, job: JobColumns, environment: Environments, tail: StepTail) -> tuple[Any, ...]:
         """Return the values of ``COLUMNS``."""
         outcome = self.outcome
         seen, conditions = environment.target or _NOTHING_SEEN, self.conditions or _NOTHING_KNOWN
@@ -163,7 +164,7 @@ class Apart(BaseModel):
             *job[_NAMES:],
             *environment.host.row(),
             *(outcome.status == "ok", outcome.kind, outcome.message),
-            *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
+            *(self.throughput_images_per_s, self.elapsed_s, self.open_s, *tail, self.clock_ratio),
             "\n".join(self.substitutes),
             *(seen.userland_sha256, seen.accelerator, seen.torch, seen.torch_cpu_capability),
             None if seen.cpus is None else len(seen.cpus),
@@ -204,9 +205,11 @@ class Fields(Apart):
 
     job: Job
     environment: Environments
+    steps: Any = None  # nonsense among them does not take the rest of the record with it
 
     def row(self) -> tuple[Any, ...]:
-        return self.row_in(job_columns(self.job), self.environment)
+        tail = step_tail(self.steps.get("elapsed_s")) if isinstance(self.steps, dict) else NO_STEPS
+        return self.row_in(job_columns(self.job), self.environment, tail)
 
 
 def job_columns(job: Job) -> JobColumns:
@@ -259,7 +262,7 @@ COLUMNS = (
     *JOB_COLUMNS[_NAMES:],
     *("hostname", "host_kernel", "host_cpu_model", "host_cpus", "host_memory_bytes"),
     *("ok", "error_kind", "error_message"),
-    *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
+    *("throughput_images_per_s", "elapsed_s", "open_s", *STEP_COLUMNS, "clock_ratio"),
     "substitutes",
     *("userland_sha256", "accelerator", "torch", "torch_cpu_capability"),
     *("seen_cpus", "seen_memory_bytes", "seen_threads", "affinity", "host_mitigations", "mitigations"),

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from analysis.load.fields import Apart, Environments, Fields, JobColumns, job_columns
+from analysis.load.steps import NO_STEPS, step_tail_in
 from analysis.warnings.types import SkippedRecord
 from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
@@ -60,11 +61,12 @@ class Reader:
         """
         job_end = content.index(_CLOSING, job) + len(_CLOSING)
         parts = [content[:job]]
-        begin = job_end
+        begin, tail = job_end, NO_STEPS
         if (steps := content.find(_STEPS, job_end, environment) + 1) > 0:
             steps += len(_STEPS) - 2
             parts.append(content[begin:steps])
             begin = content.index(b"}", steps) + 1  # steps hold numbers alone, and no object
+            tail = step_tail_in(content[steps:begin])
         if not self._text or not content.startswith(self._text, environment):
             closing = content.index(_CLOSING, environment) + len(_CLOSING)
             self._text = b""
@@ -73,7 +75,7 @@ class Reader:
         assert self._environments is not None  # noqa: S101 (for the type checker: the text has one)
         parts += [content[begin:environment], content[environment + len(self._text) :]]
         rest = Apart.model_validate_json(b"null".join(parts))
-        return rest.row_in(self._job(content[job:job_end]), self._environments)
+        return rest.row_in(self._job(content[job:job_end]), self._environments, tail)
 
     def _job(self, text: bytes) -> JobColumns:
         if text not in self._jobs:
