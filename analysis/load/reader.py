@@ -1,6 +1,7 @@
 """One record file to one row, fast: what is not needed is not parsed, and what is as before is not parsed again."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ _JOB, _STEPS, _ENVIRONMENT = b'\n "job": {', b'\n "steps": {', b'\n "environment
 break, so a mark is what it looks like; in a file written otherwise there are none."""
 _CLOSING = b"\n }"
 _MOST_JOBS = 1000
+_CHUNK = 1 << 16
 
 
 class Reader:
@@ -30,9 +32,7 @@ class Reader:
     def __call__(self, path: str) -> tuple[Any, ...] | SkippedRecord:
         """Return the values of ``fields.COLUMNS``, or why there are none."""
         try:
-            # Not Path.open: with 100,000 files, the objects and buffers of the easier ways are a third of the time.
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-                content = file.readall()
+            content = _content(path)
         except OSError as error:
             return SkippedRecord(
                 Path(path), f"it cannot be read ({error.strerror})", "check the file and its permissions"
@@ -83,6 +83,18 @@ class Reader:
                 self._jobs.clear()
             self._jobs[text] = job_columns(Job.model_validate_json(text))
         return self._jobs[text]
+
+
+def _content(path: str) -> bytes:
+    """Read a file. With 100,000 of them, the objects and buffers of the easier ways are a third of the time."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = [os.read(descriptor, _CHUNK)]
+        while parts[-1]:
+            parts.append(os.read(descriptor, _CHUNK))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def _diagnosis(path: Path, content: bytes, error: ValidationError) -> SkippedRecord:

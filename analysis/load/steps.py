@@ -19,7 +19,7 @@ def step_tail(elapsed_s: Iterable[Any] | None) -> StepTail:
     """
     try:
         steps = sorted(elapsed_s or ())
-        p50, p99 = (steps[-(-percent * len(steps) // 100) - 1] for percent in (50, 99))
+        p50, p99 = steps[(len(steps) - 1) // 2], steps[(99 * len(steps) - 1) // 100]
         return p99, p99 / p50 if p50 > 0 else None
     except (TypeError, IndexError):
         return NO_STEPS
