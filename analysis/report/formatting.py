@@ -162,11 +162,12 @@ def reading_guide(comparison: Comparison) -> str:
             f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
             "+n: more blocks that would probably decide"
         )
-    if names := {estimate.verdict.name for estimate in estimates if parted(estimate) and estimate.verdict}:
+    if any(estimate.expected for estimate in estimates):
         text += "; expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"
-        text += "; tail: only the typical trial is equivalent, slow ones are not" if "tail" in names else ""
-        if "typical-only" in names:
-            text += "; typical-only: the typical trial is equivalent, the expected cost is not shown to be"
+    names = {estimate.verdict.name for estimate in estimates if estimate.verdict}
+    text += "; tail: only the typical trial is equivalent, slow ones are not" if "tail" in names else ""
+    if "typical-only" in names:
+        text += "; typical-only: the typical trial is equivalent, the expected cost is not shown to be"
     return text
 
 
