@@ -28,7 +28,7 @@ def ablation_effects(
 
     ``ok`` are the trials that are ok; they have ``variant``.
     """
-    ratios: dict[str, dict[_Key, pd.Series[float]]] = {metric.column: {} for metric in metrics}
+    ratios: dict[str, dict[_Key, pd.DataFrame]] = {metric.column: {} for metric in metrics}
     notes: dict[_Key, tuple[str, ...]] = {}
     warnings: list[AnalysisWarning] = []
     undisturbed = ok[ok["aggressor"].isna()]

@@ -63,7 +63,11 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     apart = formed.refused[formed.refused["scenario"] != SHARED]
     of_ratios = (*refusals(apart), *refused, *shared.warnings)
     normalised = [one for one in found if one.job.scenario != SHARED]
-    of_trust = (*unnormalised(normalised), *differing(again, metrics), *disturbances(every_ok))
+    of_trust = (
+        *unnormalised(normalised),
+        *differing(again, [metric for metric in metrics if not metric.supporting]),
+        *disturbances(every_ok),
+    )
     return Comparison(
         runs=tuple(sorted(trials["run_id"].unique())),
         groups=tuple(found),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.compare.effects import RATIO
 from analysis.compare.noise import replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.validity import usable
@@ -65,7 +66,9 @@ def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.Multi
     """Return those of the second bare-metal trial over the first, by the name ``resnet50 on bare-metal-again``."""
     found = replicas(ok, metrics)
     return {
-        f"{model} on {BASELINE}-again" + (f", {known.name}" if known.of_probe else ""): list(values.reindex(index))
+        f"{model} on {BASELINE}-again" + (f", {known.name}" if known.of_probe else ""): list(
+            ratios[RATIO].reindex(index)
+        )
         for known in metrics
-        for (_, model, _), values in found[known.column].items()
+        for (_, model, _), ratios in found[known.column].items()
     }

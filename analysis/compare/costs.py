@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import Key, effect, ratios_of
+from analysis.compare.effects import RATIO, Key, effect, ratios_of
 from analysis.compare.pairing import ROW, papers_order
 from analysis.compare.results import ComparedJob, Cost
 from analysis.load.metrics import PROBE, Metric
@@ -63,10 +63,10 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
     return sorted(found, key=lambda cost: papers_order(cost.job, cost.model, cost.target))
 
 
-def _cost(row: Mapping[Any, Any], normalised: "Mapping[Key, pd.Series[float]]") -> Cost:
+def _cost(row: Mapping[Any, Any], normalised: Mapping[Key, pd.DataFrame]) -> Cost:
     *job, model, target = (str(row[key]) for key in ROW)
     key = (ComparedJob(*job), model, target)
-    place = locate(list(normalised[key])) if key in normalised else None
+    place = locate(normalised[key][RATIO].to_numpy()) if key in normalised else None
     found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
     known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}
     lines = (line for text in row["substitutes"] for line in text.splitlines())

@@ -2,51 +2,63 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pandas as pd
 
 from analysis.compare.pairing import ROW
-from analysis.compare.results import ComparedJob, Effect, Overall, known_first
+from analysis.compare.results import ComparedJob, Effect, Expected, Overall, known_first
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.ratios import Location, Verdict, judge, locate
+from analysis.statistics.tails import Tail, qualified, tail_of
 from suite.targets import TARGETS
 
 _Key = TypeVar("_Key", bound=tuple[Any, ...])
 Key = tuple[ComparedJob, str, str]
 """A job, a model (or nothing), and a target (or nothing)."""
-Ratios = Mapping[Key, "pd.Series[float]"]
-"""Log ratios, each with the run and the block as its index."""
+RATIO, BASE = "ratio", "base"
+Ratios = Mapping[Key, pd.DataFrame]
+"""Log ratios, each with the run and the block as its index, in a column ``RATIO``; the logarithm of what they are
+relative to is in ``BASE``, which a ratio of ratios does not have."""
 
 
-def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, "pd.Series[float]"]:
+def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, pd.DataFrame]:
     """Return the log ratios of every target of the pairs, in the blocks in which the metric was measured."""
-    measured = pairs[metric.rows(pairs) & pairs[metric.column].notna()].set_index(["run_id", "block"])
+    columns = {metric.column: RATIO, f"{metric.column}_base": BASE}
+    measured = pairs.loc[metric.rows(pairs) & pairs[metric.column].notna(), [*ROW, "run_id", "block", *columns]]
     found = {}
-    for key, rows in measured.groupby(ROW):
+    for key, rows in measured.rename(columns=columns).set_index(["run_id", "block"]).groupby(ROW):
         *job, model, target = (str(part) for part in key)
-        found[ComparedJob(*job), model, target] = rows[metric.column]
+        found[ComparedJob(*job), model, target] = rows[[RATIO, BASE]]
     return found
 
 
-def judged(ratios: "Mapping[_Key, pd.Series[float]]", metric: Metric, margin: float) -> dict[_Key, Effect]:
+def judged(ratios: Mapping[_Key, pd.DataFrame], metric: Metric, margin: float) -> dict[_Key, Effect]:
     """Return the effect of each. Verdicts are corrected for all ratios given of the same job, which are one family."""
     families: dict[ComparedJob, list[_Key]] = defaultdict(list)
     for key in ratios:
         families[key[0]].append(key)
     found: dict[_Key, Effect] = {}
     for keys in families.values():
-        places = [locate(list(ratios[key])) for key in keys]
-        verdicts = judge(places, margin, more_is_faster=metric.more_is_faster)
-        for key, place, verdict in zip(keys, places, verdicts, strict=True):
+        places = [locate(ratios[key][RATIO].to_numpy()) for key in keys]
+        tails = [_tail(ratios[key], metric) for key in keys]
+        verdicts = qualified(judge(places, margin, more_is_faster=metric.more_is_faster), places, tails, margin)
+        for key, place, verdict, tail in zip(keys, places, verdicts, tails, strict=True):
             if place is not None:
-                found[key] = effect(place, verdict)
+                found[key] = effect(place, verdict, tail)
     return found
 
 
+def _tail(ratios: pd.DataFrame, metric: Metric) -> Tail | None:
+    if BASE not in ratios:
+        return None
+    return tail_of(ratios[RATIO].to_numpy(), ratios[BASE].to_numpy(), more_is_faster=metric.more_is_faster)
+
+
 def effects_of(
-    ratios: "Mapping[str, Mapping[_Key, pd.Series[float]]]", metrics: Iterable[Metric], margin: float
+    ratios: Mapping[str, Mapping[_Key, pd.DataFrame]], metrics: Iterable[Metric], margin: float
 ) -> dict[_Key, dict[str, Effect]]:
     """Return the effects of each key by the metric's name. ``ratios`` by the metric's column."""
     effects: dict[_Key, dict[str, Effect]] = defaultdict(dict)
@@ -56,11 +68,16 @@ def effects_of(
     return effects
 
 
-def effect(place: Location, verdict: Verdict | None = None) -> Effect:
+def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
     """Return the effect that a mean of log ratios stands for."""
     ends = place.interval
     interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
-    return Effect(math.exp(place.centre), place.n, interval, verdict)
+    found = Effect(math.exp(place.centre), place.n, interval, verdict)
+    if tail is None:
+        return found
+    low, high = tail.expected.interval
+    expected = Expected(math.exp(tail.expected.centre), (math.exp(low), math.exp(high)))
+    return replace(found, expected=expected, slow=tail.slow)
 
 
 def notes_of(own: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...]]:
@@ -74,7 +91,7 @@ def notes_of(own: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...
     return {key: tuple(found) for key, found in texts.items()}
 
 
-def interactions(ratios: Ratios) -> dict[Key, "pd.Series[float]"]:
+def interactions(ratios: Ratios) -> dict[Key, pd.DataFrame]:
     """Return log(container-vm / (container x vm)) of each job and model, in the blocks that hold all four targets."""
     found = {}
     for job, model, target in ratios:
@@ -83,7 +100,7 @@ def interactions(ratios: Ratios) -> dict[Key, "pd.Series[float]"]:
             continue
         both, container, vm = parts
         if both is not None and container is not None and vm is not None:
-            found[job, model, ""] = (both - container - vm).dropna()
+            found[job, model, ""] = (both[[RATIO]] - container[[RATIO]] - vm[[RATIO]]).dropna()
     return {key: values for key, values in found.items() if len(values)}
 
 
@@ -108,9 +125,15 @@ def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
     return tuple(Overall(job, target, tuple(models[job, target]), effects[job, target]) for job, target in order)
 
 
-def _mean(ratios: Ratios, job: ComparedJob, models: list[str], target: str) -> "pd.Series[float]":
+def _mean(ratios: Ratios, job: ComparedJob, models: list[str], target: str) -> pd.DataFrame:
     """Return the mean over the models, per block; blocks that lack a model are left out, so that all weigh the same."""
-    columns = [ratios[job, model, target] for model in models if (job, model, target) in ratios]
-    if len(columns) < len(models):
-        return pd.Series(dtype=float)
-    return pd.concat(columns, axis=1, ignore_index=True).dropna().mean(axis=1)
+    found = [ratios[job, model, target] for model in models if (job, model, target) in ratios]
+    if len(found) < len(models):
+        return pd.DataFrame(columns=[RATIO, BASE], dtype=float)
+    return mean_of(found)
+
+
+def mean_of(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the mean of frames of the same columns per block, of the blocks that all of them have."""
+    joined = pd.concat(found, axis=1, join="inner").dropna()
+    return pd.DataFrame({name: joined.loc[:, joined.columns == name].mean(axis=1) for name in found[0].columns})

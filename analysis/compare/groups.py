@@ -72,11 +72,8 @@ def _summary(
         effect = effects[metric.name]
         if row["target"] == BASELINE and own > 0:
             effect = Effect(1.0, int(own), None, None)
-        if effect:
-            estimate = Estimate(value, int(trials), effect.ratio, effect.blocks, effect.interval, effect.verdict)
-        else:
-            estimate = Estimate(value, int(trials), None, 0)
-        estimates[metric.name] = estimate
+        ratio = vars(effect) if effect else {"ratio": None, "blocks": 0}
+        estimates[metric.name] = Estimate(value, int(trials), **ratio)
     return TargetSummary(
         target=row["target"],
         ok=int(row["ok"]),

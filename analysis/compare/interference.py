@@ -4,18 +4,16 @@ The trial beside an aggressor is compared with the same target alone in the same
 target with bare metal. The verdicts are a family of their own per job and metric.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import effect, effects_of, judged, notes_of, ratios_of
+from analysis.compare.effects import RATIO, effect, effects_of, judged, mean_of, notes_of, ratios_of
 from analysis.compare.pairing import ROW, pair, papers_order
 from analysis.compare.results import ComparedJob, Effect, Interference, Isolation, known_first
 from analysis.compare.validity import usable
@@ -40,7 +38,7 @@ class SharedFindings:
 
     found: tuple[Interference, ...]
     warnings: tuple[AnalysisWarning, ...]
-    throughput: Mapping[Key, "pd.Series[float]"]
+    throughput: Mapping[Key, pd.DataFrame]
 
 
 def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> SharedFindings:
@@ -48,10 +46,8 @@ def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Sha
     mine = ok[ok["scenario"] == SHARED]
     if mine["aggressor"].isna().all():
         return SharedFindings((), (), {})
-    # Only the files of the records hold the steps.
-    tails = [_p99_s(Path(str(path))) for path in mine["path"]]
-    trials = mine.assign(ablation=mine["ablation"].fillna(""), **{STEP_P99.column: tails})
-    ratios: dict[str, dict[Key, pd.Series[float]]] = {metric.column: {} for metric in SHARED_METRICS}
+    trials = mine.assign(ablation=mine["ablation"].fillna(""))
+    ratios: dict[str, dict[Key, pd.DataFrame]] = {metric.column: {} for metric in SHARED_METRICS}
     warnings: list[AnalysisWarning] = []
     notes: dict[Key, tuple[str, ...]] = {}
     for (ablation, aggressor), own in trials.groupby(["ablation", "aggressor"]):
@@ -83,7 +79,7 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
 
     Cells that a target of the job lacks are left out, and blocks that lack a cell.
     """
-    cells: dict[tuple[ComparedJob, str], dict[tuple[str, str], pd.Series[float]]] = defaultdict(dict)
+    cells: dict[tuple[ComparedJob, str], dict[tuple[str, str], pd.DataFrame]] = defaultdict(dict)
     for (job, model, target, ablation, aggressor), values in shared.throughput.items():
         if not ablation:
             cells[job, target][model, aggressor] = values
@@ -92,9 +88,7 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
         for job, _ in cells
     }
     means = {
-        (job, target): pd.concat([found[cell] for cell in sorted(common[job])], axis=1, ignore_index=True)
-        .dropna()
-        .mean(axis=1)
+        (job, target): mean_of([found[cell][[RATIO]] for cell in sorted(common[job])])
         for (job, target), found in cells.items()
         if common[job]
     }
@@ -150,12 +144,3 @@ def _floors(trials: pd.DataFrame) -> dict[tuple[ComparedJob, str, str, str], dic
             if floor := noise_floor(list(twice), runs):
                 floors.setdefault(key[:4], {})[metric.name] = floor
     return floors
-
-
-def _p99_s(path: Path) -> float:
-    """Return the 99th percentile of a trial's steps; NaN if the file is gone, or holds none."""
-    try:
-        steps = json.loads(path.read_bytes())["steps"]["elapsed_s"]
-        return float(np.quantile(steps, 0.99, method="inverted_cdf"))
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return float("nan")

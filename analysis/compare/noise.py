@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import Key, ratios_of
+from analysis.compare.effects import RATIO, Key, Ratios, ratios_of
 from analysis.compare.pairing import GROUP, baseline, pair
 from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
@@ -19,7 +19,7 @@ Floors = dict[Group, dict[str, NoiseFloor]]
 """The noise floors by job and model, then by the metric's name."""
 
 
-def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key, "pd.Series[float]"]]:
+def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key, pd.DataFrame]]:
     """Return, by the metric's column, log(second / first bare-metal trial) of the blocks that hold both."""
     base = baseline(ok)
     again = base[base["replica"] == 1]
@@ -29,9 +29,7 @@ def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key,
     return {metric.column: ratios_of(usable(pairs).pairs, metric) for metric in metrics}
 
 
-def noise_floors(
-    ok: pd.DataFrame, ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
-) -> Floors:
+def noise_floors(ok: pd.DataFrame, ratios: Mapping[str, Ratios], metrics: Sequence[Metric]) -> Floors:
     """Return the noise floors, from trials that are ok and have ``variant``, and from their ``replicas``."""
     floors: Floors = {}
     for key, rows in baseline(ok).groupby(GROUP):
@@ -40,8 +38,9 @@ def noise_floors(
         found = floors.setdefault((job, model), {})
         for metric in metrics:
             if metric.of(job.scenario, model):
-                both = list(ratios[metric.column].get((job, model, BASELINE), ()))
-                if floor := noise_floor(both, _runs(rows[rows["replica"] == 0], metric.column)):
+                both = ratios[metric.column].get((job, model, BASELINE))
+                again = () if both is None else list(both[RATIO])
+                if floor := noise_floor(again, _runs(rows[rows["replica"] == 0], metric.column)):
                     found[metric.name] = floor
     return floors
 
@@ -53,13 +52,11 @@ def _runs(rows: pd.DataFrame, column: str) -> list[np.ndarray]:
     return [run.dropna().to_numpy() for _, run in means.groupby("run_id")]
 
 
-def differing(
-    ratios: Mapping[str, Mapping[Key, "pd.Series[float]"]], metrics: Sequence[Metric]
-) -> Iterator[AnalysisWarning]:
+def differing(ratios: Mapping[str, Ratios], metrics: Sequence[Metric]) -> Iterator[AnalysisWarning]:
     """Yield the groups whose two bare-metal trials differ: their interval excludes 1, whatever the margin."""
     for metric in metrics:
-        for (job, model, _), values in ratios[metric.column].items():
-            place = locate(list(values))
+        for (job, model, _), found in ratios[metric.column].items():
+            place = locate(found[RATIO].to_numpy())
             if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
                 low, high = np.exp(place.interval)
                 yield AnalysisWarning(

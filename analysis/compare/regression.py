@@ -73,7 +73,7 @@ def regress(old: Records, new: Records, fail_above: float | None = None) -> Regr
     and neither do ratios to bare metal: the same trials would count twice.
     """
     trials = [plain(found) for found in with_common_variants([old.trials, new.trials])]
-    metrics = [metric for metric in old.metrics if metric in new.metrics]
+    metrics = [metric for metric in old.metrics if metric in new.metrics and not metric.supporting]
     finished = [frame[frame["ok"]] for frame in trials]
     keys = [set(map(tuple, frame[ROW].astype(str).drop_duplicates().to_numpy())) for frame in finished]
     unmatched = tuple(sorted(f"{key[-2]} on {place_of(key[-1], key[-3])}" for key in keys[0] ^ keys[1]))

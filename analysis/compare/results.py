@@ -8,7 +8,19 @@ import pandas as pd
 
 from analysis.load.metrics import METRICS, PROBE, Metric
 from analysis.statistics.ratios import MARGIN, NoiseFloor, Verdict
+from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import AnalysisWarning
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a long queue of jobs pays: the ratio of the mean times, slow trials and all, with its 95 % interval.
+
+    Of a rate it is that of the mean times per unit of work, written as a ratio of rates.
+    """
+
+    ratio: float
+    interval: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -18,7 +30,7 @@ class Estimate:
     ``ratio`` is value over bare metal's: the trimmed geometric mean of the ratios inside ``blocks`` blocks (see
     ``statistics``; nothing is trimmed below 5); None, with 0 blocks, where no block allows it. Over 1 is more images
     per second, or more time. ``interval`` is its 95 % t interval, which one block does not have; bare metal has neither
-    interval nor verdict.
+    interval nor verdict. ``ratio`` is what a typical trial costs, ``expected`` what a long queue pays.
     """
 
     value: float
@@ -27,16 +39,23 @@ class Estimate:
     blocks: int
     interval: tuple[float, float] | None = None
     verdict: Verdict | None = None
+    expected: Expected | None = None
+    slow: SlowTrials | None = None
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A ratio that is made of other ratios, block by block, with interval and verdict like those of an ``Estimate``."""
+    """A ratio, block by block, with interval and verdict like those of an ``Estimate``.
+
+    A ratio of ratios has neither an expected one nor slow trials.
+    """
 
     ratio: float
     blocks: int
     interval: tuple[float, float] | None
     verdict: Verdict | None
+    expected: Expected | None = None
+    slow: SlowTrials | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analysis.compare.effects import effect, ratios_of
+from analysis.compare.effects import RATIO, effect, ratios_of
 from analysis.compare.pairing import ROW, to_baseline
 from analysis.compare.results import Effect
 from analysis.compare.validity import usable
@@ -82,8 +82,8 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
     pairs = pairs[(pairs["target"] == target) & (target != BASELINE)]
     found = {}
     for metric in metrics:
-        series = max(ratios_of(pairs, metric).values(), key=len, default=None)
-        place = None if series is None else locate(list(series))
+        ratios = max(ratios_of(pairs, metric).values(), key=len, default=None)
+        place = None if ratios is None else locate(ratios[RATIO].to_numpy())
         if place:
             found[metric.column] = (metric, effect(place))
     return found

@@ -41,7 +41,8 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Draw
     job = comparison.jobs[0]
     if job.scenario in (PROBE, SHARED):
         return
-    for metric in dict.fromkeys(metric for group in comparison.groups for metric in group.metrics):
+    measured = dict.fromkeys(metric for group in comparison.groups for metric in group.metrics)
+    for metric in (metric for metric in measured if not metric.supporting):
         groups = [group for group in comparison.groups if metric in group.metrics]
         if any(metric.name in summary.estimates for group in groups for summary in group.targets):
             name = f"{metric.model}-{metric.name}" if metric.model else metric.name

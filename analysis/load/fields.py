@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from analysis.load.steps import NO_STEPS, STEP_COLUMNS, StepTail, step_tail
 from suite.job.job import Job, Name, settings
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -122,7 +123,7 @@ JobColumns = tuple[Any, ...]
 
 
 class Apart(BaseModel):
-    """``Fields`` without the job and the environment, for who has read these on their own."""
+    """``Fields`` without the job, the environment and the steps, for who has read these on their own."""
 
     schema_version: Literal[3]
     run_id: str
@@ -155,7 +156,7 @@ class Apart(BaseModel):
             raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         return self
 
-    def row_in(self, job: JobColumns, environment: EnvironmentsFields) -> tuple[Any, ...]:
+    def row_in(self, job: JobColumns, environment: EnvironmentsFields, tail: StepTail) -> tuple[Any, ...]:
         """Return the values of ``COLUMNS``."""
         *host, host_mitigations = vars(environment.host).values()
         *seen, mitigations = vars(environment.target or _NOTHING_SEEN).values()
@@ -168,7 +169,7 @@ class Apart(BaseModel):
             *job[_NAMES:],
             *host,
             *(outcome.status == "ok", outcome.kind, outcome.message),
-            *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
+            *(self.throughput_images_per_s, self.elapsed_s, self.open_s, *tail, self.clock_ratio),
             "\n".join(self.substitutes),
             *(*seen, host_mitigations, mitigations),
             *vars(self.conditions or _NOTHING_KNOWN).values(),
@@ -189,9 +190,11 @@ class Fields(Apart):
 
     job: Job
     environment: EnvironmentsFields
+    steps: Any = None  # nonsense among them does not take the rest of the record with it
 
     def row(self) -> tuple[Any, ...]:
-        return self.row_in(job_columns(self.job), self.environment)
+        tail = step_tail(self.steps.get("elapsed_s")) if isinstance(self.steps, dict) else NO_STEPS
+        return self.row_in(job_columns(self.job), self.environment, tail)
 
 
 def job_columns(job: Job) -> JobColumns:
@@ -235,7 +238,7 @@ COLUMNS = (
     *JOB_COLUMNS[_NAMES:],
     *list(_HostFields.model_fields)[:-1],
     *("ok", "error_kind", "error_message"),
-    *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
+    *("throughput_images_per_s", "elapsed_s", "open_s", *STEP_COLUMNS, "clock_ratio"),
     "substitutes",
     *(*list(_TargetFields.model_fields)[:-1], "host_mitigations", "mitigations"),
     *_ConditionsFields.model_fields,

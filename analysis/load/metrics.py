@@ -1,4 +1,4 @@
-"""The metrics, as data: the three numbers of every training, and what workloads and probes have of their own."""
+"""The metrics, as data: the numbers of every training, and what workloads and probes have of their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +26,9 @@ class Metric:
     model: str | None = None
     """The workload or probe that measures it; None for what every training measures."""
     of_probe: bool = False
+    supporting: bool = False
+    """Whether it supports the others: it stands in the report, in JSON and CSV, and in tables with room for it, not in
+    figures and lines, and no run is failed by it."""
 
     @property
     def more_is_faster(self) -> bool:
@@ -46,6 +49,7 @@ METRICS = (
     Metric("throughput", "throughput_images_per_s", "images/s", "more"),
     Metric("elapsed", "elapsed_s", "s"),
     Metric("opening", "open_s", "s"),
+    Metric("step-tail", "step_tail", "x", supporting=True),
 )
 """The metrics of every training."""
 

@@ -15,12 +15,13 @@ import pandas as pd
 from analysis.load.fields import COLUMNS, USED
 from analysis.load.metrics import METRICS, Metric, spread
 from analysis.load.reader import Reader
+from analysis.load.steps import STEP_COLUMNS
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
 from suite.sweep.directory import runs_below
 
 FLOATS = (
-    *("throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"),
+    *("throughput_images_per_s", "elapsed_s", "open_s", *STEP_COLUMNS, "clock_ratio"),
     *("host_cpus", "host_memory_bytes"),
     *("seen_cpus", "seen_memory_bytes", "seen_threads"),
     *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "numa_nodes"),

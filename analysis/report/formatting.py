@@ -1,10 +1,12 @@
 """Numbers and findings as text, the same in every table, figure and page."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from analysis.compare.results import AblationEffect, ComparedJob, Comparison, Effect, Estimate, Group
 from analysis.load.metrics import METRICS, SHARED, Metric
-from analysis.statistics.ratios import Verdict
+from analysis.statistics.ratios import SIGNIFICANCE, Verdict
+from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
@@ -51,6 +53,38 @@ def ratio(found: Effect | Estimate) -> str:
     return f"{times(found.ratio)}x{interval}{judged}"
 
 
+def slow_counts(found: SlowTrials) -> str:
+    """Return ``4 of 40 trials were over 10 % slower, none on bare metal``."""
+    base = str(found.base or "none")
+    return f"{found.own or 'none'} of {found.n} trials were over {found.over * 100:.0f} % slower, {base} on bare metal"
+
+
+def excluded(found: SlowTrials) -> str:
+    """Return ``slow trials (over 10 % slower) in more than 7.3 % of runs``: what an ``equivalent`` excludes at 95 %."""
+    share = math.ceil(found.excluded * 1000) / 10  # up: more than this is excluded
+    return f"slow trials (over {found.over * 100:.0f} % slower) in more than {share:.3g} % of runs"
+
+
+def parted(found: Effect | Estimate) -> bool:
+    """Return whether the typical cost does not say all: the expected one departs from it, or there are slow trials."""
+    if found.ratio is None or not found.expected or not found.slow or not found.verdict:
+        return False
+    low, high = found.expected.interval
+    departs = not low <= found.ratio <= high or found.slow.p <= SIGNIFICANCE
+    return departs or found.verdict.name in ("tail", "typical-only")
+
+
+def parting(found: Effect | Estimate) -> str:
+    """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials were over 10 % slower, …``.
+
+    Only of what has ``parted``; empty otherwise.
+    """
+    if not parted(found) or not found.expected or not found.slow or found.ratio is None:
+        return ""
+    text = f"typical {times(found.ratio)}x, expected {times(found.expected.ratio)}x ({ends(found.expected.interval)})"
+    return f"{text}: {slow_counts(found.slow)}"
+
+
 def group_lines(group: Group) -> Iterator[str]:
     """Yield what is known of a group besides its targets.
 
@@ -59,7 +93,7 @@ def group_lines(group: Group) -> Iterator[str]:
     if group.job.scenario == SHARED:
         yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
     floors: dict[str, list[str]] = {}
-    for metric in group.metrics:
+    for metric in shown(group.metrics):
         if floor := group.noise_floors.get(metric.name):
             source = _SOURCES[floor.method].format(floor.blocks)
             floors.setdefault(source, []).append(f"{metric.name} {number(floor.share * 100)} %")
@@ -69,6 +103,24 @@ def group_lines(group: Group) -> Iterator[str]:
         yield f"{BASELINE.replace('-', ' ')} against itself (A/A): {effects(group.aa, group.metrics)}"
     if group.interactions:
         yield f"container-vm against container times vm: {effects(group.interactions, group.metrics)}"
+    yield from tail_lines(group)
+
+
+def tail_lines(group: Group) -> Iterator[str]:
+    """Yield where typical and expected costs part, and what every ``equivalent`` excludes."""
+    bounds: dict[str, list[str]] = {}
+    for summary in group.targets:
+        found = [(one, summary.estimates[one.name]) for one in shown(group.metrics) if one.name in summary.estimates]
+        yield from (f"{summary.target}, {one.name}: {parting(estimate)}" for one, estimate in found if parted(estimate))
+        for one, estimate in found:
+            if estimate.slow and estimate.verdict and estimate.verdict.name == "equivalent":
+                bounds.setdefault(excluded(estimate.slow), []).append(f"{summary.target} {one.name}")
+    yield from (f"excluded at 95 %: {bound}: {', '.join(names)}" for bound, names in bounds.items())
+
+
+def shown(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Return the metrics that lines and narrow tables have room for."""
+    return tuple(metric for metric in metrics if not metric.supporting)
 
 
 def ablation_line(found: AblationEffect) -> str:
@@ -80,7 +132,7 @@ def ablation_line(found: AblationEffect) -> str:
 
 def effects(found: Mapping[str, Effect], metrics: Sequence[Metric] = METRICS) -> str:
     """Return ``throughput 0.961x (0.950 to 0.970), slower; elapsed …``."""
-    return "; ".join(f"{metric.name} {ratio(found[metric.name])}" for metric in metrics if metric.name in found)
+    return "; ".join(f"{metric.name} {ratio(found[metric.name])}" for metric in shown(metrics) if metric.name in found)
 
 
 def warmup_line(comparison: Comparison) -> str:
@@ -109,6 +161,12 @@ def reading_guide(comparison: Comparison) -> str:
             f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
             "+n: more blocks that would probably decide"
         )
+    if any(estimate.expected for estimate in estimates):
+        text += "; expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"
+    names = {estimate.verdict.name for estimate in estimates if estimate.verdict}
+    text += "; tail: only the typical trial is equivalent, slow ones are not" if "tail" in names else ""
+    if "typical-only" in names:
+        text += "; typical-only: the typical trial is equivalent, the expected cost is not shown to be"
     return text
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.compare.results import Effect, Estimate, Group, Overall, TargetSummary
 from analysis.explain.explanation import UNEXPLAINED, Explanation
-from analysis.report.formatting import seconds
+from analysis.report.formatting import excluded, parting, seconds
 from suite.targets import BASELINE
 
 
@@ -34,7 +34,11 @@ def _cost(what: str, target: str, found: Estimate | Effect | None, margin: float
         return f"{name} trains {what}, but nothing comparable on {BASELINE} says at what cost"
     verdict = found.verdict.name if found.verdict else "undecided"
     if verdict == "equivalent":
-        return f"{name} is equivalent to {BASELINE} for {what} within {margin * 100:.2g} % ({_change(found)})"
+        excludes = f"; {excluded(found.slow)} are excluded at 95 %" if found.slow else ""
+        return f"{name} is equivalent to {BASELINE} for {what} within {margin * 100:.2g} % ({_change(found)}){excludes}"
+    if verdict in ("tail", "typical-only"):
+        same = f"A typical trial of {what} is equivalent on {name.lower()} to one on {BASELINE} within"
+        return f"{same} {margin * 100:.2g} %, but a long queue of jobs {_pays(verdict)}: {parting(found)}"
     if verdict == "undecided":
         decided = "differs from" if margin == 0 else f"is within {margin * 100:.2g} % of"
         return f"Whether {name.lower()} {decided} {BASELINE} for {what} is undecided ({_change(found)}){_more(found)}"
@@ -60,6 +64,10 @@ def _ends(found: Estimate | Effect, sign: int) -> str:
         return "from a single block, which has no interval"
     low, high = sorted(sign * (end - 1) for end in found.interval)
     return f"95 % interval {_share(low).removesuffix(' %')} to {_share(high)}"
+
+
+def _pays(verdict: str) -> str:
+    return "pays for slow trials" if verdict == "tail" else "may pay more"
 
 
 def _more(found: Estimate | Effect) -> str:

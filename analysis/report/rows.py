@@ -27,7 +27,8 @@ class Row:
     """The model, or the probe."""
     target: str
     metric: str
-    """``throughput`` (images/s), ``elapsed`` (s), ``opening`` (s), or what the probe measures."""
+    """``throughput`` (images/s), ``elapsed`` (s), ``opening`` (s), ``step-tail`` (the 99th percentile of the steps over
+    their median), or what the probe measures."""
     unit: str
     value: float | None
     """The geometric mean over the finished trials."""
@@ -41,11 +42,26 @@ class Row:
     """The lower end of the 95 % interval; absent for bare metal and for a single block."""
     ratio_high: float | None
     verdict: str | None
-    """``equivalent``, ``slower``, ``faster`` or ``undecided``."""
+    """``equivalent``, ``slower``, ``faster`` or ``undecided``; ``tail`` or ``typical-only`` if only the typical trial
+    is equivalent."""
     p: float | None
     """The Holm-adjusted level of the verdict."""
     more_blocks: int | None
     """The number of further blocks that would probably decide."""
+    expected: float | None
+    """The ratio of the mean times, slow trials and all. Of a rate the times per unit of work are meant."""
+    expected_low: float | None
+    expected_high: float | None
+    slow_over: float | None
+    """The share by which a slow trial is slower than the typical one."""
+    slow_trials: int | None
+    """The number of the blocks in which the trial was slow, and bare metal's was not."""
+    slow_baseline: int | None
+    """The number of the blocks in which bare metal's was, and the trial was not."""
+    slow_p: float | None
+    """The level of McNemar's exact test: whether the target has more slow trials than bare metal."""
+    slow_excluded: float | None
+    """The share of slow trials such that more are excluded at 95 %."""
     noise_floor: float | None
     """The smallest overhead (a share) that the data could have shown."""
     noise_method: str | None
@@ -135,7 +151,22 @@ def _ratio(found: Estimate | Effect | None) -> dict[str, Any]:
 def _effect(found: Estimate | Effect | None) -> dict[str, Any]:
     verdict = found.verdict if found else None
     judged = {"verdict": verdict.name, "p": verdict.p, "more_blocks": verdict.more_blocks} if verdict else {}
-    return _ratio(found) | dict.fromkeys(("verdict", "p", "more_blocks")) | judged
+    return _ratio(found) | dict.fromkeys(("verdict", "p", "more_blocks")) | judged | _tail(found)
+
+
+def _tail(found: Estimate | Effect | None) -> dict[str, Any]:
+    expected, slow = (found.expected, found.slow) if found else (None, None)
+    low, high = expected.interval if expected else (None, None)
+    return {
+        "expected": expected.ratio if expected else None,
+        "expected_low": low,
+        "expected_high": high,
+        "slow_over": slow.over if slow else None,
+        "slow_trials": slow.own if slow else None,
+        "slow_baseline": slow.base if slow else None,
+        "slow_p": slow.p if slow else None,
+        "slow_excluded": slow.excluded if slow else None,
+    }
 
 
 def _rows(job: ComparedJob, effects: Mapping[str, Effect], **what: object) -> Iterator[dict[str, Any]]:

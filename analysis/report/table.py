@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from analysis.compare.results import Effect, Estimate, Group, TargetSummary
 from analysis.load.metrics import Metric
-from analysis.report.formatting import number, ratio
+from analysis.report.formatting import number, ratio, shown
 from suite.job.ablations import label_of
 
 _MOST_METRICS = 3
@@ -49,18 +49,34 @@ def line(cell: Cell) -> str:
     return " / ".join(cell) if isinstance(cell, tuple) else cell or "-"
 
 
-def results_table(group: Group) -> Table:
-    """Return targets below each other and metrics beside each other; turned where a probe has many metrics."""
-    columns = (*(Head(title(metric)) for metric in group.metrics), Head("trials"))
-    rows = tuple(
+def results_table(group: Group, *, full: bool = True) -> Table:
+    """Return targets below each other and metrics beside each other; turned where a probe has many metrics.
+
+    ``full``: with what supports the numbers, the expected throughput and the step tail of a training.
+    """
+    metrics = group.metrics if full else shown(group.metrics)
+    columns = [*(Head(title(metric)) for metric in metrics), Head("trials")]
+    rows: list[tuple[Head, list[Cell]]] = [
         (
             Head(summary.target, summary.notes),
-            (*(summary.estimates.get(metric.name) for metric in group.metrics), _trials(summary)),
+            [*(summary.estimates.get(metric.name) for metric in metrics), _trials(summary)],
         )
         for summary in group.targets
-    )
-    table = Table("target", "metric", columns, rows)
-    return table if len(group.metrics) <= _MOST_METRICS else table.turned()
+    ]
+    wide = len(shown(group.metrics)) <= _MOST_METRICS
+    first = [summary.estimates.get("throughput") for summary in group.targets]
+    if full and wide and any(found and found.expected for found in first):
+        columns.insert(1, Head("expected"))
+        for (_, cells), found in zip(rows, first, strict=True):
+            cells.insert(1, _expected(found))
+    table = Table("target", "metric", tuple(columns), tuple((head, tuple(cells)) for head, cells in rows))
+    return table if wide else table.turned()
+
+
+def _expected(found: Estimate | None) -> Cell:
+    if not found or not found.expected:
+        return None
+    return Effect(found.expected.ratio, found.blocks, found.expected.interval, None)
 
 
 def ablation_table(group: Group) -> Table:
@@ -73,7 +89,7 @@ def ablation_table(group: Group) -> Table:
         for one in group.ablations
     )
     caption = "switched in the same blocks, over the same target as it is"
-    table = Table("switched", "metric", tuple(Head(metric.name) for metric in group.metrics), rows, caption)
+    table = Table("switched", "metric", tuple(Head(metric.name) for metric in shown(group.metrics)), rows, caption)
     return table if len(group.metrics) <= _MOST_METRICS else table.turned()
 
 

@@ -28,7 +28,14 @@ from suite.targets import BASELINE
 
 _NARROW = 72  # columns; below, a table would break its words
 _NOTE_WIDTH = 20  # columns; a longer note is broken at its blanks and hyphens
-_STYLES = {"slower": "red", "faster": "green", "equivalent": "cyan", "undecided": "dim"}
+_STYLES = {
+    "slower": "red",
+    "faster": "green",
+    "equivalent": "cyan",
+    "undecided": "dim",
+    "tail": "yellow",
+    "typical-only": "yellow",
+}
 
 
 class Terminal:
@@ -44,7 +51,7 @@ class Terminal:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for group in self.comparison.groups:
             yield _title(group.model, group.job)
-            yield _fitting(console, options, results_table(group))
+            yield _fitting(console, options, results_table(group), results_table(group, full=False))
             yield from _notes(group_lines(group))
             if group.ablations:
                 switched = ablation_table(group)
@@ -121,10 +128,10 @@ def _warning(text: str) -> Text:
     return Text("warning: ", style="yellow").append(text, style="default")
 
 
-def _fitting(console: Console, options: ConsoleOptions, table: Table) -> RichTable | Text:
-    """Return the table, or else turned, or else as a list: the first that is not too wide for the terminal."""
-    shown = (_if_fitting(console, options, each) for each in (table, table.turned()))
-    return next((each for each in shown if each), _list(table))
+def _fitting(console: Console, options: ConsoleOptions, *tables: Table) -> RichTable | Text:
+    """Return the first table that is not too wide for the terminal; else the last one turned, or as a list."""
+    shown = (_if_fitting(console, options, each) for each in (*tables, tables[-1].turned()))
+    return next((each for each in shown if each), _list(tables[-1]))
 
 
 def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> RichTable | None:

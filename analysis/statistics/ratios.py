@@ -32,7 +32,8 @@ _POWER = 0.8
 _MOST_BLOCKS = 10_000
 
 Samples = Sequence[float] | npt.NDArray[np.float64]
-VerdictName = Literal["equivalent", "slower", "faster", "undecided"]
+VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "typical-only"]
+"""The last two qualify ``equivalent``; see ``tails``."""
 
 
 def t_quantile(p: float, degrees_of_freedom: float) -> float:
@@ -107,7 +108,7 @@ def judge(
     5 % (the outside counts both directions), Holm-adjusted. None for None; ``undecided`` where one block is all.
     """
     bound = math.log1p(margin)
-    inside = [_p(bound - abs(place.centre), place) if place else math.nan for place in locations]
+    inside = [p_inside(place, bound) if place else math.nan for place in locations]
     outside = [min(1.0, 2 * _p(abs(place.centre) - bound, place)) if place else math.nan for place in locations]
     family = sum(place is not None for place in locations)
     adjusted = zip(locations, holm(inside), holm(outside), strict=True)
@@ -125,6 +126,11 @@ def _verdict(place: Location, bound: float, p_in: float, p_out: float, family: i
     if p_out <= SIGNIFICANCE:
         return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out)
     return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, family))
+
+
+def p_inside(place: Location, bound: float) -> float:
+    """Return the level at which a log ratio is within ``bound`` of zero."""
+    return _p(bound - abs(place.centre), place)
 
 
 def _p(distance: float, place: Location) -> float:

@@ -80,7 +80,7 @@ def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_pat
     assert (one.target, one.ablation, set(one.effects)) == (
         "container",
         "seccomp",
-        {"throughput", "elapsed", "opening"},
+        {"throughput", "elapsed", "opening", "step-tail"},
     )
     found = one.effects["throughput"]
     assert found.ratio == pytest.approx(9.5 / 9, rel=0.01)

@@ -48,9 +48,10 @@ def test_bare_metal_is_one_and_every_metric_has_its_ratio(tmp_path: Path, save: 
         "throughput": 1.0,
         "elapsed": 1.0,
         "opening": 1.0,
+        "step-tail": 1.0,
     }
     ratios = {name: estimate.ratio for name, estimate in found["container"].estimates.items()}
-    assert ratios == pytest.approx({"throughput": 0.9, "elapsed": 1.25, "opening": 2.0})
+    assert ratios == pytest.approx({"throughput": 0.9, "elapsed": 1.25, "opening": 2.0, "step-tail": 1.0})
 
 
 def test_blocks_of_the_same_number_in_two_runs_are_two_blocks(tmp_path: Path, save: Any) -> None:

@@ -33,8 +33,8 @@ def test_they_have_ratio_interval_and_verdict_in_their_direction(tmp_path: Path,
     comparison = compare(run(tmp_path, save))
     found = {group.model: [metric.name for metric in group.metrics] for group in comparison.groups}
     assert found == {
-        "resnet50": ["throughput", "elapsed", "opening"],
-        "toy": ["throughput", "elapsed", "opening", "slowest-step"],
+        "resnet50": ["throughput", "elapsed", "opening", "step-tail"],
+        "toy": ["throughput", "elapsed", "opening", "step-tail", "slowest-step"],
     }
     (row,) = (row for row in rows(comparison) if (row.metric, row.target) == ("slowest-step", "vm"))
     assert (row.unit, row.trials, row.blocks, row.verdict) == ("ms", 8, 8, "slower")
@@ -59,7 +59,7 @@ def test_a_workload_and_a_probe_of_one_name_keep_their_metrics_apart(tmp_path: P
         save(target=target, model="toy", scenario="probe", metrics=own(5.0, "s"))
     records = load([tmp_path / "run"])
     assert not records.warnings
-    assert {metric.column: metric.unit for metric in records.metrics[3:]} == {
+    assert {metric.column: metric.unit for metric in records.metrics[4:]} == {
         "toy/slowest-step": "s",
         "training/toy/slowest-step": "ms",
     }

@@ -50,7 +50,7 @@ def test_each_probe_is_a_group_with_metrics_of_its_own(tmp_path: Path, save: Any
     found = {group.model: group for group in comparison.groups}
     assert list(found) == ["resnet50", "disk", "memory"]
     assert [metric.name for metric in found["memory"].metrics] == ["triad"]
-    assert [metric.name for metric in found["resnet50"].metrics] == ["throughput", "elapsed", "opening"]
+    assert [metric.name for metric in found["resnet50"].metrics] == ["throughput", "elapsed", "opening", "step-tail"]
     vm = found["disk"].targets[1]
     assert vm.notes == ("accelerator:tcg",)
     verdicts = {name: one.verdict.name for name, one in vm.estimates.items() if one.verdict}
@@ -74,7 +74,7 @@ def test_the_rows_for_machines_keep_their_keys(tmp_path: Path, save: Any) -> Non
     assert (row["scenario"], row["model"], row["unit"]) == ("probe", "disk", "1/s")
     assert row["ratio"] == pytest.approx(0.8, rel=0.02)
     lines = list(csv.DictReader(io.StringIO(as_csv(comparison))))
-    assert len(lines) == len(rows) == 2 * (4 + 1 + 3)
+    assert len(lines) == len(rows) == 2 * (4 + 1 + 4)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -140,7 +140,7 @@ def test_intervals_verdicts_and_the_noise_floor_are_in_markdown_and_for_machines
     for word in ("0.883x (0.873 to 0.894), undecided, +1234", "noise floor (A/A in 8 blocks)", "1.111x", "0.961x"):
         assert word in text
     found = json.loads(as_json(FULL))
-    row = found["rows"][3]
+    row = found["rows"][4]
     assert (row["ratio_low"], row["ratio_high"]) == (0.873, 0.894)
     assert (row["verdict"], row["p"], row["more_blocks"]) == ("undecided", 0.2, 1234)
     assert (row["noise_floor"], row["noise_method"]) == (0.0123, "a/a")
@@ -162,9 +162,9 @@ def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> N
         *("schema_version", "runs", "margin", "rows", "overall", "interactions"),
         *("aa", "ablations", "costs", "interference", "isolation", "warmup_trials", "warnings"),
     ]
-    assert len(found["rows"]) == 6
+    assert len(found["rows"]) == 8
     assert all(tuple(row) == KEYS for row in found["rows"])
-    last = found["rows"][-1]
+    last = found["rows"][-2]
     assert (last["target"], last["metric"], last["unit"]) == ("container-vm", "opening", "s")
     assert (last["value"], last["ratio"], last["trials"], last["failed"]) == (None, None, 0, 2)
     assert last["substitutes"] == ["accelerator:tcg"]
@@ -174,15 +174,15 @@ def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> N
 def test_csv_has_the_same_rows_with_empty_cells_where_nothing_was_measured() -> None:
     lines = list(csv.DictReader(io.StringIO(as_csv(COMPARISON))))
     assert tuple(lines[0]) == KEYS
-    assert len(lines) == 6
+    assert len(lines) == 8
     assert float(lines[0]["value"]) == 0.0123456
-    assert (lines[-1]["value"], lines[-1]["substitutes"]) == ("", "accelerator:tcg")
+    assert (lines[-2]["value"], lines[-2]["substitutes"]) == ("", "accelerator:tcg")
 
 
 def test_markdown_keeps_its_columns_whatever_the_texts_hold() -> None:
     lines = as_markdown(COMPARISON).splitlines()
     assert lines[0].startswith("### resnet50")
-    assert {line.count("|") for line in lines if line.startswith("|")} == {6}
+    assert {line.count("|") for line in lines if line.startswith("|")} == {7}
     assert any("a \\| job" in line and "there is no bare-metal trial" in line for line in lines)
 
 

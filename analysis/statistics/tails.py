@@ -1,0 +1,188 @@
+"""The statistics of tails: what a long queue of jobs pays, and whether the target has slow trials of its own.
+
+The *typical* cost is the trimmed mean of the blocks' log ratios (``ratios``). A trimmed mean leaves out the trials that
+a neighbour, a steal or a balloon made slow. The *expected* cost holds them: the ratio of the mean times. Sources:
+
+- Interval of a ratio of means: Student's t on the linearised ratio, and the same after Hall's transformation, which
+  takes the skewness out of the statistic: J. R. Statist. Soc. B 54 (1992) 221, after Johnson, J. Am. Statist. Assoc. 73
+  (1978) 536. The farther end of the two counts. Under one-sided tails Student's t covers too rarely, under two-sided
+  outliers Hall's does, and so do the studentised bootstrap, BCa and empirical likelihood: ``benchmarks/validity.py``
+  simulates all of them.
+- Slow trials: McNemar's exact test, Psychometrika 12 (1947) 153, on the blocks in which one of the two was slow.
+- What is excluded: Clopper and Pearson, Biometrika 26 (1934) 404, one-sided.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import special
+
+from analysis.statistics.ratios import (
+    CONFIDENCE,
+    SIGNIFICANCE,
+    Location,
+    Samples,
+    Verdict,
+    holm,
+    p_inside,
+    t_quantile,
+)
+
+SLOW = 0.10
+"""A slow trial is slower than the typical one by more than this share, and by more than ``_DEVIATIONS`` of noise."""
+_DEVIATIONS = 4
+_NORMAL_MAD = 1.4826
+"""The standard deviation of normal noise over its median absolute deviation."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The logarithm of a ratio of means, of ``n`` blocks."""
+
+    centre: float
+    standard_error: float
+    skewness: float
+    """The skewness of the statistic: that of the blocks over the root of their number."""
+    n: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the two-sided interval at ``CONFIDENCE``."""
+        quantile = t_quantile((1 + CONFIDENCE) / 2, self.n - 1)
+        return (
+            self.centre - self.standard_error * max(quantile, self._untransformed(quantile)),
+            self.centre - self.standard_error * min(-quantile, self._untransformed(-quantile)),
+        )
+
+    def p_above(self, value: float) -> float:
+        """Return the chance of so high a ratio, or a higher one, if the truth were ``value``."""
+        if self.standard_error == 0:
+            return 0.0 if self.centre > value else 1.0
+        student = (self.centre - value) / self.standard_error
+        return float(special.stdtr(self.n - 1, -min(student, self._transformed(student))))
+
+    def p_below(self, value: float) -> float:
+        """Return the chance of so low a ratio, or a lower one, if the truth were ``value``."""
+        return (-self).p_above(-value)
+
+    def __neg__(self) -> "Mean":
+        return replace(self, centre=-self.centre, skewness=-self.skewness)
+
+    def _transformed(self, student: float) -> float:
+        """Return Hall's transformation of a studentised statistic."""
+        if abs(self.skewness) < _NOTHING:
+            return student
+        return ((1 + self.skewness * student / 3) ** 3 - 1) / self.skewness + self.skewness / 6
+
+    def _untransformed(self, value: float) -> float:
+        if abs(self.skewness) < _NOTHING:
+            return value
+        return 3 * (math.cbrt(1 + self.skewness * (value - self.skewness / 6)) - 1) / self.skewness
+
+
+_NOTHING = 1e-6
+
+
+def ratio_of_means(log_ratios: Samples, log_base: Samples) -> Mean | None:
+    """Return the mean of the own values over that of the base's, both by block; None below two blocks."""
+    ratios, base = np.asarray(log_ratios, dtype=np.float64), np.asarray(log_base, dtype=np.float64)
+    n = len(ratios)
+    if n < 2:
+        return None
+    own, base = np.exp(ratios + base - base.max()), np.exp(base - base.max())
+    influence = own / own.mean() - base / base.mean()
+    variance = float(influence @ influence) / n
+    skewness = float((influence**3).mean()) / variance**1.5 if variance > _NOTHING**4 else 0.0
+    error = math.sqrt(variance / (n - 1)) if variance > _NOTHING**4 else 0.0
+    return Mean(math.log(own.mean() / base.mean()), error, skewness / math.sqrt(n), n)
+
+
+@dataclass(frozen=True)
+class SlowTrials:
+    """The slow trials of a target and of its baseline, in the ``n`` blocks that hold both.
+
+    A trial is slow where the ratio of its block departs from the typical one: what slows down both is no trial's own.
+    """
+
+    over: float
+    """A slow trial is slower than the typical one by more than this share."""
+    own: int
+    base: int
+    n: int
+
+    @property
+    def p(self) -> float:
+        """Return the chance of so many of the slow trials on the target if both were slow equally often."""
+        return float(special.bdtrc(self.own - 1, self.own + self.base, 0.5)) if self.own else 1.0
+
+    @property
+    def excluded(self) -> float:
+        """Return the share of slow trials such that more are excluded at ``CONFIDENCE``."""
+        return float(special.betaincinv(self.own + 1, self.n - self.own, CONFIDENCE)) if self.own < self.n else 1.0
+
+
+def slow_trials(log_time_ratios: Samples) -> SlowTrials:
+    """Count the slow trials by the ratios of the times of the blocks, of which there is at least one."""
+    departures = np.asarray(log_time_ratios, dtype=np.float64)
+    departures = departures - np.median(departures)
+    noise = _NORMAL_MAD * float(np.median(np.abs(departures)))
+    bound = max(math.log1p(SLOW), _DEVIATIONS * noise)
+    own, base = (int((sign * departures > bound).sum()) for sign in (1, -1))
+    return SlowTrials(math.expm1(bound), own, base, len(departures))
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What the blocks say of a target beyond its typical trial, in the direction of the metric."""
+
+    expected: Mean
+    slow: SlowTrials
+    more_is_faster: bool
+
+    def p_slower_than(self, typical: float) -> float:
+        """Return the level at which the expected log ratio is slower than this one."""
+        return self.expected.p_below(typical) if self.more_is_faster else self.expected.p_above(typical)
+
+
+def tail_of(log_ratios: Samples, log_base: Samples, *, more_is_faster: bool = True) -> Tail | None:
+    """Return the tail of a target; None below two blocks. Of a rate, the times per unit of work are averaged."""
+    sign = -1 if more_is_faster else 1
+    times, base = sign * np.asarray(log_ratios, dtype=np.float64), sign * np.asarray(log_base, dtype=np.float64)
+    mean = ratio_of_means(times, base)
+    return Tail(-mean if more_is_faster else mean, slow_trials(times), more_is_faster) if mean else None
+
+
+def qualified(
+    verdicts: Sequence[Verdict | None], places: Sequence[Location | None], tails: Sequence[Tail | None], margin: float
+) -> list[Verdict | None]:
+    """Return the verdicts of one family with each ``equivalent`` held against the tail of its target.
+
+    ``tail``: the target has slow trials beyond chance, or the expected ratio is slower than the typical one and not
+    shown to be within the margin. ``typical-only``: the expected ratio is not shown to be within the margin, and that
+    is all. Each at 5 % and Holm-adjusted. What has no tail (a ratio of ratios) is judged by the typical ratio alone.
+    """
+    bound = math.log1p(margin)
+    both = list(zip(places, tails, strict=True))
+    slow = holm([tail.slow.p if tail else math.nan for tail in tails])
+    apart = holm([tail.p_slower_than(place.centre) if place and tail else math.nan for place, tail in both])
+    inside = holm([_p_both_inside(place, tail, bound) if place else math.nan for place, tail in both])
+    return [
+        _qualified(verdict, *levels) if verdict and verdict.name == "equivalent" and tail else verdict
+        for verdict, tail, *levels in zip(verdicts, tails, slow, apart, inside, strict=True)
+    ]
+
+
+def _qualified(verdict: Verdict, p_slow: float, p_apart: float, p_inside: float) -> Verdict:
+    if p_slow <= SIGNIFICANCE:
+        return Verdict("tail", p_slow)
+    if p_inside <= SIGNIFICANCE:
+        return Verdict("equivalent", p_inside)
+    return Verdict("tail", p_apart) if p_apart <= SIGNIFICANCE else replace(verdict, name="typical-only")
+
+
+def _p_both_inside(place: Location, tail: Tail | None, bound: float) -> float:
+    """Return the level at which both ratios are within the bound: the greater of the two, as both must be."""
+    p = p_inside(place, bound)
+    return max(p, tail.expected.p_below(bound), tail.expected.p_above(-bound)) if tail else p

@@ -1,0 +1,212 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison, Estimate
+from analysis.load.records import load
+from analysis.report.markdown import as_markdown
+from analysis.report.narrative import answers
+from analysis.report.rows import as_json
+from analysis.report.table import results_table
+from analysis.statistics.ratios import Verdict, judge, locate
+from analysis.statistics.tails import Tail, qualified, ratio_of_means, slow_trials, tail_of
+from suite.records.record import Steps
+
+TIMES = st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=20).filter(lambda values: np.ptp(values) > 1e-3)
+
+
+def times(slow: int, blocks: int = 40, seed: int = 0) -> tuple[list[float], list[float]]:
+    """Return the log ratios of a target of which so many trials are 30 % slower, and the logs of bare metal."""
+    rng = np.random.default_rng(seed)
+    base, own = rng.normal(0, 0.01, (2, blocks))
+    own[:slow] += math.log(1.3)
+    return list(own - base), list(base)
+
+
+def judged(slow: int, targets: int = 1) -> list[Verdict | None]:
+    found = [times(slow, seed=seed) for seed in range(targets)]
+    places = [locate(ratios) for ratios, _ in found]
+    tails = [tail_of(*both, more_is_faster=False) for both in found]
+    return qualified(judge(places, more_is_faster=False), places, tails, 0.02)
+
+
+def test_the_expected_ratio_is_that_of_the_mean_times() -> None:
+    mean = ratio_of_means(np.log([2.0, 3.0, 2.5]), np.log([1.0, 2.0, 4.0]))
+    assert mean
+    assert math.exp(mean.centre) == pytest.approx((2 + 6 + 10) / 7)
+    low, high = mean.interval
+    assert low < mean.centre < high
+
+
+def test_of_a_rate_the_times_per_unit_of_work_are_averaged() -> None:
+    own, base = np.array([10.0, 5.0, 8.0]), np.array([10.0, 10.0, 9.0])
+    tail = tail_of(np.log(own / base), np.log(base))
+    assert tail
+    assert math.exp(tail.expected.centre) == pytest.approx((1 / base).mean() / (1 / own).mean())
+
+
+def test_without_skewness_the_interval_is_students() -> None:
+    mean = ratio_of_means([-0.02, -0.01, 0.0, 0.01, 0.02], [0.0] * 5)
+    assert mean
+    low, high = mean.interval
+    assert high - low == pytest.approx(2 * mean.standard_error * stats.t.ppf(0.975, 4), rel=0.02)
+
+
+@given(TIMES)
+def test_the_interval_ends_where_the_one_sided_tests_begin_to_hold(values: list[float]) -> None:
+    mean = ratio_of_means(values, [0.0] * len(values))
+    assert mean
+    low, high = mean.interval
+    assert mean.p_above(low) == pytest.approx(0.025, rel=1e-3)
+    assert mean.p_below(high) == pytest.approx(0.025, rel=1e-3)
+
+
+@given(TIMES, st.randoms())
+def test_the_order_of_the_blocks_changes_nothing(values: list[float], random: Any) -> None:
+    mixed = list(values)
+    random.shuffle(mixed)
+    first, second = (ratio_of_means(found, [0.0] * len(values)) for found in (values, mixed))
+    assert first
+    assert second
+    assert first.interval == pytest.approx(second.interval, abs=1e-9)
+
+
+def test_one_block_has_no_tail_and_blocks_without_variance_have_an_interval_of_no_width() -> None:
+    assert tail_of([0.1], [0.0]) is None
+    mean = ratio_of_means([0.1] * 4, [0.5] * 4)
+    assert mean
+    assert mean.interval == pytest.approx((0.1, 0.1))
+    assert (mean.p_above(0.0), mean.p_below(0.0)) == (0.0, 1.0)
+
+
+def test_a_slow_trial_departs_from_the_typical_one_by_a_tenth_and_by_more_than_the_noise() -> None:
+    found = slow_trials([0.0, 0.01, -0.01, 0.0, 0.2, -0.3])
+    assert (found.own, found.base, found.n) == (1, 1, 6)
+    assert found.over == pytest.approx(0.1)
+    noisy = slow_trials([0.0, 0.1, -0.1, 0.05, -0.05, 0.2])
+    assert noisy.over > 0.2
+    assert noisy.own == 0
+
+
+def test_a_target_that_is_always_slower_has_no_slow_trials() -> None:
+    assert slow_trials([0.5] * 9).own == 0
+
+
+@pytest.mark.parametrize(("own", "base"), [(0, 0), (4, 0), (5, 0), (6, 1), (2, 3)])
+def test_the_levels_and_bounds_are_those_of_the_exact_binomial(own: int, base: int) -> None:
+    found = slow_trials([0.0] * (40 - own - base) + [0.3] * own + [-0.3] * base)
+    assert (found.own, found.base) == (own, base)
+    if own:
+        assert found.p == pytest.approx(stats.binomtest(own, own + base, alternative="greater").pvalue)
+    bound = stats.binomtest(own, 40).proportion_ci(0.9, method="exact").high
+    assert found.excluded == pytest.approx(bound)
+
+
+@pytest.mark.parametrize(("slow", "names"), [(0, {"equivalent"}), (4, {"typical-only", "tail"}), (6, {"tail"})])
+def test_slow_trials_of_the_target_alone_are_no_plain_equivalence(slow: int, names: set[str]) -> None:
+    assert {verdict.name for verdict in judged(slow) if verdict} <= names
+
+
+def test_many_targets_need_more_slow_trials_each() -> None:
+    assert [verdict.name for verdict in judged(5, targets=1) if verdict] == ["tail"]
+    found = [verdict for verdict in judged(5, targets=6) if verdict]
+    assert "equivalent" not in {verdict.name for verdict in found}
+    assert all(verdict.p and verdict.p <= 0.05 for verdict in found)
+
+
+def test_without_a_tail_and_without_equivalence_a_verdict_stays_as_it_is() -> None:
+    place = locate([0.0, 0.001, -0.001])
+    assert [verdict.name for verdict in qualified(judge([place]), [place], [None], 0.02) if verdict] == ["equivalent"]
+    ratios, base = times(6)
+    tail, far = tail_of(ratios, base, more_is_faster=False), locate([value + 1 for value in ratios])
+    assert isinstance(tail, Tail)
+    (slower,) = qualified(judge([far], more_is_faster=False), [far], [tail], 0.02)
+    assert slower
+    assert slower.name == "slower"
+
+
+def queue(path: Path, save: Any, slow: int) -> Comparison:
+    rng = np.random.default_rng(1)
+    for block in range(40):
+        for target in ("bare-metal", "vm"):
+            took_s = math.exp(rng.normal(0, 0.005)) * (
+                1.3 if target == "vm" and block % 10 == 0 and block < 10 * slow else 1
+            )
+            save(block=block, target=target, throughput_images_per_s=10 / took_s, elapsed_s=20 * took_s)
+    return compare(load([path / "run"]))
+
+
+def of_vm(comparison: Comparison, metric: str = "throughput") -> Estimate:
+    return comparison.groups[0].targets[1].estimates[metric]
+
+
+def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(tmp_path: Path, save: Any) -> None:
+    comparison = queue(tmp_path, save, 4)
+    found = of_vm(comparison)
+    assert found.ratio == pytest.approx(1, abs=0.005)
+    assert found.expected
+    assert found.expected.ratio == pytest.approx(1 / 1.03, abs=0.005)
+    assert of_vm(comparison, "elapsed").expected
+    assert found.verdict
+    assert found.verdict.name in ("tail", "typical-only")
+    (sentence,) = answers(comparison.groups[0], (), comparison.margin)
+    counts = "4 of 40 trials were over 10 % slower, none on bare metal"
+    assert counts in sentence
+    text = as_markdown(comparison)
+    assert f"vm, throughput: typical {found.ratio:.3f}x, expected {found.expected.ratio:.3f}x" in text
+    assert counts in text
+    row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "vm")
+    assert (row["slow_trials"], row["slow_baseline"]) == (4, 0)
+    assert row["expected_low"] < row["expected"] < row["expected_high"]
+
+
+def test_an_equivalent_says_what_it_excludes(tmp_path: Path, save: Any) -> None:
+    comparison = queue(tmp_path, save, 0)
+    found = of_vm(comparison)
+    assert found.verdict
+    assert found.slow
+    assert (found.verdict.name, found.slow.own) == ("equivalent", 0)
+    assert found.slow.excluded == pytest.approx(1 - 0.05 ** (1 / 40))
+    (sentence,) = answers(comparison.groups[0], (), comparison.margin)
+    bound = "slow trials (over 10 % slower) in more than 7.3 % of runs"
+    assert f"{bound} are excluded at 95 %" in sentence
+    assert f"excluded at 95 %: {bound}: vm throughput, elapsed" in as_markdown(comparison).replace(
+        "vm elapsed", "elapsed"
+    )
+
+
+def test_the_tail_of_the_steps_is_a_metric_of_every_training_with_a_ratio(tmp_path: Path, save: Any) -> None:
+    for block in range(3):
+        for target, slowest_s in (("bare-metal", 0.1), ("vm", 0.3)):
+            steps = [0.1] * 98 + [slowest_s, slowest_s + block / 1000]
+            save(block=block, target=target, steps=Steps(elapsed_s=steps, data_s=[0.0] * 100, compute_s=steps))
+    records = load([tmp_path / "run"])
+    assert list(records.trials["step_p99_s"])[:1] == [0.1]
+    comparison = compare(records)
+    found = of_vm(comparison, "step-tail")
+    assert found.value == pytest.approx(3.0)
+    assert found.ratio == pytest.approx(3.0)
+    (group,) = comparison.groups
+    assert "step-tail x" in [head.text for head in results_table(group).columns]
+    assert "step-tail x" not in [head.text for head in results_table(group, full=False).columns]
+    assert "step-tail x" in as_markdown(comparison)
+
+
+def test_the_steps_of_a_record_that_was_written_otherwise_have_the_same_tail(tmp_path: Path, save: Any) -> None:
+    steps = [0.3, 0.1, 0.2, 0.4, 0.1]
+    made = save(steps=Steps(elapsed_s=steps, data_s=[0.0] * 5, compute_s=steps))
+    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+    first = load([tmp_path / "run"]).trials
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    second = load([tmp_path / "run"]).trials
+    for trials in (first, second):
+        assert list(trials["step_p99_s"]) == [0.4]
+        assert list(trials["step_tail"]) == pytest.approx([2.0])
