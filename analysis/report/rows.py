@@ -46,6 +46,8 @@ class Row:
     """The Holm-adjusted level of the verdict."""
     more_blocks: int | None
     """The number of further blocks that would probably decide."""
+    detectable: float | None
+    """The difference from 1 (a share) that these blocks detect with a chance of 80 %."""
     noise_floor: float | None
     """The smallest overhead (a share) that the data could have shown."""
     noise_method: str | None
@@ -134,8 +136,8 @@ def _ratio(found: Estimate | Effect | None) -> dict[str, Any]:
 
 def _effect(found: Estimate | Effect | None) -> dict[str, Any]:
     verdict = found.verdict if found else None
-    judged = {"verdict": verdict.name, "p": verdict.p, "more_blocks": verdict.more_blocks} if verdict else {}
-    return _ratio(found) | dict.fromkeys(("verdict", "p", "more_blocks")) | judged
+    judged = {name: getattr(verdict, name, None) for name in ("p", "more_blocks", "detectable")}
+    return {**_ratio(found), "verdict": verdict and verdict.name, **judged}
 
 
 def _rows(job: Job, effects: Mapping[str, Effect], **what: object) -> Iterator[dict[str, Any]]:
