@@ -109,7 +109,7 @@ def _warmup_blocks(request: RunRequest) -> int:
     asked = request.repetitions
     if asked.warmup_blocks is not None:
         return asked.warmup_blocks
-    return int(bool(asked.until) or (asked.blocks or 1) >= LEAST_BLOCKS_TO_WARM_UP)
+    return int(asked.open_ended or (asked.blocks or 1) >= LEAST_BLOCKS_TO_WARM_UP)
 
 
 def _plan(

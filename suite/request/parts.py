@@ -26,11 +26,12 @@ from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
 
 MOST_BLOCKS = 100
-"""The most blocks of a run with ``until``, unless ``max_blocks`` says otherwise."""
+"""The most blocks of a run with ``until`` or ``detect``, unless ``max_blocks`` says otherwise."""
 _DATA = ("real", "distributed")
 _DISTRIBUTED = ("distributed",)
 _PROBE = ("probe",)
 _SHARED = ("shared",)
+_ENDS = f"{option('until')} or {option('detect')}"
 
 
 def _models(scenario: str | None) -> tuple[str, ...]:
@@ -202,19 +203,29 @@ class Repetitions(OptionGroup):
             common=True,
         ),
     ] = None
+    detect: Annotated[
+        Text | None,
+        checked(parse_share),
+        About(
+            "Plan the blocks that show with a chance of 80 % that a target is different whose throughput differs from "
+            "bare metal's by this: 2%. The test is two-sided at 5 %, corrected for all targets of the job. Planned "
+            "once: from earlier runs on this machine, or else after the first 10 blocks.",
+            never=_SHARED,
+            meaning=False,
+            common=True,
+        ),
+    ] = None
     min_blocks: Annotated[
-        Count | None, About(f"With {option('until')}: at least this many blocks.", never=_SHARED, meaning=False)
+        Count | None, About(f"With {_ENDS}: at least this many blocks.", never=_SHARED, meaning=False)
     ] = None
     max_blocks: Annotated[
         Count | None,
-        About(
-            f"With {option('until')}: at most this many blocks. Default: {MOST_BLOCKS}.", never=_SHARED, meaning=False
-        ),
+        About(f"With {_ENDS}: at most this many blocks. Default: {MOST_BLOCKS}.", never=_SHARED, meaning=False),
     ] = None
     warmup_blocks: Annotated[
         NotNegative | None,
         About(
-            f"Blocks before the first that are recorded and not counted. Default: 1 with {option('until')}, or with 3 "
+            f"Blocks before the first that are recorded and not counted. Default: 1 with {_ENDS}, or with 3 "
             "blocks and more.",
             meaning=False,
         ),
@@ -228,18 +239,33 @@ class Repetitions(OptionGroup):
 
     @model_validator(mode="after")
     def _one_way_to_end(self) -> Self:
-        until, most, least = (option(name) for name in ("until", "max_blocks", "min_blocks"))
-        if self.until and self.blocks:
-            raise RequestError(f"{until} and {option('blocks')} exclude each other", remedy=f"use {most} with {until}")
-        if not self.until and (self.min_blocks or self.max_blocks):
+        most, least = option("max_blocks"), option("min_blocks")
+        ways = [option(name) for name in ("until", "detect") if getattr(self, name)]
+        if len(ways) > 1:
+            raise RequestError(f"{' and '.join(ways)} exclude each other", remedy="give one of them")
+        if ways and self.blocks:
             raise RequestError(
-                f"{least} and {most} are about {until}", remedy=f"give {until}, or {option('blocks')} alone"
+                f"{ways[0]} and {option('blocks')} exclude each other", remedy=f"use {most} with {ways[0]}"
             )
-        if self.until and (self.min_blocks or 1) > (self.max_blocks or MOST_BLOCKS):
+        if not ways and (self.min_blocks or self.max_blocks):
+            raise RequestError(
+                f"{least} and {most} are about {_ENDS}", remedy=f"give one of these, or {option('blocks')} alone"
+            )
+        if ways and (self.min_blocks or 1) > (self.max_blocks or MOST_BLOCKS):
             raise RequestError(
                 f"{least} {self.min_blocks} is above {most} {self.max_blocks or MOST_BLOCKS}", remedy="exchange them"
             )
         return self
+
+    @property
+    def open_ended(self) -> bool:
+        """Return whether it depends on the records how many blocks there are."""
+        return self.until is not None or self.detect is not None
+
+    @property
+    def difference(self) -> float | None:
+        """Return the difference to be detected, as a share; None without ``detect``."""
+        return None if self.detect is None else parse_share(self.detect)
 
 
 class RepetitionOptions(Repetitions):
@@ -248,7 +274,7 @@ class RepetitionOptions(Repetitions):
     budget: Annotated[
         Text | None,
         checked(parse_duration_s),
-        About(f"With {option('until')}: begin no new block after this time: 30m.", never=_SHARED, meaning=False),
+        About(f"With {_ENDS}: begin no new block after this time: 30m.", never=_SHARED, meaning=False),
     ] = None
 
     @property

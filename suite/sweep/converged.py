@@ -1,4 +1,4 @@
-"""Which cells of a sweep with ``until`` need no further block, as decided by the process that hands out its blocks.
+"""Which cells of an open-ended sweep need no further block, as decided by the process that hands out its blocks.
 
 DIR/converged.json is written between two rounds of blocks: all blocks of a round then hold the same cells, one that is
 begun again too, whatever the others have measured meanwhile.

@@ -141,4 +141,4 @@ class Sweep(Repetitions):
     @property
     def block_count(self) -> int:
         """Return how many blocks there are at most."""
-        return self.max_blocks or MOST_BLOCKS if self.until else self.blocks or 1
+        return self.max_blocks or MOST_BLOCKS if self.open_ended else self.blocks or 1

@@ -36,7 +36,7 @@ class CellStatus(Part):
     settings: dict[str, Any]
     arms: dict[str, TrialCounts]
     converged: bool = False
-    """Whether its intervals are narrow enough, with ``until``."""
+    """Whether it needs no further block, with ``until`` or ``detect``."""
 
 
 class SweepStatus(Part):
@@ -59,7 +59,7 @@ class SweepStatus(Part):
 
 
 def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus:
-    """Return how far the sweep is; nothing is written. ``stop_rule`` is that of a sweep with ``until``.
+    """Return how far the sweep is; nothing is written. ``stop_rule`` is that of an open-ended sweep.
 
     Raises RequestError for a directory that does not hold a sweep.
     """
@@ -120,7 +120,7 @@ class _Cell:
 
     def blocks_left(self) -> set[int]:
         if self._plan is None:
-            return set(range(self._sweep.block_count if not self._sweep.until else 1))
+            return set(range(self._sweep.block_count if not self._sweep.open_ended else 1))
         return {block for block, _ in self._unfinished()}
 
     def left_s(self) -> float | None:
@@ -136,11 +136,11 @@ class _Cell:
                 yield block, trial
 
     def _trials(self) -> Iterator[tuple[int, Trial]]:
-        """Yield the trials of all blocks; with ``until`` of those begun, and of the least that there will be."""
+        """Yield the trials of all blocks; of an open-ended sweep those begun, and the least to come."""
         if self._plan is None:
             return
         blocks = self._sweep.block_count
-        if self._sweep.until:
+        if self._sweep.open_ended:
             begun = sum(self._begun(block) for block in range(blocks))
             blocks = begun if self.converged else min(blocks, max(self._sweep.min_blocks or 1, begun + 1))
         for block in range(blocks):

@@ -26,11 +26,11 @@ class Local(Backend):
 
 
 def run_block(request: SweepRequest, block: int, *, take_over: bool = False) -> SweepEnd:
-    """Run one block on this machine. With ``until``, whoever hands out the blocks has decided which cells need it."""
-    converged = converged_cells(request.directory.path, request.sweep) if request.sweep.until else frozenset[str]()
+    """Run one block on this machine. In an open-ended sweep, whoever hands out the blocks chose its cells."""
+    converged = converged_cells(request.directory.path, request.sweep) if request.sweep.open_ended else frozenset[str]()
 
     def stop_rule(run: CellRun) -> str | None:
-        return "its intervals are narrow enough" if run.directory.name in converged else None
+        return "it needs no further block" if run.directory.name in converged else None
 
     return run_here(request, [block], stop_rule, take_over=take_over)
 
