@@ -80,6 +80,11 @@ class Detection(Part):
     deviation: float
     """The standard deviation of this ratio from block to block, as a share."""
 
+    @property
+    def capped(self) -> bool:
+        """Return whether the run has fewer blocks than the difference takes."""
+        return self.needed is None or self.needed > self.blocks
+
 
 class Plan(Part):
     """Everything that decides which trials are run and how. Stored beside the records as ``plan.json``."""

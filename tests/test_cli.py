@@ -521,7 +521,7 @@ DETECT = ("--target", "bare-metal", "--target", "vm", "--detect", "2%")
 def test_detect_plans_all_blocks_once_from_the_first_ones(bench: Bench, machine: Machine, here: Path) -> None:
     result = bench("run", *SMALL, *DETECT)
     assert result.exit_code == 0, result.stderr
-    assert "too few earlier blocks to plan from: 10 blocks first" in result.stderr
+    assert "10 blocks first, as a pilot" in result.stderr
     assert "about 20 blocks in all" in result.stderr, "the fakes are as steady as can be"
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2 * 20
     plan = json.loads((here / "out/plan.json").read_text())
@@ -547,10 +547,10 @@ def test_detect_plans_from_earlier_runs_that_are_alike(bench: Bench, here: Path)
     assert bench("run", *SMALL, *DETECT, "--out", "results/before").exit_code == 0
     result = bench("run", *SMALL, *DETECT, "--out", "results/after")
     assert result.exit_code == 0, result.stderr
-    assert "(20 earlier blocks: the standard deviation of resnet50 on vm is 0" in result.stderr
+    assert "(20 earlier blocks: the standard deviation of resnet50 on vm is 0 % from block to block)" in result.stderr
     assert json.loads((here / "results/after/plan.json").read_text())["blocks"] == 5
     other = bench("run", *SMALL, *DETECT, "--batch", "3", "--max-blocks", "2", "--out", "results/other")
-    assert "too few earlier blocks" in other.stderr, "of another job"
+    assert "2 blocks first, as a pilot" in other.stderr, "of another job"
 
 
 def test_detect_begins_no_block_after_its_budget(bench: Bench, machine: Machine) -> None:

@@ -73,7 +73,7 @@ def should_stop_detecting(
     if found is None:
         return Decision(True, "no target has enough ratios to plan from", None, 0)
     reason = f"its pilot plans {found.blocks} blocks to detect {difference:.2%}"
-    if found.needed is None or found.needed > found.blocks:
+    if found.capped:
         reason = f"{found.blocks} blocks are the most asked for; {difference:.2%} takes {found.needed or 'far more'}"
     return Decision(blocks >= found.blocks, reason, None, max(found.blocks - blocks, 0))
 

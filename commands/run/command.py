@@ -46,7 +46,7 @@ def run(request: RunRequest, out: Path | None, as_json: bool) -> None:
       bench run --target bare-metal --target container --model all --repeat 10 --engine podman
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
       bench run --target all --aa --until 2% --budget 2h
-      bench run --target all --detect 2%           (says how many blocks and hours that takes)
+      bench run --target all --detect 2%                  (says how many blocks and hours that takes)
       bench run --target all --out results/night         (again after Ctrl-C: continues)
     """
     with observing() as observer:

@@ -56,9 +56,10 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     if stored is None and (earlier := earlier_records(plan)):
         found, place = plan_detection(earlier, difference, least=least, most=most, source="earlier"), RESULTS
     # A run that continues keeps what was planned, unless it is asked for something else.
-    if found is None or found.difference != difference or not least <= found.blocks <= most:
+    kept = found is not None and found.difference == difference and least <= found.blocks <= most
+    if found is None or not kept or (found.capped and found.blocks < most):
         pilot, place = min(PILOT_BLOCKS, most), store.directory
-        note(f"too few earlier blocks to plan from: {pilot} blocks first, then the number of all will be fixed")
+        note(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
         if not (yield from _grown(plan, pilot, store, deadline, note)):
             return
         found = plan_detection(pilot_of(load([place])), difference, least=least, most=most, source="pilot")
@@ -88,15 +89,19 @@ def announcement(found: Detection, left_s: float | None) -> str:
     """Return how many blocks a difference takes, how long they take, and why."""
     time_left = "" if left_s is None or left_s <= 0 else f", {span(left_s)} more,"
     before = f"pilot of {found.measured} blocks" if found.source == "pilot" else f"{found.measured} earlier blocks"
-    why = f"{before}: the standard deviation of {found.ratio} is {found.deviation:.2g} from block to block"
-    if found.needed is not None and found.needed <= found.blocks:
+    why = f"{before}: the standard deviation of {found.ratio} is {_percent(found.deviation)} from block to block"
+    if not found.capped:
         return (
-            f"about {found.blocks} blocks in all{time_left} detect a difference of {found.difference:.2%} with a "
+            f"about {found.blocks} blocks in all{time_left} detect a difference of {_percent(found.difference)} with a "
             f"chance of 80 % ({why})"
         )
     takes = "more blocks than can be run" if found.needed is None else f"about {found.needed} blocks"
-    sees = "nothing that is small" if found.detectable is None else f"{found.detectable:.2%}"
+    sees = "nothing that is small" if found.detectable is None else f"{_percent(found.detectable)}"
     return (
-        f"a difference of {found.difference:.2%} takes {takes} ({why}); the most that are asked for, "
+        f"a difference of {_percent(found.difference)} takes {takes} ({why}); the most that are asked for, "
         f"{found.blocks} blocks{time_left} detect {sees}: give more with --max-blocks, or a larger --detect"
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"

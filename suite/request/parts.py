@@ -207,9 +207,9 @@ class Repetitions(OptionGroup):
         Text | None,
         checked(parse_share),
         About(
-            "Plan the blocks that show with a chance of 80 % that a target is different whose throughput differs from "
-            "bare metal's by this: 2%. The test is two-sided at 5 %, corrected for all targets of the job. Planned "
-            "once: from earlier runs on this machine, or else after the first 10 blocks.",
+            "Measure as many blocks as it takes to detect, with a chance of 80 %, a target whose throughput differs "
+            "from bare metal's by this: 2%. The test is two-sided at 5 %, corrected for all targets of the job. The "
+            "number is planned once: from earlier runs on this machine, or else after the first 10 blocks.",
             never=_SHARED,
             meaning=False,
             common=True,
