@@ -104,4 +104,4 @@ def announcement(found: Detection, left_s: float | None) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.3g} %"
