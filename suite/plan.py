@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -58,6 +58,32 @@ class Trial(Part):
         return ablations.properties_of(self.ablation)
 
 
+class Detection(Part):
+    """How many blocks a run takes in order to detect a difference, as it was planned from blocks before."""
+
+    difference: Annotated[float, Field(gt=0)]
+    """The difference from 1 of a true ratio to bare metal, as a share."""
+    needed: int | None
+    """The blocks that it takes; None where that is out of reach."""
+    blocks: Annotated[int, Field(gt=0)]
+    """The blocks of the run, within the fewest and the most that were asked for."""
+    detectable: float | None
+    """The difference that these detect; None where it is out of reach."""
+    source: Literal["pilot", "earlier"]
+    """The first blocks of the run itself, or earlier runs of this machine."""
+    measured: int
+    """The blocks that it was planned from."""
+    ratio: str
+    """The ratio that takes most blocks: ``resnet50 on vm``."""
+    deviation: float
+    """The standard deviation of this ratio from block to block, as a share."""
+
+    @property
+    def capped(self) -> bool:
+        """Return whether the run has fewer blocks than the difference takes."""
+        return self.needed is None or self.needed > self.blocks
+
+
 class Plan(Part):
     """Everything that decides which trials are run and how. Stored beside the records as ``plan.json``."""
 
@@ -75,6 +101,8 @@ class Plan(Part):
     """Blocks before the first that counts: what the first jobs on a machine meet (cold caches, clocks) is not noise."""
     scratch_bytes: dict[str, Annotated[int, Field(gt=0)]] = {}
     """The disk space that each model or probe needs, without those that write nothing."""
+    detection: Detection | None = None
+    """Why it has so many blocks; None where they were asked for, or are not yet planned."""
     request: RunRequest | None = None
     """The request that it was made from, to repeat it; None in plans of older suites. It decides nothing."""
 

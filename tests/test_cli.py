@@ -158,8 +158,8 @@ def test_completion_offers_commands_options_and_choices() -> None:
 def test_help_of_run_begins_with_what_most_people_need_and_can_be_of_one_scenario(bench: Bench) -> None:
     whole = bench("run", "--help").output
     options = [line.split()[0].strip(",") for line in whole.splitlines() if line.startswith("  --")]
-    common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "out"]
-    assert options[:10] == [f"--{name}" for name in common]
+    common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "detect", "out"]
+    assert options[: len(common)] == [f"--{name}" for name in common]
     assert set(options) >= {flag(name) for name in OPTIONS}
     shared = bench("run", "--scenario", "shared", "--help").output
     assert "--aggressor-batch" in shared
@@ -285,6 +285,10 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
         (("--device", "cuda"), "nvml is not there"),
         (("--until", "2%", "--blocks", "3"), "exclude each other"),
         (("--until", "200%"), "is not a share"),
+        (("--detect", "2%", "--blocks", "3"), "--detect and --blocks exclude each other"),
+        (("--detect", "2%", "--until", "2%"), "--until and --detect exclude each other"),
+        (("--detect", "2", "--target", "all"), "is not a share"),
+        (("--detect", "2%", "--target", "bare-metal"), "--detect needs ratios"),
         (("--until", "2%", "--budget", "soon"), "is not a span of time"),
         (("--ablate", "seccomp"), "none of bare-metal has it"),
         (("--ablate", "secomp"), "did you mean seccomp?"),
@@ -511,6 +515,51 @@ def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench,
     assert "stopped after 2 blocks" in result.stderr
 
 
+DETECT = ("--target", "bare-metal", "--target", "vm", "--detect", "2%")
+
+
+def test_detect_plans_all_blocks_once_from_the_first_ones(bench: Bench, machine: Machine, here: Path) -> None:
+    result = bench("run", *SMALL, *DETECT)
+    assert result.exit_code == 0, result.stderr
+    assert "10 blocks first, as a pilot" in result.stderr
+    assert "about 20 blocks in all" in result.stderr, "the fakes are as steady as can be"
+    assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2 * 20
+    plan = json.loads((here / "out/plan.json").read_text())
+    assert (plan["blocks"], plan["detection"]["source"], plan["detection"]["measured"]) == (20, "pilot", 10)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_run_to_detect_that_was_killed_keeps_what_was_planned(bench: Bench, here: Path) -> None:
+    assert bench("run", *SMALL, *DETECT).exit_code == 0
+    lost = [record for record in (here / "out/trials").glob("*.json") if record.stem[-4:] in ("b003", "b019")]
+    for record in lost:
+        record.unlink()
+    result = bench("run", *SMALL, *DETECT)
+    assert result.exit_code == 0, result.stderr
+    assert "blocks first" not in result.stderr
+    assert "about 20 blocks in all" in result.stderr
+    assert len(lost) == 4
+    assert all(record.exists() for record in lost)
+
+
+@pytest.mark.usefixtures("machine")
+def test_detect_plans_from_earlier_runs_that_are_alike(bench: Bench, here: Path) -> None:
+    assert bench("run", *SMALL, *DETECT, "--out", "results/before").exit_code == 0
+    result = bench("run", *SMALL, *DETECT, "--out", "results/after")
+    assert result.exit_code == 0, result.stderr
+    assert "(20 earlier blocks: the standard deviation of resnet50 on vm is 0 % from block to block)" in result.stderr
+    assert json.loads((here / "results/after/plan.json").read_text())["blocks"] == 5
+    other = bench("run", *SMALL, *DETECT, "--batch", "3", "--max-blocks", "2", "--out", "results/other")
+    assert "2 blocks first, as a pilot" in other.stderr, "of another job"
+
+
+def test_detect_begins_no_block_after_its_budget(bench: Bench, machine: Machine) -> None:
+    result = bench("run", *SMALL, *DETECT, "--budget", "0.000001s")
+    assert result.exit_code == 0, result.stderr
+    assert "stopped after 1 of 10 blocks: the budget is spent" in result.stderr
+    assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2
+
+
 # ---- a run repeated
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=900, size_bytes=4000)
@@ -520,6 +569,7 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
     "asked",
     [
         {"model": "all", "until": "2%", "max_blocks": 9, "budget": "1h", "aa": True},
+        {"detect": "2%", "min_blocks": 12, "max_blocks": 40},
         {"recipe": "tuned", "batch": 3, "warmup_steps": 0, "trial_timeout": 9, "isa": "native", "seed": 5, "blocks": 4},
         {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
         {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
@@ -550,6 +600,7 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
 COURSE = {
     "blocks": 5,
     "until": "2%",
+    "detect": "2%",
     "warmup_blocks": 3,
     "budget": "1h",
     "aa": True,

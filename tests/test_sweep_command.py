@@ -165,6 +165,18 @@ def test_until_goes_on_until_every_cell_is_narrow(bench: Bench) -> None:
     assert json.loads(bench("sweep", "run", "night.toml", "--json").stdout)["measured"] == 0
 
 
+def test_detect_plans_every_cell_from_its_own_pilot(bench: Bench) -> None:
+    change("blocks = 3", 'detect = "5%"\nmax_blocks = 30')
+    result = bench("sweep", "run", "night.toml", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("its pilot plans 20 blocks to detect 5.00%") == 2
+    assert json.loads(result.stdout)["measured"] == 2 * 2 * (20 + 1), "the fakes are as steady as can be"
+    for record in Path("results/night").glob("*/trials/*-bare-metal-b019.json"):
+        record.unlink()
+    assert json.loads(bench("sweep", "run", "night.toml", "--json").stdout)["measured"] == 2, "it was not complete"
+    assert json.loads(bench("sweep", "status", "results/night", "--json").stdout)["state"] == "complete"
+
+
 def test_compare_takes_the_directory_of_a_sweep(bench: Bench) -> None:
     assert bench("sweep", "run", "night.toml").exit_code == 0
     whole = json.loads(bench("compare", "results/night", "--json").stdout)

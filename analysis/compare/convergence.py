@@ -27,20 +27,27 @@ def should_stop_run(
     refuses the pair, it is a block without a ratio. Call this when a block has ended. Warm-up trials are no blocks, and
     ablations are not waited for.
     """
-    return should_stop(_log_ratios(records, metric), half_width, min_blocks=min_blocks, max_blocks=max_blocks)
+    return should_stop(_of_all_metrics(records, metric), half_width, min_blocks=min_blocks, max_blocks=max_blocks)
 
 
 def half_widths(records: Records, metric: str = "throughput") -> dict[str, float | None]:
     """Return how wide each interval is now, as a share, by the name of its ratio; None if it cannot be formed yet."""
-    places = {name: locate(np.asarray(values)) for name, values in _log_ratios(records, metric).items()}
+    places = {name: locate(np.asarray(values)) for name, values in _of_all_metrics(records, metric).items()}
     return {
         name: None if place is None or place.half_width is None else math.expm1(place.half_width)
         for name, place in places.items()
     }
 
 
-def _log_ratios(records: Records, metric: str) -> dict[str, Samples]:
-    """Return the logarithm of each ratio to bare metal in every block, by its name: ``resnet50 on vm``."""
+def _of_all_metrics(records: Records, metric: str) -> dict[str, Samples]:
+    return {name: values for family in log_ratios(records, metric).values() for name, values in family.items()}
+
+
+def log_ratios(records: Records, metric: str) -> dict[str, dict[str, Samples]]:
+    """Return the logarithm of each ratio to bare metal in every block, by its name: ``resnet50 on vm``.
+
+    The ratios of a metric, whose column is the key, are one family of comparisons.
+    """
     trials = plain(with_variants(records.trials))
     metrics = [known for known in records.metrics if known.of_probe or known.name == metric]
     formed = usable(to_baseline(trials[trials["ok"]], [known.column for known in metrics])).pairs
@@ -49,26 +56,28 @@ def _log_ratios(records: Records, metric: str) -> dict[str, Samples]:
     asked = trials.loc[trials["target"] != BASELINE, ["scenario", "model", "target"]].astype(str).drop_duplicates()
     if asked.empty:
         return _against_itself(trials[trials["ok"]], metrics, index)
-    ratios: dict[str, Samples] = {}
+    ratios: dict[str, dict[str, Samples]] = {}
     for scenario, model, target in asked.itertuples(index=False):
         rows = formed[(formed["model"] == model) & (formed["target"] == target)]
         blocks = rows.groupby(["run_id", "block"])
         own = metrics_of(metrics, scenario, model)
         for known in own:
             name = f"{model} on {target}" + (f", {known.name}" if known.of_probe else "")
-            ratios[name] = list(blocks[known.column].mean().reindex(index))
+            ratios.setdefault(known.column, {})[name] = list(blocks[known.column].mean().reindex(index))
         if not own:  # every trial of the probe failed so far
-            ratios[f"{model} on {target}"] = [math.nan] * len(index)
+            ratios.setdefault("", {})[f"{model} on {target}"] = [math.nan] * len(index)
     return ratios
 
 
-def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.MultiIndex) -> dict[str, Samples]:
+def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.MultiIndex) -> dict[str, dict[str, Samples]]:
     """Return those of the second bare-metal trial over the first, by the name ``resnet50 on bare-metal-again``."""
     found = replicas(ok, metrics)
     return {
-        f"{model} on {BASELINE}-again" + (f", {known.name}" if known.of_probe else ""): list(
-            ratios[RATIO].reindex(index)
-        )
+        known.column: {
+            f"{model} on {BASELINE}-again" + (f", {known.name}" if known.of_probe else ""): list(
+                ratios[RATIO].reindex(index)
+            )
+            for (_, model, _), ratios in found[known.column].items()
+        }
         for known in metrics
-        for (_, model, _), ratios in found[known.column].items()
     }

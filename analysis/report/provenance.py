@@ -123,8 +123,8 @@ def run_command(plan: Plan) -> list[str]:
         "engine": job.layers.engine,
         "accel": job.layers.accelerator if VMS.intersection(plan.targets) else None,
         "data": f"{job.data}:{job.dataset.directory}" if job.dataset else None,
-        # How many blocks the intervals took is known now.
-        **dict.fromkeys(("until", "min_blocks", "max_blocks", "budget")),
+        # How many blocks it took is known now.
+        **dict.fromkeys(("until", "detect", "min_blocks", "max_blocks", "budget")),
     }
     given = plan.request.given() if plan.request else _given(plan)
     return command_of({**given, **resolved})

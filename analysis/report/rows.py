@@ -48,6 +48,8 @@ class Row:
     """The Holm-adjusted level of the verdict."""
     more_blocks: int | None
     """The number of further blocks that would probably decide."""
+    detectable: float | None
+    """The difference from 1 (a share) that these blocks detect with a chance of 80 %."""
     expected: float | None
     """The ratio of the mean times, slow trials and all. Of a rate the times per unit of work are meant."""
     expected_low: float | None
@@ -150,8 +152,8 @@ def _ratio(found: Estimate | Effect | None) -> dict[str, Any]:
 
 def _effect(found: Estimate | Effect | None) -> dict[str, Any]:
     verdict = found.verdict if found else None
-    judged = {"verdict": verdict.name, "p": verdict.p, "more_blocks": verdict.more_blocks} if verdict else {}
-    return _ratio(found) | dict.fromkeys(("verdict", "p", "more_blocks")) | judged | _tail(found)
+    judged = {name: getattr(verdict, name, None) for name in ("p", "more_blocks", "detectable")}
+    return {**_ratio(found), "verdict": verdict and verdict.name, **judged, **_tail(found)}
 
 
 def _tail(found: Estimate | Effect | None) -> dict[str, Any]:

@@ -14,7 +14,6 @@ estimates the same centre as the mean. Sources:
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from analysis.statistics.power import POWER, blocks_needed, detectable
+from analysis.statistics.trimming import TRIM, degrees_of_freedom, trimmed
+
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 MARGIN = 0.02
-TRIM = 0.15
-"""The share of the blocks that is trimmed at each end: at least one block, of five or more."""
-_POWER = 0.8
-_MOST_BLOCKS = 10_000
 
 Samples = Sequence[float] | npt.NDArray[np.float64]
 VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "typical-only"]
@@ -49,6 +47,11 @@ class Location:
     standard_error: float | None
     degrees_of_freedom: int
     n: int
+
+    @property
+    def deviation(self) -> float | None:
+        """Return the standard deviation of one value, as far as it is not trimmed; None for one value."""
+        return None if self.standard_error is None else self.standard_error * math.sqrt(self.n)
 
     @property
     def half_width(self) -> float | None:
@@ -71,18 +74,14 @@ def locate(values: Samples, trim: float = TRIM) -> Location | None:
     n = len(found)
     if n == 0:
         return None
-    cut = _cut(n, trim)
+    cut = trimmed(n, trim)
     kept = n - 2 * cut
     centre = float(found[cut : n - cut].mean())
     if kept < 2:
         return Location(centre, None, 0, n)
     winsorised = np.clip(found, found[cut], found[n - cut - 1])
     squares = float(((winsorised - winsorised.mean()) ** 2).sum())
-    return Location(centre, math.sqrt(squares / (kept * (kept - 1))), kept - 1, n)
-
-
-def _cut(n: int, trim: float) -> int:
-    return max(1, int(trim * n)) if trim and n >= 5 else 0
+    return Location(centre, math.sqrt(squares / (kept * (kept - 1))), degrees_of_freedom(n, trim), n)
 
 
 @dataclass(frozen=True)
@@ -91,12 +90,14 @@ class Verdict:
 
     ``p`` is the Holm-adjusted level at which it holds: that of the test that decided, or the smaller one if none did;
     None where there is no test. ``more_blocks`` is how many more would decide with a chance of about 80 % if the
-    estimates stayed as they are; None when it is decided, or would take more than 10,000.
+    truth is what was estimated; None when it is decided, or would take more than 10,000. ``detectable`` is the
+    difference from 1, as a share, that so many blocks detect; see ``detectable_share``.
     """
 
     name: VerdictName
     p: float | None
     more_blocks: int | None = None
+    detectable: float | None = None
 
 
 def judge(
@@ -121,11 +122,12 @@ def judge(
 def _verdict(place: Location, bound: float, p_in: float, p_out: float, family: int, more_is_faster: bool) -> Verdict:
     if place.standard_error is None:
         return Verdict("undecided", None)
+    seen = detectable_share(place, family)
     if p_in <= SIGNIFICANCE:
-        return Verdict("equivalent", p_in)
+        return Verdict("equivalent", p_in, detectable=seen)
     if p_out <= SIGNIFICANCE:
-        return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out)
-    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, family))
+        return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out, detectable=seen)
+    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, family), seen)
 
 
 def p_inside(place: Location, bound: float) -> float:
@@ -142,23 +144,37 @@ def _p(distance: float, place: Location) -> float:
     return float(special.stdtr(place.degrees_of_freedom, -distance / place.standard_error))
 
 
+def detection_level(family: int) -> float:
+    """Return the level, on each side, at which one of ``family`` ratios differs from 1: that of Holm's first step."""
+    return SIGNIFICANCE / family / 2
+
+
+def detectable_share(place: Location, family: int, blocks: int | None = None) -> float | None:
+    """Return the difference from 1, as a share, that ``blocks`` blocks (default: its own) of such a ratio detect.
+
+    If the true ratio is 1 + share, or 1 / (1 + share), the two-sided test at 5 %, Holm-corrected for ``family`` ratios,
+    calls it different with a chance of 80 %. None where one block is all, or not even a tenfold ratio
+    is detected.
+    """
+    if place.deviation is None:
+        return None
+    level = detection_level(family)
+    found = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=level)
+    return math.expm1(found) if found < math.log(10) else None
+
+
 def _more_blocks(place: Location, bound: float, family: int) -> int | None:
-    """Solve the power of a one-sided t test for the blocks, at the level of Holm's first step in this family."""
+    """Return the blocks that decide on which side of ``bound`` a ratio lies, at the level of Holm's first step."""
     distance = abs(abs(place.centre) - bound)
-    if not place.standard_error or distance == 0:
+    if not place.deviation or distance == 0:
         return None
     # Equivalence must win on both sides of zero, a difference at either of two levels on one.
     near = abs(place.centre) < bound
-    level, power = (SIGNIFICANCE / family, (1 + _POWER) / 2) if near else (SIGNIFICANCE / family / 2, _POWER)
-    scale = place.standard_error * math.sqrt(place.n)
-
-    def decides(n: int) -> bool:
-        freedom = n - 2 * _cut(n, TRIM) - 1
-        needed = t_quantile(1 - level, freedom) + t_quantile(power, freedom)
-        return needed * scale / math.sqrt(n) <= distance
-
-    more = 1 + bisect_left(range(1, _MOST_BLOCKS + 1), True, key=lambda more: decides(place.n + more))
-    return more if more <= _MOST_BLOCKS else None
+    level, power = (SIGNIFICANCE / family, (1 + POWER) / 2) if near else (detection_level(family), POWER)
+    needed = blocks_needed(
+        distance, place.deviation, place.degrees_of_freedom, level=level, power=power, least=place.n + 1
+    )
+    return None if needed is None else needed - place.n
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

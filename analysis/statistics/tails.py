@@ -176,10 +176,12 @@ def qualified(
 
 def _qualified(verdict: Verdict, p_slow: float, p_apart: float, p_inside: float) -> Verdict:
     if p_slow <= SIGNIFICANCE:
-        return Verdict("tail", p_slow)
+        return replace(verdict, name="tail", p=p_slow)
     if p_inside <= SIGNIFICANCE:
-        return Verdict("equivalent", p_inside)
-    return Verdict("tail", p_apart) if p_apart <= SIGNIFICANCE else replace(verdict, name="typical-only")
+        return replace(verdict, p=p_inside)
+    return (
+        replace(verdict, name="tail", p=p_apart) if p_apart <= SIGNIFICANCE else replace(verdict, name="typical-only")
+    )
 
 
 def _p_both_inside(place: Location, tail: Tail | None, bound: float) -> float:

@@ -2,20 +2,17 @@
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 from commands.run.prepare import host_environment, observing, ready
 from commands.run.request_command import RequestCommand
+from commands.run.steps import steps
 from provisioning import ledger
 from provisioning.metrics.accounting import open_account
 from suite.loop import Loop
-from suite.plan import Plan
 from suite.records.record import TrialRecord
-from suite.request.parts import MOST_BLOCKS, RepetitionOptions
 from suite.request.request import RunRequest
 from suite.results.store import Run, new_run_directory
 
@@ -48,6 +45,7 @@ def run(request: RunRequest, out: Path | None, as_json: bool) -> None:
       bench run --target bare-metal --target container --model all --repeat 10 --engine podman
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
       bench run --target all --aa --until 2% --budget 2h
+      bench run --target all --detect 2%                  (says how many blocks and hours that takes)
       bench run --target all --out results/night         (again after Ctrl-C: continues)
     """
     with observing() as observer:
@@ -56,8 +54,8 @@ def run(request: RunRequest, out: Path | None, as_json: bool) -> None:
         store = Run(out or new_run_directory())
         loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
         with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
-            steps = _steps(made.plan, request.repetitions, store, observer.note)
-            records = [record for step in steps for record in loop.run(step)]
+            made_steps = steps(made.plan, request.repetitions, store, observer.note)
+            records = [record for step in made_steps for record in loop.run(step)]
     _tell(records, store, as_json=as_json)
 
 
@@ -72,28 +70,3 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
         click.echo(f"see them with: bench compare {store.directory}", err=True)
     if failed:
         sys.exit(1)
-
-
-def _steps(plan: Plan, asked: RepetitionOptions, store: Run, note: Callable[[str], None]) -> Iterator[Plan]:
-    """Yield the plan; with ``until``, block after block of it until the intervals are narrow enough."""
-    if asked.half_width is None:
-        yield plan
-        return
-    # Here, since pandas takes as long to import as everything else together, and only --until needs it.
-    from analysis.compare.convergence import should_stop_run
-    from analysis.load.records import load
-    from analysis.statistics.sequential import LEAST_BLOCKS
-
-    least, most = asked.min_blocks or LEAST_BLOCKS, asked.max_blocks or MOST_BLOCKS
-    deadline = time.monotonic() + asked.budget_s if asked.budget_s else None
-    stored = store.plan()
-    # A run that was killed had decided to go on when it grew: the block it had begun is finished first.
-    for blocks in range(min(stored.blocks, most) if stored else 1, most + 1):
-        yield plan.model_copy(update={"blocks": blocks})
-        if deadline is not None and time.monotonic() > deadline:
-            note(f"stopped after {blocks} blocks: the budget of {asked.budget_s:.0f} s is spent")
-            return
-        decision = should_stop_run(load([store.directory]), asked.half_width, min_blocks=least, max_blocks=most)
-        if decision.stop:
-            note(f"stopped after {blocks} blocks: {decision.reason}")
-            return

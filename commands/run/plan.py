@@ -110,7 +110,7 @@ def _plan(
     asked, gpus, repetitions = request.measurement, request.gpus, request.repetitions
     blocks, warmup_blocks = repetitions.blocks or 1, repetitions.warmup_blocks
     if warmup_blocks is None:
-        warmup_blocks = int(bool(repetitions.until) or blocks >= LEAST_BLOCKS_TO_WARM_UP)
+        warmup_blocks = int(repetitions.open_ended or blocks >= LEAST_BLOCKS_TO_WARM_UP)
     profile = PROFILES[asked.profile]
     registry, models = (PROBES, request.probes.probe) if request.scenario == "probe" else (WORKLOADS, request.models)
     sizes = _sizes(request, profile)

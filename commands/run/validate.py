@@ -18,15 +18,16 @@ MOST_OF_MEMORY = 0.5
 
 def check_ratios(request: RunRequest, targets: tuple[str, ...]) -> None:
     """Raise RequestError where intervals are asked for, and nothing is there to form a ratio of."""
-    until, aa = request.repetitions.until, request.repetitions.aa
-    if until and len(targets) < 2 and not aa:
+    planned, aa = request.repetitions.open_ended, request.repetitions.aa
+    way = option("detect" if request.repetitions.detect else "until")
+    if planned and len(targets) < 2 and not aa:
         raise RequestError(
-            f"{option('until')} needs ratios",
+            f"{way} needs ratios",
             remedy=f"add a {option('target')}, or {option('aa')} for bare metal against itself",
         )
-    if (until or aa) and BASELINE not in targets and request.scenario != "shared":
+    if (planned or aa) and BASELINE not in targets and request.scenario != "shared":
         raise RequestError(
-            f"{option('until')} and {option('aa')} need bare metal in the run",
+            f"{way} and {option('aa')} need bare metal in the run",
             remedy=f"add {option('target')} {BASELINE}",
         )
 

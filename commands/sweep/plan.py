@@ -61,6 +61,7 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
         "engine": sweep.engine.kind,
         "blocks": sweep.block_count,
         "until": sweep.until,
+        "detect": sweep.detect,
         "trials": sum(cell["trials"] for cell in cells),
         "trials_left": sum(cell["trials_left"] for cell in cells),
         "block_s": block_s,
@@ -106,7 +107,7 @@ def _print(described: dict[str, Any]) -> None:
         click.echo(f"refused: {', '.join(cells)}: {reason}")
     for line in described["changes"]:
         click.echo(line)
-    most = "at most " if described["until"] else ""
+    most = "at most " if described["until"] or described["detect"] else ""
     click.echo(
         f"{len(described['cells'])} cells, {most}{described['blocks']} blocks, {described['trials']} trials "
         f"({described['trials_left']} to be run) into {described['directory']}, by the engine {described['engine']}; "

@@ -26,11 +26,12 @@ from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
 
 MOST_BLOCKS = 100
-"""The most blocks of a run with ``until``, unless ``max_blocks`` says otherwise."""
+"""The most blocks of a run with ``until`` or ``detect``, unless ``max_blocks`` says otherwise."""
 _DATA = ("real", "distributed")
 _DISTRIBUTED = ("distributed",)
 _PROBE = ("probe",)
 _SHARED = ("shared",)
+_ENDS = f"{option('until')} or {option('detect')}"
 
 
 def _models(scenario: str | None) -> tuple[str, ...]:
@@ -162,16 +163,24 @@ class Repetitions(OptionGroup):
         meaning=False,
         common=True,
     )
-    min_blocks: Count | None = about(
-        None, f"With {option('until')}: at least this many blocks.", never=_SHARED, meaning=False
+    detect: Text | None = about(
+        None,
+        "Measure as many blocks as it takes to detect, with a chance of 80 %, a target whose throughput differs from "
+        "bare metal's by this: 2%. The test is two-sided at 5 %, corrected for all targets of the job. The number is "
+        "planned once: from earlier runs on this machine, or else after the first 10 blocks.",
+        parse=parse_share,
+        never=_SHARED,
+        meaning=False,
+        common=True,
     )
+    min_blocks: Count | None = about(None, f"With {_ENDS}: at least this many blocks.", never=_SHARED, meaning=False)
     max_blocks: Count | None = about(
-        None, f"With {option('until')}: at most this many blocks. Default: {MOST_BLOCKS}.", never=_SHARED, meaning=False
+        None, f"With {_ENDS}: at most this many blocks. Default: {MOST_BLOCKS}.", never=_SHARED, meaning=False
     )
     warmup_blocks: NotNegative | None = about(
         None,
-        f"Blocks before the first that are recorded and not counted. Default: 1 with {option('until')}, or with 3 "
-        "blocks and more.",
+        f"Blocks before the first that are recorded and not counted. Default: 1 with {_ENDS}, or with 3 blocks and "
+        "more.",
         meaning=False,
     )
     aa: Annotated[bool, Field(strict=True)] = about(
@@ -181,18 +190,33 @@ class Repetitions(OptionGroup):
 
     @model_validator(mode="after")
     def _one_way_to_end(self) -> Self:
-        until, most, least = (option(name) for name in ("until", "max_blocks", "min_blocks"))
-        if self.until and self.blocks:
-            raise RequestError(f"{until} and {option('blocks')} exclude each other", remedy=f"use {most} with {until}")
-        if not self.until and (self.min_blocks or self.max_blocks):
+        most, least = option("max_blocks"), option("min_blocks")
+        ways = [option(name) for name in ("until", "detect") if getattr(self, name)]
+        if len(ways) > 1:
+            raise RequestError(f"{' and '.join(ways)} exclude each other", remedy="give one of them")
+        if ways and self.blocks:
             raise RequestError(
-                f"{least} and {most} are about {until}", remedy=f"give {until}, or {option('blocks')} alone"
+                f"{ways[0]} and {option('blocks')} exclude each other", remedy=f"use {most} with {ways[0]}"
             )
-        if self.until and (self.min_blocks or 1) > (self.max_blocks or MOST_BLOCKS):
+        if not ways and (self.min_blocks or self.max_blocks):
+            raise RequestError(
+                f"{least} and {most} are about {_ENDS}", remedy=f"give one of these, or {option('blocks')} alone"
+            )
+        if ways and (self.min_blocks or 1) > (self.max_blocks or MOST_BLOCKS):
             raise RequestError(
                 f"{least} {self.min_blocks} is above {most} {self.max_blocks or MOST_BLOCKS}", remedy="exchange them"
             )
         return self
+
+    @property
+    def open_ended(self) -> bool:
+        """Return whether it depends on the records how many blocks there are."""
+        return self.until is not None or self.detect is not None
+
+    @property
+    def difference(self) -> float | None:
+        """Return the difference to be detected, as a share; None without ``detect``."""
+        return None if self.detect is None else parse_share(self.detect)
 
 
 class RepetitionOptions(Repetitions):
@@ -200,7 +224,7 @@ class RepetitionOptions(Repetitions):
 
     budget: Text | None = about(
         None,
-        f"With {option('until')}: begin no new block after this time: 30m.",
+        f"With {_ENDS}: begin no new block after this time: 30m.",
         parse=parse_duration_s,
         never=_SHARED,
         meaning=False,

@@ -103,7 +103,7 @@ class Run:
     """One run's directory."""
 
     # Another number of blocks is the same plan, for longer or for less long: every record stays part of it.
-    growing = frozenset({"blocks"})
+    growing = frozenset({"blocks", "detection"})
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

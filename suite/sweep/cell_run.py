@@ -12,7 +12,7 @@ from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_
 class CellRun(Run):
     """The run of a cell. A failed trial is tried again until it has failed once more than ``retries``."""
 
-    growing = frozenset({"blocks", "warmup_blocks"})
+    growing = Run.growing | {"warmup_blocks"}
 
     def __init__(self, directory: Path, retries: int) -> None:
         super().__init__(directory)

@@ -3,7 +3,7 @@
 DIR/sweep.json                      the plan, and its cells
 DIR/CELL/plan.json, trials/ID.json  a run: a record of each trial, the last attempt's
 DIR/CELL/attempts/ID.N.json         every attempt that failed
-DIR/converged.json                  the cells that need no further block, with ``until``
+DIR/converged.json                  the cells that need no further block, of an open-ended sweep
 DIR/.locks/, DIR/.stop              locks; the request to stop
 """
 
@@ -160,12 +160,12 @@ class SweepDirectory:
         write_atomic(self.path / CONVERGED, content.model_dump_json() + "\n")
 
     def converged(self, sweep: Sweep) -> frozenset[str]:
-        """Return the names of these cells; none where nothing was decided yet, or without ``until``."""
+        """Return the names of these cells; none where nothing was decided yet, or unless the sweep is open-ended."""
         try:
             found = ConvergedCells.model_validate_json((self.path / CONVERGED).read_bytes())
         except (OSError, ValidationError):
             return frozenset()
-        return frozenset(found.cells) if sweep.until and found.sha256 == plan_hash(sweep) else frozenset()
+        return frozenset(found.cells) if sweep.open_ended and found.sha256 == plan_hash(sweep) else frozenset()
 
     def stop_requested(self) -> bool:
         """Return whether the sweep is to end after its current trial."""

@@ -141,4 +141,5 @@ class Sweep(Repetitions):
 
     @property
     def block_count(self) -> int:
-        return self.max_blocks or MOST_BLOCKS if self.until else self.blocks or 1
+        """Return how many blocks there are at most."""
+        return self.max_blocks or MOST_BLOCKS if self.open_ended else self.blocks or 1

@@ -36,7 +36,7 @@ class CellStatus(Part):
     settings: dict[str, Any]
     arms: dict[str, TrialCounts]
     converged: bool = False
-    """Whether its intervals are narrow enough, with ``until``."""
+    """Whether it needs no further block, with ``until`` or ``detect``."""
 
 
 class SweepStatus(Part):
@@ -58,7 +58,7 @@ class SweepStatus(Part):
 
 
 def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus:
-    """Return how far the sweep is; nothing is written. ``stop_rule`` is that of a sweep with ``until``.
+    """Return how far the sweep is; nothing is written. ``stop_rule`` is that of an open-ended sweep.
 
     Raises RequestError for a directory that does not hold a sweep.
     """
@@ -111,9 +111,9 @@ def _progress_of(
         durations.add(header)
     plan = run.plan()
     if plan is None:
-        return {}, set(range(1 if sweep.until else sweep.block_count)), None
+        return {}, set(range(1 if sweep.open_ended else sweep.block_count)), None
     blocks = [list(plan.trials_of(block)) for block in range(sweep.block_count)]
-    if sweep.until:  # those that were begun, and the least that there will be
+    if sweep.open_ended:  # those that were begun, and the least that there will be
         begun = sum(any(trial.trial_id in states for trial in trials) for trials in blocks)
         del blocks[begun if converged else max(sweep.min_blocks or 1, begun + 1) :]
     failed_often = {name for name, count in run.attempts().items() if count > run.retries}

@@ -20,6 +20,7 @@ WRITTEN = {
     "cpus": ("2", "0-1", "0,2"),
     "memory": ("4G", "512M"),
     "until": ("2%", "0.02"),
+    "detect": ("2%", "0.01"),
     "budget": ("90s", "1h30m"),
     "gpus": ("0", "0,1"),
     "vfio": ("0000:01:00.0", "0000:01:00.0,0000:02:00.0"),
@@ -52,7 +53,9 @@ def requests(draw: st.DrawFn, scenario: str) -> RunRequest:
     values = {option.name: draw(values_of(option, scenario)) for option in chosen}
     # What contradicts itself is refused: a test of its own has it.
     values.pop("min_blocks", None)
-    values.pop("max_blocks" if "until" not in values else "blocks", None)
+    if "until" in values:
+        values.pop("detect", None)
+    values.pop("blocks" if {"until", "detect"} & set(values) else "max_blocks", None)
     return RunRequest.of({"scenario": scenario, **values})
 
 
@@ -118,6 +121,7 @@ def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypa
         ({"steps": "many"}, "--steps 'many'", "bench run --help"),
         ({"gpus": "a"}, "--gpus: 'a' is not a GPU index", "write it as 0,1"),
         ({"blocks": 3, "until": "2%"}, "--until and --blocks exclude each other", "use --max-blocks with --until"),
+        ({"detect": "2%", "until": "2%"}, "--until and --detect exclude each other", "give one of them"),
         ({"max_blocks": 3}, "--min-blocks and --max-blocks are about --until", "or --blocks alone"),
         ({"until": "2%", "min_blocks": 3, "max_blocks": 2}, "--min-blocks 3 is above --max-blocks 2", "exchange"),
         ({"scenario": "distributed", "lab": "n=3"}, "--lab: n=3 is not KEY=VALUE", "write nodes=3"),

@@ -24,11 +24,11 @@ class Local(Backend):
 
 
 def run_block(request: SweepRequest, block: int, *, take_over: bool = False) -> SweepEnd:
-    """Run one block on this machine. With ``until``, whoever hands out the blocks has decided which cells need it."""
+    """Run one block on this machine. In an open-ended sweep, whoever hands out the blocks chose its cells."""
     converged = request.directory.converged(request.sweep)
 
     def stop_rule(run: CellRun) -> str | None:
-        return "its intervals are narrow enough" if run.directory.name in converged else None
+        return "it needs no further block" if run.directory.name in converged else None
 
     return run_here(request, [block], stop_rule, take_over=take_over)
 

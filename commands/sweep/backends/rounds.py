@@ -44,10 +44,10 @@ def blocks_left(request: SweepRequest) -> list[int]:
 def next_round(request: SweepRequest, at_once: int) -> list[int]:
     """Return the blocks to hand out now: all that are left.
 
-    With ``until`` these are as many as are certain to be needed, or as run ``at_once``. Which cells they hold is
-    decided here and, unless it is a dry run, written down for the machines that run them.
+    Of an open-ended sweep these are as many as are certain to be needed, or as run ``at_once``. Which cells they hold
+    is decided here and, unless it is a dry run, written down for the machines that run them.
     """
-    if not request.sweep.until:
+    if not request.sweep.open_ended:
         return blocks_left(request)
     decision = decisions_of(request.sweep)
     decisions = {run.directory.name: decision(run) for run in _runs(request)}
