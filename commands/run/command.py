@@ -63,8 +63,11 @@ def _records(made: Ready, request: RunRequest, store: Run, observer: Observer) -
     records = []
     loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
     with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
-        for step in _steps(made.plan, request.repetitions, store, observer.note):
-            records += loop.run(step)
+        try:
+            for step in _steps(made.plan, request.repetitions, store, observer.note):
+                records += loop.run(step)
+        finally:  # Ctrl-C is an orderly end, too
+            store.seal()
     return records
 
 

@@ -114,7 +114,7 @@ def test_a_file_that_is_no_record_or_lies_about_its_name_is_left_out(make: Any, 
     (source / "trials/b002.json").write_text("{")
     done = merge([source], tmp_path / "all")
     assert [Path(path).name for path in done.left_out] == ["b001.json", "b002.json"]
-    assert set(files(tmp_path / "all")) == {"plan.json", "trials/b000.json"}
+    assert set(files(tmp_path / "all")) == {"plan.json", "manifest.json", "trials/b000.json"}
 
 
 def test_sweeps_are_merged_cell_by_cell_with_the_attempts(make: Any, tmp_path: Path) -> None:
