@@ -1,11 +1,15 @@
 """The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
 
-from functools import lru_cache
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from analysis.load.evidence import STEPS, TIMELINE, Aggressor, DataUse, Rank, Steps, Timeline, shared
 from suite.job.job import Job, Name, settings
+from suite.records.differences import HOST, INSIDE, facts
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -13,6 +17,7 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Host(BaseModel):
+    model_config = ConfigDict(extra="allow")
     hostname: str | None = None
     kernel: str | None = None
     cpu_model: str | None = None
@@ -26,6 +31,7 @@ class _Host(BaseModel):
 
 
 class _Target(BaseModel):
+    model_config = ConfigDict(extra="allow")
     cpus: list[_Count] | None = None
     host_cpus: list[_Count] | None = None
     memory_bytes: _Count | None = None
@@ -55,6 +61,17 @@ class Environments(BaseModel):
     host: _Host
     target: _Target | None = None
 
+    @cached_property
+    def facts(self) -> str:
+        """The facts of both that the comparison looks at: a line ``PATH=JSON`` each."""
+        target = facts(dict(self.target), INSIDE) if self.target else {}
+        return fact_lines("host/", facts(dict(self.host), HOST)) + fact_lines("", target)
+
+
+def fact_lines(place: str, found: Mapping[str, Any]) -> str:
+    """Return facts as lines; ``place`` stands before each path."""
+    return "".join(f"{place}{name}={json.dumps(value)}\n" for name, value in found.items())
+
 
 class _Usage(BaseModel):
     cpu_s: _Seconds | None = None
@@ -77,23 +94,6 @@ class _Resources(BaseModel):
     cache: _CacheUse | None = None
 
 
-class _DataUse(BaseModel):
-    sha256: str
-    size_bytes: _Count
-    bytes_read: _Count
-    images_read: _Count
-    damaged: _Count = 0
-
-
-class _Aggression(BaseModel):
-    before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-
-
-class _Aggressor(BaseModel):
-    aggression: _Aggression | None = None
-
-
 class _Details(BaseModel):
     devices: Any = None  # details promise nothing
 
@@ -104,6 +104,7 @@ class Probed(BaseModel):
     value: _Positive
     unit: str
     better: Literal["more", "less"]
+    samples: list[float] | None = None
 
 
 class _Outcome(BaseModel):
@@ -115,7 +116,10 @@ class _Outcome(BaseModel):
 BETWEEN = "; "
 """Stands between the settings of a comparison key."""
 JobColumns = tuple[Any, ...]
-"""The values of ``JOB_COLUMNS``."""
+"""The values of ``JOB_COLUMNS``, and the job's JSON."""
+Row = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The values of ``COLUMNS``, and those of ``EVIDENCE``."""
+_DATA_FACTS = ("sha256", "decoder", "loader_workers", "filesystem", "device")
 
 
 class Apart(BaseModel):
@@ -124,6 +128,7 @@ class Apart(BaseModel):
     schema_version: Literal[3]
     run_id: str
     trial_id: str
+    suite_version: str = ""
     started_at: str
     target: Name
     replica: _Count = 0
@@ -132,13 +137,17 @@ class Apart(BaseModel):
     warm_up: bool = False
     block: _Count
     position: _Count
+    seed: int = 0
     outcome: _Outcome
     throughput_images_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
+    close_s: _Seconds | None = None
+    timeline: Timeline | None = None
     metrics: dict[str, Probed] = {}
-    data_use: _DataUse | None = None
-    aggressors: list[_Aggressor] = []
+    data_use: DataUse | None = None
+    ranks: list[Rank] = []
+    aggressors: list[Aggressor] = []
     clock_ratio: _Positive | None = None
     substitutes: list[str] = []
     conditions: _Conditions | None = None
@@ -160,7 +169,7 @@ class Apart(BaseModel):
         return (
             *(self.run_id, self.trial_id, self.started_at, *job[:_NAMES]),
             *(self.target, self.replica, self.block, self.position, self.ablation, self.warm_up),
-            *job[_NAMES:],
+            *job[_NAMES:-1],
             *environment.host.row(),
             *(outcome.status == "ok", outcome.kind, outcome.message),
             *(self.throughput_images_per_s, self.elapsed_s, self.open_s, self.clock_ratio),
@@ -183,7 +192,30 @@ class Apart(BaseModel):
             *(self._data() if self.data_use else _NO_DATA),
             *(self.aggressor, *self._aggressor_rates()),
             self.metrics or None,
+            shared(environment.facts, "".join(self._more_facts())),
         )
+
+    def evidence(self, job: JobColumns, steps: Steps | None) -> tuple[Any, ...]:
+        """Return the values of ``evidence.EVIDENCE``."""
+        samples = {name: (one.value, one.samples) for name, one in self.metrics.items() if one.samples}
+        return (
+            *(self.seed, job[-1], self.close_s),
+            *(steps.row() if steps else (None,) * len(STEPS)),
+            *(self.timeline.row() if self.timeline else (None,) * len(TIMELINE)),
+            *(self.ranks or None, self.aggressors or None, self.data_use, samples or None),
+        )
+
+    def _more_facts(self) -> Iterable[str]:
+        yield f"suite_version={json.dumps(self.suite_version)}\n"
+        for rank in self.ranks:
+            yield fact_lines(f"rank {rank.rank}/", facts(rank.environment, INSIDE))
+        for number, aggressor in enumerate(self.aggressors, start=1):
+            yield fact_lines(f"aggressor {number}/", facts(aggressor.environment, INSIDE))
+            if aggressor.aggression:
+                yield fact_lines("", {"aggressors.aggression.unit": aggressor.aggression.unit})
+        if self.data_use:
+            values = {f"data_use.{name}": getattr(self.data_use, name) for name in _DATA_FACTS}
+            yield fact_lines("", {name: value for name, value in values.items() if value is not None})
 
     def _data(self) -> tuple[Any, ...]:
         used = self.data_use
@@ -203,10 +235,12 @@ class Fields(Apart):
     """The part of ``suite.records.record.TrialRecord`` that is read here; a test holds the two together."""
 
     job: Job
+    steps: Steps | None = None
     environment: Environments
 
-    def row(self) -> tuple[Any, ...]:
-        return self.row_in(job_columns(self.job), self.environment)
+    def row(self) -> "Row":
+        job = job_columns(self.job)
+        return self.row_in(job, self.environment), self.evidence(job, self.steps)
 
 
 def job_columns(job: Job) -> JobColumns:
@@ -218,7 +252,14 @@ def job_columns(job: Job) -> JobColumns:
         *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
         *(job.layers.engine, job.isa),
         BETWEEN.join(f"{name}={value}" for name, value in settings(job).items()),
+        shared(job.model_dump_json()),
     )
+
+
+def settings_in(key: str) -> dict[str, str]:
+    """Return the settings of a comparison key by their names."""
+    pairs = (setting.partition("=") for setting in key.split(BETWEEN))
+    return {name: value for name, _, value in pairs}
 
 
 def _sum(rates: list[float | None]) -> float | None:
@@ -269,7 +310,8 @@ COLUMNS = (
     "devices",
     *("data_sha256", "data_bytes", "images_read", "damaged"),
     *("aggressor", "aggressor_before_per_s", "aggressor_beside_per_s"),
-    "metrics",
+    *("metrics", "facts"),
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,
-``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name."""
+``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name,
+``facts`` of the environment what ``suite.records.differences`` treats."""

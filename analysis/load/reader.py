@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from analysis.load.fields import Apart, Environments, Fields, JobColumns, job_columns
+from analysis.load.evidence import Steps
+from analysis.load.fields import Apart, Environments, Fields, JobColumns, Row, job_columns
 from analysis.warnings.types import SkippedRecord
 from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
@@ -26,8 +26,8 @@ class Reader:
         self._text = b""
         self._environments: Environments | None = None
 
-    def __call__(self, path: str) -> tuple[Any, ...] | SkippedRecord:
-        """Return the values of ``fields.COLUMNS``, or why there are none."""
+    def __call__(self, path: str) -> Row | SkippedRecord:
+        """Return the row of a record, or why there is none."""
         try:
             # Not Path.open: with 100,000 files, the objects and buffers of the easier ways are a third of the time.
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
@@ -43,7 +43,7 @@ class Reader:
         except ValidationError as error:
             return _diagnosis(Path(path), content, error)
 
-    def _row(self, content: bytes) -> tuple[Any, ...]:
+    def _row(self, content: bytes) -> Row:
         try:
             job = content.find(_JOB)
             environment = content.find(_ENVIRONMENT, job)
@@ -53,18 +53,20 @@ class Reader:
             pass  # the whole record says what is wrong with it, if anything is
         return Fields.model_validate_json(content).row()
 
-    def _cut(self, content: bytes, job: int, environment: int) -> tuple[Any, ...]:
+    def _cut(self, content: bytes, job: int, environment: int) -> Row:
         """Parse a record without its job, its steps and its environment: these begin at the places given.
 
-        Together they are most of a file and most of the time to parse it.
+        Together they are most of a file; of the first and the last most records of a run have the same.
         """
         job_end = content.index(_CLOSING, job) + len(_CLOSING)
         parts = [content[:job]]
         begin = job_end
+        measured = None
         if (steps := content.find(_STEPS, job_end, environment) + 1) > 0:
             steps += len(_STEPS) - 2
             parts.append(content[begin:steps])
             begin = content.index(b"}", steps) + 1  # steps hold numbers alone, and no object
+            measured = Steps.model_validate_json(content[steps:begin])
         if not self._text or not content.startswith(self._text, environment):
             closing = content.index(_CLOSING, environment) + len(_CLOSING)
             self._text = b""
@@ -73,7 +75,8 @@ class Reader:
         assert self._environments is not None  # noqa: S101 (for the type checker: the text has one)
         parts += [content[begin:environment], content[environment + len(self._text) :]]
         rest = Apart.model_validate_json(b"null".join(parts))
-        return rest.row_in(self._job(content[job:job_end]), self._environments)
+        own = self._job(content[job:job_end])
+        return rest.row_in(own, self._environments), rest.evidence(own, measured)
 
     def _job(self, text: bytes) -> JobColumns:
         if text not in self._jobs:

@@ -72,6 +72,13 @@ def group_lines(group: Group) -> Iterator[str]:
     yield from (ablation_line(one, group.metrics) for one in group.ablations)
 
 
+def difference_lines(group: Group) -> Iterator[str]:
+    """Yield what each target and bare metal differ in, which the marks below the target only count."""
+    for summary in group.targets:
+        if summary.differences:
+            yield f"{summary.target} besides: {'; '.join(summary.differences)}"
+
+
 def ablation_line(found: AblationEffect, metrics: Sequence[Metric] = METRICS) -> str:
     """Return ``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
     notes = f" ({', '.join(found.notes)})" if found.notes else ""
