@@ -136,7 +136,7 @@ def test_sweeps_are_merged_cell_by_cell_with_the_attempts(make: Any, tmp_path: P
 
 def test_runs_that_hold_no_record_yet_are_merged_into_one_that_holds_none(make: Any, tmp_path: Path) -> None:
     assert merge([make("a"), make("b")], tmp_path / "all").added == []
-    assert set(files(tmp_path / "all")) == {"plan.json"}
+    assert set(files(tmp_path / "all")) == {"plan.json", "manifest.json"}
 
 
 def test_what_cannot_be_merged_is_refused(make: Any, tmp_path: Path) -> None:
