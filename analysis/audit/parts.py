@@ -96,7 +96,7 @@ def _grows(one: Aggression) -> bool:
     growing = all(first <= later for column in (one.heard_s, one.steps, work) for first, later in pairwise(column))
     lengths = {len(one.heard_s), len(one.steps), len(one.work)}
     ends = (one.heard_s[0], one.heard_s[-1]) if one.heard_s else (one.begun_s, one.ended_s)
-    return growing and len(lengths) == 1 and ends[0] >= one.begun_s - EXACT and ends[1] <= one.ended_s + EXACT
+    return growing and len(lengths) == 1 and abs(ends[0] - one.begun_s) <= EXACT and abs(ends[1] - one.ended_s) <= EXACT
 
 
 def _data(use: DataUse, job: Job, row: dict[Any, Any]) -> Iterator[str]:

@@ -124,7 +124,7 @@ def changed_facts(one: str, other: str) -> tuple[str, ...]:
 
 def _changed(key: str, one: Any, other: Any) -> bool:  # noqa: ANN401
     unknown = one is None or other is None
-    return not _agree(key.rpartition("/")[2], one, other) and (not unknown or key == "seccomp")
+    return not _agree(key.rpartition("/")[2], one, other) and (not unknown or key.rpartition("/")[2] == "seccomp")
 
 
 def _rule(key: str) -> Field:

@@ -222,7 +222,7 @@ def facts(environment: Mapping[str, Any], fields: Iterable[Field]) -> dict[str, 
             value = value.get(inner)
         elif name == "cpus":
             value = len(value)
-        if value not in (None, []):
+        if value is not None:
             found[one.path] = value
     return found
 

@@ -36,7 +36,7 @@ OTHER = {
     "job.distributed.network": "host",
     "job.distributed.lab.rate": "3gbit",
     "job.distributed.lab.delay": "3ms",
-    "job.sharing.bare_metal_cpus": "equal",
+    "job.sharing.bare_metal_cpus": "unrestricted",
     "data_use.kind": "mnist",
     "metrics.*.better": "more",
     "ranks.role": "victim",
