@@ -9,9 +9,11 @@ its end. Growth is linear when the time per record stays the same.
 """
 
 import argparse
+import datetime
 import json
 import multiprocessing
 import random
+import re
 import resource
 import tempfile
 import time
@@ -19,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from analysis.audit.audit import audited
 from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.report.export import FORMATS, steps_tables, trials_table
@@ -34,6 +37,8 @@ from suite.registries import WORKLOADS
 from suite.results.runs import summarise
 from suite.targets import TARGETS
 
+BEGUN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+SPACING = datetime.timedelta(seconds=150)
 SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.12}
 
 
@@ -56,12 +61,14 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
         **trial.model_dump(include=set(TrialRecord.model_fields)),
         run_id=run_id,
         suite_version="0",
-        started_at="2026-01-01T00:00:00+00:00",
+        started_at=BEGUN.isoformat(),
         outcome=Outcome(status="ok"),
         throughput_images_per_s=trial.job.sizes.batch * len(seconds) / sum(seconds),
         elapsed_s=sum(seconds) + 5,
         open_s=0.5,
-        steps=Steps(elapsed_s=seconds, data_s=seconds, compute_s=seconds),
+        steps=Steps(
+            elapsed_s=seconds, data_s=[each / 4 for each in seconds], compute_s=[each * 0.75 for each in seconds]
+        ),
         environment=Environments(host=place, target=place),
     )
 
@@ -92,8 +99,11 @@ def write(directory: Path, count: int) -> None:
         # Making a record takes longer than reading one: those of the first block serve again under other names.
         if number < per_block:
             text[trial.job.model, trial.target] = record(trial, directory.name, noise).model_dump_json(indent=1)
-        made = text[trial.job.model, trial.target]
-        made = made.replace('-b000"', f'-b{trial.block:03d}"').replace('"block": 0,', f'"block": {trial.block},')
+        made = text[trial.job.model, trial.target].replace('-b000"', f'-b{trial.block:03d}"')
+        made = made.replace('"block": 0,', f'"block": {trial.block},').replace('"seed": 0,', f'"seed": {trial.seed},')
+        made = re.sub(r'"position": \d+,', f'"position": {trial.position},', made, count=1)
+        begun = BEGUN + number * SPACING
+        made = made.replace(f'"{BEGUN.isoformat()}"', f'"{begun.isoformat()}"', 1)
         (trials / f"{trial.trial_id}.json").write_text(made)
 
 
@@ -116,8 +126,10 @@ def measure(directory: Path) -> dict[str, object]:
         summarise(directory)
     with timed("load"):
         records = load([directory])
+    with timed("audit"):
+        checked = audited(records)
     with timed("compare"):
-        as_json(compare(records))
+        as_json(compare(checked))
     for form in FORMATS:
         with timed(f"export {form}"):
             export(iter([trials_table(records)]), form, directory / f"trials.{form}")
@@ -126,6 +138,7 @@ def measure(directory: Path) -> dict[str, object]:
     count = len(records.trials)
     return {
         "records": count,
+        "load_and_audit_s": round(seconds["load"] + seconds["audit"], 2),
         "load_and_compare_s": round(seconds["load"] + seconds["compare"], 2),
         **{
             name: {

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from analysis.audit.audit import audited
 from analysis.compare.comparison import compare as compare_records
 from analysis.compare.regression import regress
 from analysis.compare.results import Comparison
@@ -29,7 +30,9 @@ from suite.results.store import RESULTS, latest_run
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--plots", type=click.Path(path_type=Path), help="Where the figures go. Default: plots/ in the run.")
 @click.option("--margin", default="2%", callback=shares, show_default=True, help="Overheads below it are equivalent.")
-@click.option("--force", is_flag=True, help="Form ratios of records that are not comparable; the mark stays on them.")
+@click.option(
+    "--force", is_flag=True, help="Keep records that the audit refuses, and form all ratios; the mark stays on them."
+)
 @click.option("--costs", is_flag=True, help="Show the CPU, memory, disk and energy that each target takes of the host.")
 @click.option("--explain", is_flag=True, help="Show where each overhead comes from: phase by phase, with intervals.")
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
@@ -54,7 +57,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     if options["fail_above"] is not None and len(directories) != 2:
         raise RequestError("--fail-above compares two runs", remedy="bench compare BEFORE AFTER --fail-above 5%")
     chosen = list(directories) or [latest_run(RESULTS)]
-    records = load(chosen)
+    records = audited(load(chosen), force=options["force"])
     comparison = compare_records(records, margin=options["margin"], force=options["force"])
     exceeded = _change(chosen, options) if len(chosen) == 2 else False
     if options["explain"]:
@@ -89,7 +92,8 @@ def _show(comparison: Comparison, form: str | None, costs: bool) -> None:
 
 def _change(chosen: list[Path], options: dict[str, Any]) -> bool:
     """Show how the second run differs from the first; return whether it is slower by more than was allowed."""
-    found = regress(load(chosen[:1]), load(chosen[1:]), options["fail_above"])
+    old, new = (audited(load([run]), force=options["force"]) for run in chosen)
+    found = regress(old, new, options["fail_above"])
     if options["form"] is None:
         Console().print(RegressionTerminal(found))
     elif options["fail_above"] and options["form"] == "json":
@@ -102,7 +106,9 @@ def _change(chosen: list[Path], options: dict[str, Any]) -> bool:
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="The file. Default: report.html in the run.")
 @click.option("--margin", default="2%", callback=shares, show_default=True, help="Overheads below it are equivalent.")
-@click.option("--force", is_flag=True, help="Form ratios of records that are not comparable; the mark stays on them.")
+@click.option(
+    "--force", is_flag=True, help="Keep records that the audit refuses, and form all ratios; the mark stays on them."
+)
 def report(directories: tuple[Path, ...], html: Path | None, margin: float, force: bool) -> None:
     """Write one page with the answer, tables, figures, warnings and provenance. It needs no network.
 
@@ -115,4 +121,5 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float, forc
     from analysis.report.page import write_report
 
     chosen = list(directories) or [latest_run(RESULTS)]
-    click.echo(write_report(load(chosen), html or chosen[0] / "report.html", margin=margin, force=force))
+    records = audited(load(chosen), force=force)
+    click.echo(write_report(records, html or chosen[0] / "report.html", margin=margin, force=force))

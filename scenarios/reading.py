@@ -7,13 +7,10 @@ from dataclasses import asdict, dataclass
 
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Observer
-from suite.job.datasets import Dataset
+from suite.job.datasets import LEAST_WARM, MOST_COLD, Dataset
 from suite.job.job import Loading
 from suite.plan import Trial
 from suite.records.record import DataUse
-
-MOST_COLD, LEAST_WARM = 0.01, 0.95
-"""The share of the data set's pages that the cache of the target holds right before the launch."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -84,6 +84,18 @@ class Detection(Part):
         return self.needed is None or self.needed > self.blocks
 
 
+class TrialPlace(NamedTuple):
+    """The name of a trial, and what it follows from: its place in the plan, its arm and its job."""
+
+    trial_id: str
+    block: int
+    position: int
+    warm_up: bool
+    seed: int
+    arm: Arm
+    job: Job
+
+
 class Plan(Part):
     """Everything that decides which trials are run and how. Stored beside the records as ``plan.json``."""
 
@@ -127,14 +139,29 @@ class Plan(Part):
                 yield from self._block(warm_up, warm_up=True)
         yield from self._block(block, warm_up=False)
 
+    def places(self) -> Iterator["TrialPlace"]:
+        """Yield what tells each trial from all others and where it is due, without making the trials."""
+        for warm_up, blocks in ((True, self.warmup_blocks), (False, self.blocks)):
+            for block in range(blocks):
+                for position, job, arm in self._order(block, warm_up=warm_up):
+                    name = trial_name(job.scenario, job.model, arm_name(*arm), block, warm_up=warm_up)
+                    yield TrialPlace(name, block, position, warm_up, self._seed(block), arm, job)
+
+    def _seed(self, block: int) -> int:
+        return self.seed * 100_003 + block
+
     def _block(self, block: int, *, warm_up: bool) -> Iterator[Trial]:
+        for position, job, arm in self._order(block, warm_up=warm_up):
+            yield self._trial(block, position, job, arm, warm_up=warm_up)
+
+    def _order(self, block: int, *, warm_up: bool) -> Iterator[tuple[int, Job, Arm]]:
         # A generator of its own for each block: a longer run begins with exactly the blocks of a shorter one.
         order = random.Random(f"{self.seed}/warm-up/{block}" if warm_up else f"{self.seed}/{block}")
         position = 0
         for job in self.jobs:
             arms = self._arms(job)
             for arm in order.sample(arms, len(arms)):
-                yield self._trial(block, position, job, arm, warm_up=warm_up)
+                yield position, job, arm
                 position += 1
 
     def _arms(self, job: Job) -> list[Arm]:
@@ -166,7 +193,7 @@ class Plan(Part):
             warm_up=warm_up,
             block=block,
             position=position,
-            seed=self.seed * 100_003 + block,
+            seed=self._seed(block),
             trial_timeout_s=self.trial_timeout_s,
             scratch_bytes=self.scratch_bytes.get(job.model),
             instances=instances,

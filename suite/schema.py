@@ -1,4 +1,4 @@
-"""The published JSON schemas and the tables of plan-file keys in docs/sweeps.md.
+"""The published JSON schemas, and the tables of docs/sweeps.md (keys of plan files) and docs/differences.md.
 
 ``python -m suite.schema`` writes them; tests hold them against the models.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from suite.records.differences import as_table
 from suite.records.record import TrialRecord
 from suite.request.request import OPTIONS
 from suite.sweep.model import CELL_KEYS, ELSEWHERE, Budget, Output, Sweep, SweepEngine
@@ -15,6 +16,7 @@ from suite.sweep.model import CELL_KEYS, ELSEWHERE, Budget, Output, Sweep, Sweep
 SCHEMA = Path(__file__).with_name("record.schema.json")
 SWEEP_SCHEMA = Path(__file__).with_name("sweep.schema.json")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sweeps.md"
+DIFFERENCES = DOCUMENT.with_name("differences.md")
 
 
 def record_schema() -> str:
@@ -44,13 +46,24 @@ def with_key_tables(document: str) -> str:
         ],
     }
     for name, rows in tables.items():
-        begin, end = f"<!-- keys: {name} -->\n", f"\n<!-- end: {name} -->"
-        before, _, rest = document.partition(begin)
-        document = "".join([before, begin, "\n".join(rows), end, rest.partition(end)[2]])
+        document = _with(document, f"keys: {name}", name, "\n".join(rows))
     return document
+
+
+def with_differences(document: str) -> str:
+    """Return the document with its table of fields made anew."""
+    return _with(document, "fields", "fields", as_table())
+
+
+def _with(document: str, begin: str, end: str, text: str) -> str:
+    """Return the document with other text between two comments."""
+    first, last = f"<!-- {begin} -->\n", f"\n<!-- end: {end} -->"
+    before, _, rest = document.partition(first)
+    return "".join([before, first, text, last, rest.partition(last)[2]])
 
 
 if __name__ == "__main__":
     SCHEMA.write_text(record_schema())
     SWEEP_SCHEMA.write_text(sweep_schema())
     DOCUMENT.write_text(with_key_tables(DOCUMENT.read_text()))
+    DIFFERENCES.write_text(with_differences(DIFFERENCES.read_text()))

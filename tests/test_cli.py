@@ -35,6 +35,7 @@ from suite.job.job import settings
 from suite.job.sharing import victim_names
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
+from suite.records.record import Steps
 from suite.registries import PROBES, SCENARIOS, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences
@@ -636,21 +637,28 @@ def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(name: str, m
 def run_of_two(here: Path) -> Path:
     """Two blocks in which the VM has half the throughput of bare metal."""
     run = Run(here / "results/20260101T000000-1")
-    run.begin(make_plan(targets=("bare-metal", "vm")))
+    plan = make_plan(targets=("bare-metal", "vm"), blocks=2)
+    run.begin(plan)
     seen = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2")
-    for block in range(2):
-        for target, speed in (("bare-metal", 10.0), ("vm", 5.0)):
-            run.save(
-                make_record(
-                    trial_id=f"synthetic-resnet50-{target}-b{block:03d}",
-                    run_id=run.run_id,
-                    target=target,
-                    block=block,
-                    throughput_images_per_s=speed,
-                    open_s=1.0,
-                    environment=Environments(host=seen, target=seen),
-                )
-            )
+    for number, trial in enumerate(plan.trials()):
+        sizes, step_s = trial.job.sizes, 0.1 if trial.target == "bare-metal" else 0.2
+        assert sizes is not None
+        spent_s = [step_s] * sizes.steps
+        made = make_record(
+            trial_id=trial.trial_id,
+            run_id=run.run_id,
+            started_at=f"2026-01-01T00:{number:02d}:00+00:00",
+            target=trial.target,
+            block=trial.block,
+            position=trial.position,
+            seed=trial.seed,
+            throughput_images_per_s=sizes.batch / step_s,
+            steps=Steps(elapsed_s=spent_s, data_s=[0.0] * sizes.steps, compute_s=spent_s),
+            timeline=None,
+            open_s=1.0,
+            environment=Environments(host=seen, target=seen),
+        )
+        run.save(made.model_copy(update={"job": trial.job}))
     return run.directory
 
 

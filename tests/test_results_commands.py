@@ -106,7 +106,7 @@ def test_runs_of_unequal_hosts_are_pooled_only_by_force(bench: Bench, runs: Path
     assert "the hosts are not equal: kernel: a 6.1, b 6.6" in refused.stderr
     done = bench("merge", "from/a", "from/b", "--into", "results/all", "--force", "--json")
     assert json.loads(done.stdout)["added"] == ["vm-a", "vm-b"]
-    compared = CliRunner().invoke(cli.main, ["compare", "results/all", "--json"])
+    compared = CliRunner().invoke(cli.main, ["compare", "results/all", "--force", "--json"])
     assert "hosts-differ" in [warning["kind"] for warning in json.loads(compared.stdout)["warnings"]]
 
 

@@ -16,7 +16,7 @@ from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import AnalysisWarning
-from suite.job.ablations import columns_that_may_differ
+from suite.job.ablations import facts_that_may_differ
 
 _Key = tuple[ComparedJob, str, str, str]
 
@@ -35,7 +35,7 @@ def ablation_effects(
     for name in undisturbed["ablation"].dropna().unique():
         own = undisturbed[undisturbed["ablation"] == name]
         pairs = pair(own, plain(ok), list(ratios), same=["target"])
-        found = usable(pairs, force=force, switched=columns_that_may_differ(str(name)))
+        found = usable(pairs, force=force, switched=facts_that_may_differ(str(name)))
         warnings += refusals(found.refused, "the same target as it is", str(name))
         for metric in metrics:
             for (job, model, target), values in ratios_of(found.pairs, metric).items():

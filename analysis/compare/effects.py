@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.compare.pairing import ROW
 from analysis.compare.results import ComparedJob, Effect, Expected, Overall, known_first
+from analysis.compare.validity import marks_of
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.ratios import Location, Verdict, judge, locate
 from analysis.statistics.tails import Tail, qualified, tail_of
@@ -83,11 +84,11 @@ def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = 
 def notes_of(own: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...]]:
     """Return the substitutes of the trials and the marks of their pairs."""
     texts: dict[Key, dict[str, None]] = defaultdict(dict)
-    for table, column in ((own, "substitutes"), (pairs, "marks")):
+    for table in (own, pairs):
         for key, rows in table.groupby(ROW):
             *job, model, target = (str(part) for part in key)
-            for text in rows[column].unique():
-                texts[ComparedJob(*job), model, target] |= dict.fromkeys(str(text).splitlines())
+            found = marks_of(rows) if table is pairs else "\n".join(rows["substitutes"].unique()).splitlines()
+            texts[ComparedJob(*job), model, target] |= dict.fromkeys(filter(None, found))
     return {key: tuple(found) for key, found in texts.items()}
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.compare.effects import Key
 from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import ComparedJob, Effect, Estimate, Group, TargetSummary, known_first
+from analysis.compare.validity import all_named, compact
 from analysis.load.metrics import PROBE, Metric, metrics_of
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
@@ -45,12 +46,12 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric],
 def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
     """Return a row of counts and means per group and target; a metric that no trial has is missing."""
     rows = trials.groupby(ROW)
-    marked = pairs[pairs["marks"] != ""]
     columns = {
         "ok": rows["ok"].sum(),
         "of": rows.size(),
         "substitutes": rows["substitutes"].unique(),
-        "marks": marked["marks"].groupby([marked[key] for key in ROW]).unique(),
+        "marks": pairs["marks"].groupby([pairs[key] for key in ROW]).unique(),
+        "named": pairs["named"].groupby([pairs[key] for key in ROW]).agg(all_named),
     }
     ok, base = trials[trials["ok"]], pairs[pairs["target"] == BASELINE]
     for metric in metrics:
@@ -74,11 +75,13 @@ def _summary(
             effect = Effect(1.0, int(own), None, None)
         ratio = vars(effect) if effect else {"ratio": None, "blocks": 0}
         estimates[metric.name] = Estimate(value, int(trials), **ratio)
+    marks, named = ((), ()) if isinstance(row["marks"], float) else (row["marks"], row["named"])
     return TargetSummary(
         target=row["target"],
         ok=int(row["ok"]),
         failed=int(row["of"] - row["ok"]),
         substitutes=tuple(dict.fromkeys(line for text in row["substitutes"] for line in text.splitlines())),
-        marks=() if isinstance(row["marks"], float) else tuple(row["marks"]),
+        marks=(*filter(None, marks), *compact(named)),
         estimates=estimates,
+        differences=tuple(one.text for one in named),
     )

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.compare.results import ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
-from analysis.load.fields import BETWEEN
+from analysis.load.fields import BETWEEN, settings_in
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 
@@ -54,12 +54,6 @@ def with_common_variants(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
         trials.assign(variant=[labels[place] for place in zip(trials["scenario"], key, strict=True)])
         for trials, key in zip(tables, keys, strict=True)
     ]
-
-
-def settings_in(key: str) -> dict[str, str]:
-    """Return the settings of a comparison key by their names."""
-    pairs = (setting.partition("=") for setting in key.split(BETWEEN))
-    return {name: value for name, _, value in pairs}
 
 
 def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
@@ -112,7 +106,7 @@ def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same:
     that of ``base`` under names with ``_base``. The pairs are in the order of the blocks.
     """
     shared = [*_BLOCK, *same]
-    extra = [name for name in (*CHECKED, "isa") if name not in ROW]
+    extra = [name for name in CHECKED if name not in ROW]
     left, right = (_means(trials, columns, extra) for trials in (own, base))
     right = right.drop_duplicates(shared).drop(columns=[name for name in ("target", "variant") if name not in same])
     pairs = left.merge(right, on=shared, suffixes=("", "_base")).sort_values(["run_id", "block"], ignore_index=True)

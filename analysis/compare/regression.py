@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import validity
-from analysis.compare.pairing import ROW, papers_order, plain, settings_in, to_baseline, with_common_variants
+from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_common_variants
 from analysis.load.metrics import Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.ratios import CONFIDENCE, Location, locate, t_quantile
@@ -99,21 +99,12 @@ def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
-    """Return what the checks find, then the settings that differ and that no check looks at, such as layers.
-
-    An image is left out: its userland is checked, and it is built anew while the suite stays the same.
-    """
-    names = [*validity.COLUMNS, "isa"]
+    """Return in what two trials differ. An image is left out: its userland is checked, and it is built anew at will."""
+    names = list(validity.COLUMNS)
     both = pd.DataFrame([{**new[names], **{f"{name}_base": old[name] for name in names}}])
-    found = validity.assess(both)
+    found = validity.assess(both, switched=("image",))
     checked = (*found.refused.iloc[0].split("; "), found.declared.iloc[0])
-    ours, theirs = (settings_in(run["settings"]) for run in (new, old))
-    others = (
-        f"{name} {ours.get(name, 'unknown')} against {theirs.get(name, 'unknown')}"
-        for name in dict.fromkeys((*ours, *theirs))
-        if name not in ("image", "memory", *validity.COLUMNS) and ours.get(name) != theirs.get(name)
-    )
-    return tuple(part for part in (*checked, *others) if part)
+    return tuple(filter(None, (*checked, *(one.text for one in found.named.iloc[0]))))
 
 
 def _change(

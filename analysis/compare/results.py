@@ -70,6 +70,8 @@ class TargetSummary:
     marks: tuple[str, ...]
     """How the trials differ from those of bare metal besides the target, such as ``AVX2 against AVX512``."""
     estimates: dict[str, Estimate]
+    differences: tuple[str, ...] = ()
+    """What the one mark for named differences stands for: ``kernel 6.1 against 6.18``."""
 
     @property
     def notes(self) -> tuple[str, ...]:

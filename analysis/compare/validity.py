@@ -1,48 +1,45 @@
 """Checks whether a ratio may be formed: two trials of a block must agree in everything but the target.
 
-A difference is refused and named. Two things let a pair pass in spite of it, and the mark stays on the number: the run
-declared it (``isa=native`` leaves each target the CPU capability that it has), or the user forces it.
+What a difference means stands in one table, ``suite.records.differences``: some forbid the ratio, others are named
+beside it. Two things let a pair pass in spite of the first kind, and the mark stays on the number: the run declared it
+(``isa=native`` leaves each target the CPU capability that it has), or the user forces it.
 """
 
-from collections.abc import Collection
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from numbers import Real
+from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 
+from analysis.load.fields import settings_in
 from suite.job.envelope import GIB
+from suite.records.differences import FIELDS, HOST, INSIDE, Field
+
+COLUMNS = ("facts", "settings", "data", "profile", "recipe", "isa", "forced")
+"""The columns of both trials that ``assess`` needs."""
+_NAMES = {"cpus": "CPUs", "data_sha256": "data set"}
+_BY_PLACE: dict[str, dict[str, Field]] = {
+    "": {one.path: one for one in (*INSIDE, *FIELDS)},
+    "host": {one.path: one for one in HOST},
+}
+_MEMORY_TOLERANCE = 0.02
+"""The same as in ``suite.loop.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
 
 
 @dataclass(frozen=True)
-class Check:
-    """One property that must agree: a column of the trials, and the share by which numbers may differ."""
+class Difference:
+    """One property in which the two trials of a pair differ."""
 
     name: str
-    column: str
-    tolerance: float = 0.0
-
-
-_MEMORY_TOLERANCE = 0.02
-"""The same as in ``suite.loop.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
-CAPABILITY = Check("CPU capability", "torch_cpu_capability")
-CHECKS = (
-    # Unequal or not, another machine is another time and place: a ratio of two measures both.
-    Check("host", "hostname"),
-    Check("userland", "userland_sha256"),
-    Check("page cache", "page_cache"),
-    Check("data set", "data_sha256"),
-    *(Check(name, name) for name in ("data", "profile", "recipe", "batch", "image_px", "warmup_steps", "steps")),
-    Check("CPUs", "cpus"),
-    Check("memory", "memory_bytes", _MEMORY_TOLERANCE),
-    Check("threads", "threads"),
-    Check("CPUs seen inside", "seen_cpus"),
-    Check("memory seen inside", "seen_memory_bytes", _MEMORY_TOLERANCE),
-    Check("threads seen inside", "seen_threads"),
-    Check("host CPUs pinned to", "affinity"),
-    Check("torch", "torch"),
-    CAPABILITY,
-)
-COLUMNS = tuple(check.column for check in CHECKS)
+    """The field of the environment, or the setting of the job."""
+    text: str
+    """``kernel 6.1 against 6.18``."""
+    group: str
+    """What a mark calls it, with others of its kind; empty for one that forbids the ratio."""
 
 
 @dataclass(frozen=True)
@@ -50,62 +47,190 @@ class Assessment:
     """The differences of each pair, in the pairs' index.
 
     ``refused`` names what forbids the ratio, ``declared`` what the run announced. Each is one text, differences
-    separated by "; ", empty where there is none.
+    separated by "; ", empty where there is none. ``named`` holds tuples of the differences that are part of the ratio.
     """
 
     refused: "pd.Series[str]"
     declared: "pd.Series[str]"
+    named: "pd.Series[Any]"
 
 
 def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
-    """Find how the two sides of each pair differ: ``COLUMNS`` and ``isa``, and the same with ``_base`` appended.
+    """Find how the two sides of each pair differ: ``COLUMNS``, and the same with ``_base`` appended.
 
-    What both do not know agrees; what one does not know differs. ``switched`` are columns that may differ because they
+    What both do not know agrees; what one does not know differs. ``switched`` are fields that may differ because they
     are what the pair is to show.
     """
-    refused = pd.Series("", index=pairs.index, dtype=object)
-    declared = refused.copy()
-    native = (pairs["isa"] == "native") & (pairs["isa_base"] == "native")
-    for check in CHECKS:
-        if check.column in switched:
-            continue
-        differing = _differ(pairs[check.column], pairs[f"{check.column}_base"], check.tolerance)
-        for row in pairs.index[differing]:
-            own, base = (_text(check, pairs.at[row, check.column + side]) for side in ("", "_base"))
-            if check is CAPABILITY and native[row]:
-                declared[row] = f"{own} against {base}"
-            else:
-                refused[row] += f"{'; ' if refused[row] else ''}{check.name} {own} against {base}"
-    return Assessment(refused, declared)
+    # Pairs are many, and the ways in which they differ few.
+    both = [*COLUMNS, *(f"{name}_base" for name in COLUMNS)]
+    kinds = pairs.groupby(both, dropna=False, observed=True, sort=False).ngroup().to_numpy()
+    found = [
+        _assess(row, frozenset(switched))
+        for row in pairs.loc[~pd.Series(kinds).duplicated().to_numpy(), both].to_dict("records")
+    ]
+    columns = zip(*(found[kind] for kind in kinds), strict=True) if len(pairs) else ((), (), ())
+    return Assessment(*(pd.Series(list(values), index=pairs.index, dtype=object) for values in columns))
+
+
+def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, tuple[Difference, ...]]:
+    found = [one for one in _differences(pair) if one.name not in switched]
+    native = pair["isa"] == pair["isa_base"] == "native"
+    declared = [one.text.removeprefix("CPU capability ") for one in found if native and one.name == _CAPABILITY]
+    refused = [one.text for one in found if not one.group and not (native and one.name == _CAPABILITY)]
+    return "; ".join(dict.fromkeys(refused)), "; ".join(declared), tuple(one for one in found if one.group)
+
+
+_CAPABILITY = "torch_cpu_capability"
+
+
+def _differences(pair: dict[Any, Any]) -> Iterator[Difference]:
+    for name in ("data", "profile", "recipe"):
+        if pair[name] != pair[f"{name}_base"]:
+            yield Difference(name, f"{name} {pair[name]} against {pair[f'{name}_base']}", "")
+    yield from setting_differences(pair["settings"], pair["settings_base"])
+    yield from fact_differences(pair["facts"].text, pair["facts_base"].text)
+
+
+def setting_differences(own: str, base: str) -> Iterator[Difference]:
+    """Yield the settings of two comparison keys that differ."""
+    if own == base:
+        return
+    mine, its = settings_in(own), settings_in(base)
+    for name in dict.fromkeys((*mine, *its)):
+        if mine.get(name) != its.get(name) and not (name == "memory" and _near(mine, its)):
+            texts = (_shortened(found.get(name, "unknown")) for found in (mine, its))
+            yield Difference(name, f"{_NAMES.get(name, name.replace('_', ' '))} {' against '.join(texts)}", "")
+
+
+def _near(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return whether the memory of two comparison keys, ``2 GiB``, is the same within the tolerance."""
+    own, base = (float(found.get("memory", "0 GiB").removesuffix(" GiB")) for found in (one, other))
+    return abs(own - base) <= _MEMORY_TOLERANCE * base
+
+
+@lru_cache(maxsize=10_000)
+def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
+    """Return the facts of two environments (``fields.Environments.facts``) that differ and are not ignored."""
+    mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (own, base))
+    return tuple(one for key in dict.fromkeys((*its, *mine)) for one in _difference(key, mine.get(key), its.get(key)))
+
+
+def changed_facts(one: str, other: str) -> tuple[str, ...]:
+    """Return the labels of all facts that differ between two trials of one target, where both know them."""
+    mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (one, other))
+    differing = [key for key in dict.fromkeys((*mine, *its)) if _changed(key, mine.get(key), its.get(key))]
+    return tuple(dict.fromkeys(_label(key) for key in differing))
+
+
+def _changed(key: str, one: Any, other: Any) -> bool:  # noqa: ANN401
+    unknown = one is None or other is None
+    return not _agree(key.rpartition("/")[2], one, other) and (not unknown or key.rpartition("/")[2] == "seccomp")
+
+
+def _rule(key: str) -> Field:
+    place, _, path = key.rpartition("/")
+    return _BY_PLACE["host" if place == "host" else ""][path]
+
+
+def _label(key: str) -> str:
+    place = key.rpartition("/")[0]
+    return f"{place} {_rule(key).label}" if place not in ("", "host") else _rule(key).label
+
+
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        yield key, value
+
+
+def _difference(key: str, own: Any, base: Any) -> Iterator[Difference]:  # noqa: ANN401 (any value of JSON)
+    place, _, path = key.rpartition("/")
+    rule = _rule(key)
+    unknown = own is None or base is None
+    # An idle aggressor has not said everything, and what is not known of a property that is only named is not named.
+    lenient = place.startswith("aggressor") or (rule.treatment == "named" and path != "seccomp")
+    if rule.treatment not in ("refused", "named") or _agree(path, own, base) or (unknown and lenient):
+        return
+    yield Difference(path if place != "host" else key, f"{_label(key)} {_between(path, own, base)}", rule.group)
+
+
+def _agree(path: str, own: Any, base: Any) -> bool:  # noqa: ANN401
+    if path == "memory_bytes" and own is not None and base is not None:
+        return bool(abs(own - base) <= _MEMORY_TOLERANCE * base)
+    return bool(own == base)
+
+
+def _between(path: str, own: Any, base: Any) -> str:  # noqa: ANN401
+    if path == "cpu_flags":
+        missing, more = sorted({*base} - {*own}), len({*own} - {*base})
+        return f"without {_some(missing)}; {more} more" if missing else f"with {_some(sorted({*own} - {*base}))}"
+    if path == "mitigations.*":
+        return "of " + ", ".join(sorted(name for name in {*own, *base} if own.get(name) != base.get(name)))
+    return f"{_text(path, own)} against {_text(path, base)}"
+
+
+def _some(flags: list[str]) -> str:
+    """Return the first of the flags, those of vector instructions before others: they are what libraries miss."""
+    first = sorted(flags, key=lambda flag: (not re.match(r"avx|amx|fma|f16c|sse", flag), flag))
+    return " ".join(first[:6]) + (f" and {len(flags) - 6} others" if len(flags) > 6 else "")
+
+
+def _text(path: str, value: Any) -> str:  # noqa: ANN401
+    if value is None:
+        return "as expected" if path == "seccomp" else "unknown"
+    if path == "memory_bytes":
+        return f"{value / GIB:.4g} GiB"
+    return _shortened(",".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def _shortened(text: str) -> str:
+    """Return the text with digests cut: their beginning tells as much as a reader can use."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
+
+
+def compact(named: Iterable[Difference]) -> tuple[str, ...]:
+    """Return the one mark for named differences, ``other kernel (4), CPU (2)``; none where there are none."""
+    groups: dict[str, set[str]] = defaultdict(set)
+    for one in named:
+        groups[one.group].add(one.name)
+    parts = [f"{group} ({len(names)})" if len(names) > 1 else group for group, names in groups.items()]
+    return (f"other {', '.join(parts)}",) if parts else ()
+
+
+def marks_of(pairs: pd.DataFrame) -> tuple[str, ...]:
+    """Return the marks of pairs, each once, and one mark for everything that is only named."""
+    return (*(str(text) for text in pairs["marks"].unique() if text), *compact(all_named(pairs["named"])))
+
+
+def all_named(named: Iterable[tuple[Difference, ...]]) -> tuple[Difference, ...]:
+    """Return the named differences of pairs, each once. Pairs of one kind hold the same tuple."""
+    kinds = {id(found): found for found in named}
+    return tuple(dict.fromkeys(one for found in kinds.values() for one in found))
 
 
 @dataclass(frozen=True)
 class Usable:
-    """Pairs that may form a ratio, with ``marks``, and pairs that are refused, with ``difference``."""
+    """Pairs that may form a ratio, with ``marks`` and ``named``, and pairs that are refused, with ``difference``."""
 
     pairs: pd.DataFrame
     refused: pd.DataFrame
 
 
 def usable(pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str] = ()) -> Usable:
-    """Part the pairs into usable and refused ones; ``force`` refuses none and marks those that would be."""
+    """Part the pairs into usable and refused ones; ``force`` refuses none and marks those that would be.
+
+    A record that the audit refuses is here only because it was forced, and its pairs are marked.
+    """
     found = assess(pairs, switched)
     bad = found.refused != ""
-    marked = pairs.assign(marks=found.declared.where(~bad, "forced: " + found.refused), difference=found.refused)
+    audited = [_joined(one, base) for one, base in zip(pairs["forced"], pairs["forced_base"], strict=True)]
+    forced = [_joined(one, *why) for one, why in zip(found.refused, audited, strict=True)]
+    marks = [f"forced: {'; '.join(why)}" if why else text for why, text in zip(forced, found.declared, strict=True)]
+    marked = pairs.assign(
+        marks=pd.Series(marks, index=pairs.index, dtype=object), named=found.named, difference=found.refused
+    )
     return Usable(marked if force else marked[~bad], marked.iloc[:0] if force else marked[bad])
 
 
-def _differ(own: pd.Series, base: pd.Series, tolerance: float) -> "pd.Series[bool]":
-    if tolerance:
-        near = (own - base).abs() <= tolerance * base
-        return ~(near | (own.isna() & base.isna()))
-    own, base = own.astype(object), base.astype(object)
-    return (own != base) & ~(own.isna() & base.isna())
-
-
-def _text(check: Check, value: object) -> str:
-    if value is None or value != value:  # NaN
-        return "unknown"
-    if isinstance(value, Real):
-        return f"{float(value) / GIB:.4g} GiB" if check.tolerance else f"{float(value):g}"
-    return str(value)[:12] if check.column.endswith("sha256") else str(value)
+def _joined(*texts: str) -> list[str]:
+    return list(dict.fromkeys(text for text in texts if text))

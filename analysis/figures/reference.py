@@ -12,6 +12,7 @@ from importlib.resources import files
 import pandas as pd
 
 from analysis.compare.results import ComparedJob
+from analysis.load.evidence import Text
 from analysis.load.fields import COLUMNS
 from analysis.load.metrics import METRICS
 from analysis.load.records import FLOATS, Records
@@ -55,6 +56,7 @@ def load_reference() -> Records:
         trial = trials.setdefault(key, _trial(*key))
         trial[columns[line["metric"]]] = float(line["value"])
     table = pd.DataFrame(list(trials.values()), columns=[*COLUMNS, "path"]).drop(columns="metrics")
+    table = table.assign(forced="")
     return Records(table.astype(dict.fromkeys((*FLOATS, "memory_bytes"), "float64")), (), ())
 
 
@@ -74,6 +76,7 @@ def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, objec
         "block": int(data == "real"),  # a block has one kind of data
         "position": 0,
         "settings": "",
+        "facts": Text(""),
         "warm_up": False,
         "ok": True,
         "substitutes": "",

@@ -1,12 +1,25 @@
 """The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from analysis.load.steps import NO_STEPS, STEP_COLUMNS, StepTail, step_tail
+from analysis.load.evidence import (
+    NO_STEPS,
+    STEP_COLUMNS,
+    STEPS,
+    TIMELINE,
+    AggressorFields,
+    DataFields,
+    RankFields,
+    StepFields,
+    TimelineFields,
+    shared,
+)
 from suite.job.job import Job, Name, settings
+from suite.records.differences import HOST, INSIDE, facts
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -61,6 +74,21 @@ class EnvironmentsFields(BaseModel):
 
     host: _HostFields
     target: _TargetFields | None = None
+    facts: str = ""
+    """The facts of both that the comparison looks at: a line ``PATH=JSON`` each."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_facts(cls, given: Any) -> Any:  # noqa: ANN401 (whatever the record holds)
+        if not isinstance(given, dict):
+            return given
+        host, target = (found if isinstance(found := given.get(side), dict) else {} for side in ("host", "target"))
+        return {**given, "facts": fact_lines("host/", facts(host, HOST)) + fact_lines("", facts(target, INSIDE))}
+
+
+def fact_lines(place: str, found: Mapping[str, Any]) -> str:
+    """Return facts as lines; ``place`` stands before each path."""
+    return "".join(f"{place}{name}={json.dumps(value)}\n" for name, value in found.items())
 
 
 class _UsageFields(BaseModel):
@@ -81,23 +109,6 @@ class _ResourcesFields(BaseModel):
     cache: _CacheFields | None = None
 
 
-class _DataFields(BaseModel):
-    sha256: str
-    size_bytes: _Count
-    bytes_read: _Count
-    images_read: _Count
-    damaged: _Count = 0
-
-
-class _AggressionFields(BaseModel):
-    before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-
-
-class _AggressorFields(BaseModel):
-    aggression: _AggressionFields | None = None
-
-
 class _DetailsFields(BaseModel):
     devices: Any = None  # details promise nothing
 
@@ -108,6 +119,7 @@ class Probed(BaseModel):
     value: _Positive
     unit: str
     better: Literal["more", "less"]
+    samples: list[float] | None = None
 
 
 class _OutcomeFields(BaseModel):
@@ -119,7 +131,10 @@ class _OutcomeFields(BaseModel):
 BETWEEN = "; "
 """Stands between the settings of a comparison key."""
 JobColumns = tuple[Any, ...]
-"""The values of ``JOB_COLUMNS``."""
+"""The values of ``JOB_COLUMNS``, and the job's JSON."""
+Row = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The values of ``COLUMNS``, and those of ``EVIDENCE``."""
+_DATA_FACTS = ("sha256", "decoder", "loader_workers", "filesystem", "device")
 
 
 class Apart(BaseModel):
@@ -128,6 +143,7 @@ class Apart(BaseModel):
     schema_version: Literal[3]
     run_id: str
     trial_id: str
+    suite_version: str = ""
     started_at: str
     target: Name
     replica: _Count = 0
@@ -136,13 +152,17 @@ class Apart(BaseModel):
     warm_up: bool = False
     block: _Count
     position: _Count
+    seed: int = 0
     outcome: _OutcomeFields
     throughput_images_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
+    close_s: _Seconds | None = None
+    timeline: TimelineFields | None = None
     metrics: dict[str, Probed] = {}
-    data_use: _DataFields | None = None
-    aggressors: list[_AggressorFields] = []
+    data_use: DataFields | None = None
+    ranks: list[RankFields] = []
+    aggressors: list[AggressorFields] = []
     clock_ratio: _Positive | None = None
     substitutes: list[str] = []
     conditions: _ConditionsFields | None = None
@@ -156,7 +176,7 @@ class Apart(BaseModel):
             raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         return self
 
-    def row_in(self, job: JobColumns, environment: EnvironmentsFields, tail: StepTail) -> tuple[Any, ...]:
+    def row_in(self, job: JobColumns, environment: EnvironmentsFields, steps: StepFields | None) -> tuple[Any, ...]:
         """Return the values of ``COLUMNS``."""
         *host, host_mitigations = vars(environment.host).values()
         *seen, mitigations = vars(environment.target or _NOTHING_SEEN).values()
@@ -166,10 +186,16 @@ class Apart(BaseModel):
         return (
             *(self.run_id, self.trial_id, self.started_at, *job[:_NAMES]),
             *(self.target, self.replica, self.block, self.position, self.ablation, self.warm_up),
-            *job[_NAMES:],
+            *job[_NAMES:-1],
             *host,
             *(outcome.status == "ok", outcome.kind, outcome.message),
-            *(self.throughput_images_per_s, self.elapsed_s, self.open_s, *tail, self.clock_ratio),
+            *(
+                self.throughput_images_per_s,
+                self.elapsed_s,
+                self.open_s,
+                *(steps.tail() if steps else NO_STEPS),
+                self.clock_ratio,
+            ),
             "\n".join(self.substitutes),
             *(*seen, host_mitigations, mitigations),
             *vars(self.conditions or _NOTHING_KNOWN).values(),
@@ -182,19 +208,43 @@ class Apart(BaseModel):
             *((used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NONE),
             *(self.aggressor, _sum(one.before_per_s for one in at_work), _sum(one.beside_per_s for one in at_work)),
             self.metrics or None,
+            shared(environment.facts, "".join(self._more_facts())),
         )
+
+    def evidence(self, job: JobColumns, steps: StepFields | None) -> tuple[Any, ...]:
+        """Return the values of ``evidence.EVIDENCE``."""
+        samples = {name: (one.value, one.samples) for name, one in self.metrics.items() if one.samples}
+        return (
+            *(self.seed, job[-1], self.close_s),
+            *(steps.row() if steps else (None,) * len(STEPS)),
+            *(self.timeline.row() if self.timeline else (None,) * len(TIMELINE)),
+            *(self.ranks or None, self.aggressors or None, self.data_use, samples or None),
+        )
+
+    def _more_facts(self) -> Iterable[str]:
+        yield f"suite_version={json.dumps(self.suite_version)}\n"
+        for rank in self.ranks:
+            yield fact_lines(f"rank {rank.rank}/", facts(rank.environment, INSIDE))
+        for number, aggressor in enumerate(self.aggressors, start=1):
+            yield fact_lines(f"aggressor {number}/", facts(aggressor.environment, INSIDE))
+            if aggressor.aggression:
+                yield fact_lines("", {"aggressors.aggression.unit": aggressor.aggression.unit})
+        if self.data_use:
+            values = {f"data_use.{name}": getattr(self.data_use, name) for name in _DATA_FACTS}
+            yield fact_lines("", {name: value for name, value in values.items() if value is not None})
 
 
 class Fields(Apart):
     """The part of ``suite.records.record.TrialRecord`` that is read here; a test holds the two together."""
 
     job: Job
+    steps: StepFields | None = None
     environment: EnvironmentsFields
-    steps: Any = None  # nonsense among them does not take the rest of the record with it
 
-    def row(self) -> tuple[Any, ...]:
-        tail = step_tail(self.steps.get("elapsed_s")) if isinstance(self.steps, dict) else NO_STEPS
-        return self.row_in(job_columns(self.job), self.environment, tail)
+    def row(self) -> Row:
+        """Return the values of both."""
+        job = job_columns(self.job)
+        return self.row_in(job, self.environment, self.steps), self.evidence(job, self.steps)
 
 
 def job_columns(job: Job) -> JobColumns:
@@ -206,7 +256,14 @@ def job_columns(job: Job) -> JobColumns:
         *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
         *(job.layers.engine, job.isa),
         BETWEEN.join(f"{name}={value}" for name, value in settings(job).items()),
+        shared(job.model_dump_json()),
     )
+
+
+def settings_in(key: str) -> dict[str, str]:
+    """Return the settings of a comparison key by their names."""
+    pairs = (setting.partition("=") for setting in key.split(BETWEEN))
+    return {name: value for name, _, value in pairs}
 
 
 def _sum(rates: Iterable[float | None]) -> float | None:
@@ -246,7 +303,8 @@ COLUMNS = (
     "devices",
     *("data_sha256", "data_bytes", "images_read", "damaged"),
     *("aggressor", "aggressor_before_per_s", "aggressor_beside_per_s"),
-    "metrics",
+    *("metrics", "facts"),
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,
-``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name."""
+``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name,
+``facts`` of the environment what ``suite.records.differences`` treats."""

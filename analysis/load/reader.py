@@ -2,12 +2,11 @@
 
 import json
 import os
-from typing import Any
 
 from pydantic import ValidationError
 
-from analysis.load.fields import Apart, EnvironmentsFields, Fields, JobColumns, job_columns
-from analysis.load.steps import NO_STEPS, step_tail_in
+from analysis.load.evidence import StepFields
+from analysis.load.fields import Apart, EnvironmentsFields, Fields, JobColumns, Row, job_columns
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
@@ -28,8 +27,8 @@ class Reader:
         self._text = b""
         self._environments: EnvironmentsFields | None = None
 
-    def __call__(self, path: str) -> tuple[Any, ...] | AnalysisWarning:
-        """Return the values of ``fields.COLUMNS``, or why there are none."""
+    def __call__(self, path: str) -> Row | AnalysisWarning:
+        """Return the row of a record, or why there is none."""
         try:
             content = _content(path)
         except OSError as error:
@@ -41,7 +40,7 @@ class Reader:
         except ValidationError as error:
             return _diagnosis(path, content, error)
 
-    def _row(self, content: bytes) -> tuple[Any, ...]:
+    def _row(self, content: bytes) -> Row:
         try:
             job = content.find(_JOB)
             environment = content.find(_ENVIRONMENT, job)
@@ -51,19 +50,19 @@ class Reader:
             pass  # the whole record says what is wrong with it, if anything is
         return Fields.model_validate_json(content).row()
 
-    def _cut(self, content: bytes, job: int, environment: int) -> tuple[Any, ...]:
+    def _cut(self, content: bytes, job: int, environment: int) -> Row:
         """Parse a record without its job, its steps and its environment: these begin at the places given.
 
-        Together they are most of a file and most of the time to parse it.
+        Together they are most of a file; of the first and the last most records of a run have the same.
         """
         job_end = content.index(_CLOSING, job) + len(_CLOSING)
         parts = [content[:job]]
-        begin, tail = job_end, NO_STEPS
+        begin, measured = job_end, None
         if (steps := content.find(_STEPS, job_end, environment) + 1) > 0:
             steps += len(_STEPS) - 2
             parts.append(content[begin:steps])
             begin = content.index(b"}", steps) + 1  # steps hold numbers alone, and no object
-            tail = step_tail_in(content[steps:begin])
+            measured = StepFields.model_validate_json(content[steps:begin])
         if not self._text or not content.startswith(self._text, environment):
             closing = content.index(_CLOSING, environment) + len(_CLOSING)
             self._text = b""
@@ -77,7 +76,8 @@ class Reader:
             if len(self._jobs) >= _MOST_JOBS:
                 self._jobs.clear()
             self._jobs[text] = job_columns(Job.model_validate_json(text))
-        return rest.row_in(self._jobs[text], self._environments, tail)
+        own = self._jobs[text]
+        return rest.row_in(own, self._environments, measured), rest.evidence(own, measured)
 
 
 def _content(path: str) -> bytes:

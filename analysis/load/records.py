@@ -6,16 +6,17 @@ holds, above all the steps, is read again from ``path`` by who needs it.
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis.load.evidence import EVIDENCE, STEP_COLUMNS
+from analysis.load.evidence import FLOATS as EVIDENCE_FLOATS
 from analysis.load.fields import COLUMNS, USED
 from analysis.load.metrics import METRICS, Metric, spread
 from analysis.load.reader import Reader
-from analysis.load.steps import STEP_COLUMNS
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
 from suite.sweep.directory import runs_below
@@ -30,7 +31,19 @@ FLOATS = (
     *("devices", "data_bytes", "images_read", "damaged"),
     *("aggressor_before_per_s", "aggressor_beside_per_s"),
 )
-_CATEGORIES = ("run_id", "scenario", "data", "profile", "recipe", "model", "target", "engine", "isa", "settings")
+_CATEGORIES = (
+    "run_id",
+    "scenario",
+    "data",
+    "profile",
+    "recipe",
+    "model",
+    "target",
+    "engine",
+    "isa",
+    "settings",
+    "facts",
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +51,8 @@ class Records:
     """The trials of one or more runs that count: those of warm-up blocks are left out by that rule.
 
     ``trials`` has one row per trial; its columns are ``fields.COLUMNS``, ``path``, the record's file, and in place of
-    ``metrics`` a column of each of the ``metrics``. Absent values are missing, never zero. ``settings``
-    is the comparison key as text, ``substitutes`` holds one per line.
+    ``metrics`` a column of each of the ``metrics``, and ``forced``, which the audit fills. Absent values are missing,
+    never zero. ``settings`` is the comparison key as text, ``substitutes`` holds one per line.
     """
 
     trials: pd.DataFrame
@@ -48,6 +61,8 @@ class Records:
     metrics: tuple[Metric, ...] = METRICS
     warmup_trials: int = 0
     """The number of trials of warm-up blocks that were left out."""
+    evidence: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)
+    """Every record that was read, those of warm-up blocks and copies too, with the columns that the audit needs."""
 
 
 def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
@@ -68,7 +83,7 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
             if isinstance(row, AnalysisWarning):
                 warnings.append(row)
             else:
-                rows.append((*row, path))
+                rows.append((*row[0], *row[1], path))
         if len(rows) == before:
             advice = f"go on with its run (bench run … --out {directory}), or leave it out"
             warnings.append(AnalysisWarning("empty-run", f"{directory} holds no usable record", advice))
@@ -83,9 +98,11 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
 def _table(
     rows: list[tuple[Any, ...]], directories: tuple[Path, ...], warnings: list[AnalysisWarning], warm_ups: bool
 ) -> Records:
-    trials = pd.DataFrame.from_records(rows, columns=[*COLUMNS, "path"])
+    evidence = pd.DataFrame.from_records(rows, columns=[*COLUMNS, *EVIDENCE, "path"])
     # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
-    trials = trials.astype(dict.fromkeys(FLOATS, "float64") | dict.fromkeys(_CATEGORIES, "category"))
+    floats, categories = dict.fromkeys((*FLOATS, *EVIDENCE_FLOATS), "float64"), dict.fromkeys(_CATEGORIES, "category")
+    evidence = evidence.astype(floats | categories)
+    trials = evidence.drop(columns=list(EVIDENCE)).assign(forced="")
     copies = trials.duplicated(["run_id", "trial_id", "started_at"])
     if copies.any():
         first = trials.loc[copies, "path"].iloc[0]
@@ -103,7 +120,7 @@ def _table(
         trials = trials[~warm_up].reset_index(drop=True)
     counted = spread(trials)
     known = (*warnings, *counted.warnings)
-    return Records(counted.trials, directories, known, counted.metrics, int(warm_up.sum()))
+    return Records(counted.trials, directories, known, counted.metrics, int(warm_up.sum()), evidence)
 
 
 def _run_ids(trials: pd.DataFrame) -> pd.Series:

@@ -24,6 +24,8 @@ Format = Literal["parquet", "csv", "jsonl"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "jsonl")
 STEP_KEYS = ("run_id", "trial_id", "scenario", "model", "target", "replica", "ablation", "warm_up", "block")
 STEP_COLUMNS = (*STEP_KEYS, "step", *Steps.model_fields)
+NOT_EXPORTED = ("facts", "forced")
+"""Columns that serve the comparison alone; the records hold what they are made of."""
 _TRIALS_AT_ONCE = 2000
 """The trials whose steps are in memory together: those of 100,000 would not fit."""
 
@@ -36,12 +38,12 @@ class _Stepped(BaseModel):
 
 
 def trials_table(records: Records) -> pd.DataFrame:
-    """Return a row per trial: the columns of ``fields.COLUMNS``, ``path``, and one column for each metric.
+    """Return a row per trial: ``fields.COLUMNS`` without ``NOT_EXPORTED``, ``path``, and one column for each metric.
 
     Metrics of probes are named ``PROBE/METRIC [UNIT]``, those of workloads ``training/MODEL/METRIC [UNIT]``.
     """
     units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.model}
-    return records.trials.rename(columns=units)
+    return records.trials.drop(columns=[*NOT_EXPORTED]).rename(columns=units)
 
 
 def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[pd.DataFrame]:

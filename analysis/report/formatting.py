@@ -141,6 +141,13 @@ def _detectable(group: Group) -> Iterator[str]:
             yield f"{metric.name} {number(share * 100)} % ({target}, {blocks} blocks)"
 
 
+def difference_lines(group: Group) -> Iterator[str]:
+    """Yield what each target and bare metal differ in, which the marks below the target only count."""
+    for summary in group.targets:
+        if summary.differences:
+            yield f"{summary.target} besides: {'; '.join(summary.differences)}"
+
+
 def ablation_line(found: AblationEffect) -> str:
     """Return ``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
     notes = f" ({', '.join(found.notes)})" if found.notes else ""

@@ -71,6 +71,8 @@ class Row:
     substitutes: list[str]
     """What the number must not be read without, as are ``marks``; joined by "; " in CSV."""
     marks: list[str]
+    differences: list[str]
+    """The facts in which the target and bare metal differ, and which the marks only count."""
 
 
 KEYS = tuple(field.name for field in fields(Row))
@@ -141,6 +143,7 @@ def rows(comparison: Comparison) -> Iterator[Row]:
                     noise_method=floor.method if floor else None,
                     substitutes=list(summary.substitutes),
                     marks=list(summary.marks),
+                    differences=list(summary.differences),
                 )
 
 

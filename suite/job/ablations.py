@@ -27,12 +27,16 @@ class Ablation:
     change: Callable[[Properties], Properties]
     """Returns the properties of the switched target, given those of the target as it is."""
     differs: tuple[str, ...] = ()
-    """Columns of the trials in which the switched trial may differ from the trial that it is compared with: what was
-    switched itself. Everything else must still agree."""
+    """Fields of the environment in which the switched trial may differ from the trial that it is compared with: what
+    was switched itself. Everything else must still agree."""
 
 
 SECCOMP = Ablation(
-    "no system call filter on the container", "seccomp off", _CONTAINERS, lambda usual: replace(usual, seccomp=False)
+    "no system call filter on the container",
+    "seccomp off",
+    _CONTAINERS,
+    lambda usual: replace(usual, seccomp=False),
+    differs=("seccomp",),
 )
 NETWORK = Ablation(
     "the network of the node itself instead of a namespace of the container's own",
@@ -47,14 +51,18 @@ ROOTFS = Ablation(
     lambda usual: replace(usual, bound_tree=True),
 )
 HUGE_PAGES = Ablation(
-    "memory of the job in transparent huge pages", "huge pages on", _ALL, lambda usual: replace(usual, huge_pages=True)
+    "memory of the job in transparent huge pages",
+    "huge pages on",
+    _ALL,
+    lambda usual: replace(usual, huge_pages=True),
+    differs=("allocator", "transparent_hugepages"),
 )
 PINNING = Ablation(
     "CPUs by count (a quota, unpinned vCPUs) instead of by number",
     "pinning off",
     _ALL,
     lambda usual: replace(usual, pinned=False),
-    differs=("affinity", "seen_cpus"),
+    differs=("host_cpus", "cpus"),
 )
 ISA = Ablation(
     "vector instructions capped to the next lower level",
@@ -69,13 +77,14 @@ MEMORY_LIMIT = Ablation(
     "memory limit off",
     ("bare-metal", "container"),
     lambda usual: replace(usual, memory_limited=False),
-    differs=("seen_memory_bytes",),
+    differs=("memory_bytes",),
 )
 DISK_LIMIT = Ablation(
     "at most 32 MiB/s read from each disk and 32 MiB/s written to it, by the control group or by the hypervisor",
     "disk limit on",
     _ALL,
     lambda usual: replace(usual, disk_limit_bytes_per_s=32 << 20),
+    differs=("disk_limit_bytes_per_s",),
 )
 VIRTIOFS = Ablation(
     "the data set's directory shared with the VM instead of a virtual disk that holds it",
@@ -124,7 +133,7 @@ def check(ablations: Sequence[str], targets: Sequence[str]) -> None:
             )
 
 
-def columns_that_may_differ(name: str) -> tuple[str, ...]:
+def facts_that_may_differ(name: str) -> tuple[str, ...]:
     """Return ``Ablation.differs``; nothing for an ablation that is not installed here, of a run made elsewhere."""
     found = _installed(name)
     return found.differs if found else ()

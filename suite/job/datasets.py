@@ -11,6 +11,8 @@ from suite.part import Part
 Kind = Literal["imagenet", "imagefolder", "cifar10", "mnist"]
 PageCache = Literal["cold", "warm"]
 """``cold``: nothing of the data set is in a page cache of the target or the host. ``warm``: it was read once."""
+MOST_COLD, LEAST_WARM = 0.01, 0.95
+"""The share of the data set's pages that the cache of the target holds right before the launch."""
 SYNTHETIC, GENERATED = "synthetic", "generated"
 KINDS: tuple[Kind, ...] = ("imagenet", "imagefolder", "cifar10", "mnist")
 

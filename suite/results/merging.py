@@ -13,6 +13,7 @@ from suite.errors import RequestError
 from suite.host_compatibility import Host, differences
 from suite.plan import Plan
 from suite.records.headers import read_header, record_entries
+from suite.results.manifest import ListedFile, read_manifest
 from suite.results.runs import SWEEP, is_run, is_sweep
 from suite.results.store import ATTEMPTS, PLAN, TRIALS, Run, plan_differences, stored_plan, write_atomic
 from suite.trial_names import RECORD_FILES, attempt_file, attempts_of, record_file, trial_of_attempt
@@ -126,17 +127,33 @@ class _Step:
     def write(self) -> None:
         run = Run(self.into)
         with run.exclusive():
-            write_atomic(self.into / PLAN, self.plan.model_dump_json(indent=2) + "\n")
+            plan = self.plan.model_dump_json(indent=2) + "\n"
+            if not ((self.into / PLAN).exists() and (self.into / PLAN).read_text() == plan):
+                run.unlist(PLAN)
+                write_atomic(self.into / PLAN, plan)
             for trial_id, chosen in self.chosen.items():
                 place = self.into / TRIALS / record_file(trial_id)
                 there, text = place.read_text() if place.exists() else None, chosen.path.read_text()
                 if there == text:
                     self.merged.kept += 1
                     continue
+                run.unlist(f"{TRIALS}/{place.name}")
                 write_atomic(place, text)
                 (self.merged.added if there is None else self.merged.replaced).append(trial_id)
             for source in self.runs:
                 _copy_attempts(source / ATTEMPTS, self.into / ATTEMPTS)
+            run.seal(self._listed())
+
+    def _listed(self) -> dict[str, ListedFile]:
+        """Return the digests under which the sources list what was copied: an edited record stays an edited one."""
+        manifests = {run: read_manifest(run) for run in self.runs}
+        found = {}
+        for chosen in self.chosen.values():
+            name = f"{TRIALS}/{chosen.path.name}"
+            manifest = manifests[chosen.path.parents[1]]
+            if manifest and name in manifest.files:
+                found[name] = manifest.files[name]
+        return found
 
 
 def _common_plan(runs: Sequence[Path]) -> Plan:

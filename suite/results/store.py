@@ -2,14 +2,15 @@
 
 DIR/plan.json           the plan
 DIR/trials/ID.json      a record
+DIR/manifest.json       digests of both; see ``suite.results.manifest``
 """
 
 import datetime
 import fcntl
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from suite.errors import BenchError, RequestError
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current, migrate_plan
 from suite.records.record import TrialRecord
+from suite.results.manifest import MANIFEST, ListedFile, Manifest, read_manifest
 from suite.trial_names import RECORD_FILES, record_file
 
 RESULTS = Path("results")
@@ -142,6 +144,7 @@ class Run:
                 )
             if not differences or stored.blocks > plan.blocks:
                 return
+            self.unlist(PLAN)
         write_atomic(self.directory / PLAN, plan.model_dump_json(indent=2) + "\n")
 
     def plan(self) -> Plan | None:
@@ -151,8 +154,45 @@ class Run:
     def save(self, record: TrialRecord) -> Path:
         """Write the record, in place of an older one of its trial; return its file. Raises StoreError."""
         path = self.directory / TRIALS / record_file(record.trial_id)
+        if path.exists():
+            self.unlist(f"{TRIALS}/{path.name}")
         write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return path
+
+    def seal(self, known: Mapping[str, ListedFile] | None = None) -> None:
+        """Write the manifest: list what is not listed yet, under its digest in ``known`` or else as it is on the disk.
+
+        Raises StoreError.
+        """
+
+        def complete(listed: dict[str, ListedFile]) -> None:
+            listed.update({name: one for name, one in (known or {}).items() if name not in listed})
+            for path in (self.directory / PLAN, *self.record_files()):
+                name = path.relative_to(self.directory).as_posix()
+                if name not in listed:
+                    with suppress(FileNotFoundError):  # a sweep's block on another machine replaces what failed
+                        listed[name] = ListedFile.of(path)
+
+        if (self.directory / PLAN).exists():
+            self._change_manifest(complete)
+
+    def unlist(self, name: str) -> None:
+        """Take a file off the manifest before it is written anew: a kill in between must not look like an edit."""
+        if (self.directory / MANIFEST).exists():
+            self._change_manifest(lambda listed: listed.pop(name, None))
+
+    def _change_manifest(self, change: Callable[[dict[str, ListedFile]], object]) -> None:
+        # Several machines may end blocks of one sweep at once. A network file system may know no locks: then the worst
+        # is that a file is not listed.
+        with (self.directory / PLAN).open("r+b") as plan:
+            with suppress(OSError):
+                fcntl.flock(plan, fcntl.LOCK_EX)
+            before = read_manifest(self.directory) or Manifest(files={})
+            files = dict(before.files)
+            change(files)
+            if files != before.files:
+                text = Manifest(files=dict(sorted(files.items()))).model_dump_json(indent=1)
+                write_atomic(self.directory / MANIFEST, text + "\n")
 
     def records(self) -> Iterator[TrialRecord]:
         """Yield every record, one per trial."""

@@ -114,9 +114,9 @@ def test_a_record_whose_steps_are_nonsense_is_left_out_and_named(tmp_path: Path,
         made = save(block=block, target="vm", **trial(rng))
     path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": "none"}))
-    found = explain(load([tmp_path / "run"]))
-    assert found.explanations[0].blocks == 1
-    assert found.warnings[0].kind == "skipped-record"
+    records = load([tmp_path / "run"])
+    assert explain(records).explanations[0].blocks == 1
+    assert records.warnings[0].kind == "skipped-record"
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -104,14 +104,16 @@ def test_records_of_several_environments_in_turn_keep_each_their_own(tmp_path: P
     assert trials["torch_cpu_capability"].tolist() == ["AVX2"] * 3 + ["AVX512"] * 3
 
 
-def test_steps_that_are_nonsense_do_not_take_the_rest_of_the_record_with_them(tmp_path: Path, save: Any) -> None:
+def test_a_record_whose_steps_are_nonsense_is_left_out_and_named(tmp_path: Path, save: Any) -> None:
     made = save()
     path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
     found = json.loads(path.read_text())
     found["steps"] = {"note": "a } in a text", "inner": {"deeper": {}}}
     path.write_text(json.dumps(found, indent=1))
-    (trial,) = load([tmp_path / "run"]).trials.to_dict("records")
-    assert (trial["throughput_images_per_s"], trial["userland_sha256"]) == (10.0, "a" * 64)
+    save(block=1)
+    records = load([tmp_path / "run"])
+    assert len(records.trials) == 1
+    assert "steps" in records.warnings[0].message
 
 
 def test_a_directory_among_the_records_is_left_out_with_a_warning(tmp_path: Path, save: Any) -> None:

@@ -115,7 +115,7 @@ def test_a_file_that_is_no_record_or_lies_about_its_name_is_left_out(make: Any, 
     (source / "trials/b002.json").write_text("{")
     done = merge([source], tmp_path / "all")
     assert [Path(path).name for path in done.left_out] == ["b001.json", "b002.json"]
-    assert set(files(tmp_path / "all")) == {"plan.json", "trials/b000.json"}
+    assert set(files(tmp_path / "all")) == {"plan.json", "manifest.json", "trials/b000.json"}
 
 
 def test_sweeps_are_merged_cell_by_cell_with_the_attempts(make: Any, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_sweeps_are_merged_cell_by_cell_with_the_attempts(make: Any, tmp_path: P
 
 def test_runs_that_hold_no_record_yet_are_merged_into_one_that_holds_none(make: Any, tmp_path: Path) -> None:
     assert merge([make("a"), make("b")], tmp_path / "all").added == []
-    assert set(files(tmp_path / "all")) == {"plan.json"}
+    assert set(files(tmp_path / "all")) == {"plan.json", "manifest.json"}
 
 
 def test_what_cannot_be_merged_is_refused(make: Any, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The audit: every record, and every run as a whole, held against itself before anything is compared."""

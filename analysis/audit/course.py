@@ -1,0 +1,69 @@
+"""The course of a run: its trials in time, and what should have stayed as it is."""
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.audit.findings import Finding, Kind
+from analysis.compare.validity import changed_facts
+
+SAME_TIME = Kind(
+    "same-time",
+    "refused",
+    "neither trial had the machine alone: run them again, or see whether the host's clock was set",
+)
+APART = Kind(
+    "block-apart", "named", "the host may have changed meanwhile: read the ratio with care, or run the block again"
+)
+ORDER = Kind("block-order", "named", "trials that are tried again, and those of a resumed run, come late")
+CHANGED = Kind("changed", "named", "the trials of a run are samples of one thing: compare those of each state alone")
+TOLERANCE_S = 2.0
+"""Starts are whole seconds, and the clock of the day is corrected in small steps."""
+ALWAYS_S = 60.0
+"""The pause that is always allowed: attesting a slow guest, filling a page cache, pressing Ctrl-C and going on."""
+UNTIMED_S = 6 * 3600.0
+"""The pause that is allowed after a failed trial where no plan tells its time limit."""
+
+
+def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator[Finding]:
+    """Yield what is wrong with the course of a run."""
+    begun = pd.to_datetime(trials["started_at"], format="ISO8601", errors="coerce", utc=True)
+    taken_s = trials[["open_s", "elapsed_s", "close_s"]].sum(axis=1)
+    begin_s = (begun - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    timed = trials.assign(begin_s=begin_s, taken_s=taken_s, end_s=begin_s + taken_s)
+    timed = timed.sort_values(["warm_up", "block", "begin_s", "position"])
+    block = [timed["warm_up"], timed["block"]]
+    before = timed.groupby(block, sort=False)[["end_s", "path", "ok", "position"]].shift()
+    pause_s = timed["begin_s"] - before["end_s"]
+    for row in timed.assign(pause_s=pause_s, before=before["path"])[pause_s < -TOLERANCE_S].to_dict("records"):
+        for path, other in ((row["path"], row["before"]), (row["before"], row["path"])):
+            yield SAME_TIME.at(path, f"it ran at the same time as {Path(other).stem}, for {-row['pause_s']:.3g} s")
+    untimed_s = (before["ok"] == False) * (timeout_s or UNTIMED_S)  # noqa: E712 (the first of a block has none before)
+    bound_s = timed.groupby(block, sort=False)["taken_s"].transform("sum").clip(lower=ALWAYS_S) + untimed_s
+    for (warm_up, number), pauses in pause_s[pause_s > bound_s].groupby(block):
+        named = f"{'warm-up ' if warm_up else ''}block {number}"
+        pause = datetime.timedelta(seconds=round(float(pauses.max())))
+        yield APART.at(run, f"{named}: up to {pause} h lie between its trials, more than they all take")
+    late = timed[timed["position"] < before["position"]]
+    for (warm_up, number), _ in late.groupby(["warm_up", "block"]):
+        yield ORDER.at(
+            run, f"{'warm-up ' if warm_up else ''}block {number}: its trials began in another order than planned"
+        )
+    yield from _changes(run, trials)
+
+
+def _changes(run: Path, trials: pd.DataFrame) -> Iterator[Finding]:
+    """Yield what differs among the trials of one arm on one host."""
+    arms = trials[["target", "ablation", "aggressor", "hostname"]].astype(object).fillna("")
+    told: dict[tuple[str, str], Any] = {}
+    for (target, *_), facts in trials["facts"].groupby([arms[name] for name in arms]):
+        texts = [found.text for found in facts.astype(object).unique()]
+        for name in dict.fromkeys(one for text in texts[1:] for one in changed_facts(texts[0], text)):
+            told[str(target), name] = None
+    for target in dict.fromkeys(target for target, _ in told):
+        yield CHANGED.at(
+            run, f"{target} was not the same all the time: {', '.join(name for one, name in told if one == target)}"
+        )

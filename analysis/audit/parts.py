@@ -1,0 +1,126 @@
+"""The parts that few records have, held against the job: ranks, aggressors, data, samples of metrics."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from analysis.audit.findings import AGAIN, Finding, Kind
+from analysis.audit.sums import EXACT, GAP_S, GAP_SHARE
+from analysis.load.evidence import AggressionFields, AggressorFields, DataFields, RankFields
+from suite.job.datasets import LEAST_WARM, MOST_COLD
+from suite.job.job import Job
+
+RANKS = Kind("ranks", "refused", AGAIN)
+TRAFFIC = Kind("traffic", "named", "see the ranks' byte counts; a message may have been under way at the end")
+AGGRESSORS = Kind("aggressors", "refused", AGAIN)
+DATA = Kind("data", "refused", AGAIN)
+SAMPLES = Kind("samples", "refused", AGAIN)
+_NEAR = 0.01
+
+
+def parts(trials: pd.DataFrame) -> Iterator[Finding]:
+    """Yield the contradictions between parts of records that are ok, and between them and their jobs."""
+    checks: tuple[tuple[str, Kind, Callable[..., Iterator[str]]], ...] = (
+        ("ranks", RANKS, _ranks),
+        ("ranks", TRAFFIC, _traffic),
+        ("aggressors", AGGRESSORS, _aggressors),
+        ("data_use", DATA, _data),
+        ("samples", SAMPLES, _samples),
+    )
+    for column, kind, check in checks:
+        for row in trials[trials[column].notna()].to_dict("records"):
+            job = Job.model_validate_json(row["job"].text)
+            for problem in check(row[column], job, row):
+                yield kind.at(row["path"], problem)
+
+
+def _ranks(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    numbers = [one.rank for one in ranks]
+    roles = list(job.distributed.roles) if job.distributed else []
+    if numbers != list(range(len(ranks))) or [one.role for one in ranks] != roles:
+        yield f"its ranks are {', '.join(f'{one.rank} {one.role}' for one in ranks)}, and not those of the job"
+        return
+    yield from (f"rank {one.rank} has links to other ranks than all others" for one in ranks if _unlinked(one, numbers))
+    workers = [one for one in ranks if one.role == "worker"]
+    total = sum(one.throughput_images_per_s or 0.0 for one in workers)
+    if not math.isclose(total, row["throughput_images_per_s"], rel_tol=EXACT):
+        yield f"{row['throughput_images_per_s']:.6g} images/s, and its workers make {total:.6g}"
+    for one in workers:
+        span_s = one.measured_s or 0.0
+        made = job.sizes.batch * job.sizes.steps / span_s if job.sizes and span_s else 0.0
+        if not math.isclose(made, one.throughput_images_per_s or 0.0, rel_tol=EXACT):
+            yield f"rank {one.rank} has {one.throughput_images_per_s or 0:.6g} images/s, and its steps make {made:.6g}"
+        parts_s = (one.data_s or 0.0) + (one.compute_s or 0.0) + (one.communicate_s or 0.0)
+        if not -EXACT * span_s <= span_s - parts_s <= GAP_SHARE * span_s + GAP_S:
+            yield f"rank {one.rank} has phases of {parts_s:.6g} s, and measured {span_s:.6g} s"
+    # The steps of the record are those of the first worker.
+    if not math.isclose(workers[0].data_s or 0.0, row["waited_s"], rel_tol=EXACT, abs_tol=EXACT):
+        yield f"its first worker waited {workers[0].data_s or 0:.6g} s for data, its steps {row['waited_s']:.6g} s"
+
+
+def _unlinked(one: RankFields, numbers: Sequence[int]) -> bool:
+    found = sorted(link.rank for link in one.links)
+    return bool(found) and found != [number for number in numbers if number != one.rank]
+
+
+def _traffic(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    del job, row
+    counts = [(one.sent_bytes, one.received_bytes) for one in ranks]
+    sent, received = (sum(count or 0 for count in side) for side in zip(*counts, strict=True))
+    if all(None not in each for each in counts) and abs(sent - received) > _NEAR * max(sent, received):
+        yield f"its ranks sent {sent} bytes and received {received}"
+
+
+def _aggressors(aggressors: Sequence[AggressorFields], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    copies = job.sharing.copies if job.sharing else 0
+    if len(aggressors) != copies:
+        yield f"{len(aggressors)} instances beside the victim, and the job has {copies}"
+    at_work = [one.aggression for one in aggressors if one.aggression]
+    alone = not isinstance(row["aggressor"], str)
+    if len(at_work) != (0 if alone else len(aggressors)):
+        planned = "the victim is alone" if alone else f"the trial has {row['aggressor']} beside it"
+        yield f"{len(at_work)} of {len(aggressors)} aggressors were at work, and {planned}"
+    for one in at_work:
+        if one.begun_s >= 0 or one.ended_s < row["elapsed_s"]:
+            yield f"an aggressor was at work from {one.begun_s:.3g} s to {one.ended_s:.6g} s, not all the time"
+        if not _grows(one):
+            yield "what an aggressor reported does not only grow, from its begin to its end"
+
+
+def _grows(one: AggressionFields) -> bool:
+    work = [done for done in one.work if done is not None]
+    growing = all(first <= later for column in (one.heard_s, one.steps, work) for first, later in pairwise(column))
+    lengths = {len(one.heard_s), len(one.steps), len(one.work)}
+    ends = (one.heard_s[0], one.heard_s[-1]) if one.heard_s else (one.begun_s, one.ended_s)
+    return growing and len(lengths) == 1 and abs(ends[0] - one.begun_s) <= EXACT and abs(ends[1] - one.ended_s) <= EXACT
+
+
+def _data(use: DataFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    del row
+    if (planned := job.dataset) is None:
+        yield "it read a data set, and the job has none"
+        return
+    for name in ("kind", "sha256", "images", "size_bytes"):
+        own, its = getattr(use, name), getattr(planned, name)
+        if own and own != its:
+            yield f"the data set has {name} {own}, and that of the job {its}"
+    share = use.page_cache_share
+    if share is not None and (share > MOST_COLD if job.page_cache == "cold" else share < LEAST_WARM):
+        yield f"the page cache held {share:.1%} of the data, and was to be {job.page_cache}"
+    trained = (job.sizes.batch * (job.sizes.steps + job.sizes.warmup_steps)) if job.sizes else 0
+    if use.images_read < trained:
+        yield f"{use.images_read} images were read, and {trained} trained"
+    # A whole epoch reads every file; of a part of one, each image may be the largest.
+    if use.bytes_read > planned.size_bytes * math.ceil(use.images_read / planned.images):
+        yield f"{use.bytes_read} bytes were read, and {use.images_read} images hold less"
+
+
+def _samples(metrics: dict[str, tuple[float, list[float]]], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    del job, row
+    for name, (value, samples) in metrics.items():
+        if not min(samples) * (1 - _NEAR) <= value <= max(samples) * (1 + _NEAR):
+            yield f"{name} is {value:.6g}, and its samples are {json.dumps([min(samples), max(samples)])}"

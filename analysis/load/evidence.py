@@ -1,0 +1,136 @@
+"""The parts of a record that the audit reads, as one row beside that of the tables."""
+
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field
+
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+_Column = list[_Seconds] | None
+STEP_COLUMNS = ("step_p99_s", "step_tail")
+"""The 99th percentile of the measured steps, and that over their median: a synchronous cluster waits for its slowest
+step. Unlike the rest, they are columns of the tables."""
+NO_STEPS = (None, None)
+
+
+class StepFields(BaseModel):
+    """The measured steps, of which the sums are kept."""
+
+    elapsed_s: list[_Seconds]
+    data_s: list[_Seconds]
+    copy_s: _Column = None
+    compute_s: list[_Seconds]
+    communicate_s: _Column = None
+
+    def row(self) -> tuple[int, float, float, float | None, float]:
+        """Return the values of ``STEPS``."""
+        columns = (self.data_s, self.copy_s, self.compute_s, self.communicate_s)
+        waited_s, copied_s, *others_s = (None if column is None else sum(column) for column in columns)
+        phases_s = sum(found for found in (waited_s, copied_s, *others_s) if found is not None)
+        return len(self.elapsed_s), sum(self.elapsed_s), phases_s, copied_s, waited_s or 0.0
+
+    def tail(self) -> tuple[float | None, float | None]:
+        """Return the values of ``STEP_COLUMNS``. Each percentile is the time of one step, with no interpolation."""
+        if not self.elapsed_s:
+            return NO_STEPS
+        steps = sorted(self.elapsed_s)
+        p50, p99 = steps[(len(steps) - 1) // 2], steps[(99 * len(steps) - 1) // 100]
+        return p99, p99 / p50 if p50 > 0 else None
+
+
+class TimelineFields(BaseModel):
+    """The parts of the elapsed time, of which the sum is kept where all are known."""
+
+    launch_s: _Seconds | None = None
+    imports_s: _Seconds | None = None
+    build_s: _Seconds | None = None
+    warmup_s: _Seconds | None = None
+    measured_s: _Seconds | None = None
+    teardown_s: _Seconds | None = None
+    exit_s: _Seconds | None = None
+
+    def row(self) -> tuple[float | None, float | None]:
+        """Return the values of ``TIMELINE``."""
+        parts = list(self.__dict__.values())
+        return self.measured_s, None if None in parts else sum(parts)
+
+
+class LinkFields(BaseModel):
+    """A connection of a rank."""
+
+    rank: _Count
+
+
+class RankFields(BaseModel):
+    """One process of a distributed job."""
+
+    rank: _Count
+    role: str
+    environment: dict[str, Any]
+    throughput_images_per_s: _Seconds | None = None
+    measured_s: _Seconds | None = None
+    data_s: _Seconds | None = None
+    compute_s: _Seconds | None = None
+    communicate_s: _Seconds | None = None
+    sent_bytes: _Count | None = None
+    received_bytes: _Count | None = None
+    links: list[LinkFields] = []
+
+
+class AggressionFields(BaseModel):
+    """The work of an aggressor."""
+
+    unit: str
+    begun_s: _Number
+    ended_s: _Number
+    heard_s: list[_Number]
+    steps: list[_Count]
+    work: list[_Number | None]
+    before_per_s: _Seconds | None = None
+    beside_per_s: _Seconds | None = None
+
+
+class AggressorFields(BaseModel):
+    """One instance beside the victim's."""
+
+    environment: dict[str, Any]
+    aggression: AggressionFields | None = None
+
+
+class DataFields(BaseModel):
+    """The data set of a job, and how it was read."""
+
+    kind: str = ""
+    sha256: str
+    images: _Count = 0
+    size_bytes: _Count
+    decoder: str | None = None
+    loader_workers: _Count | None = None
+    page_cache_share: _Number | None = None
+    filesystem: str | None = None
+    device: str | None = None
+    images_read: _Count
+    bytes_read: _Count
+    damaged: _Count = 0
+
+
+STEPS = ("counted_steps", "steps_s", "phases_s", "copied_s", "waited_s")
+"""The number of steps, their seconds, and those of their phases, of copying and of waiting for data alone."""
+TIMELINE = ("measured_s", "timeline_s")
+FLOATS = ("close_s", *STEPS, *TIMELINE)
+EVIDENCE = ("seed", "job", *FLOATS, "ranks", "aggressors", "data_use", "samples")
+"""The columns; ``job`` is its JSON, ``samples`` those of the metrics; the parts that few records have are objects."""
+
+
+class Text(NamedTuple):
+    """A long text that many records share. As an object: pandas would copy a text for each."""
+
+    text: str
+
+
+@lru_cache(maxsize=10_000)
+def shared(text: str, more: str = "") -> Text:
+    """Return the text of both: one object for all records that have the same."""
+    return Text(text + more)

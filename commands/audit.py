@@ -1,0 +1,40 @@
+"""``bench audit``: every record and run held against itself."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from analysis.audit.audit import audit as audit_records
+from analysis.load.records import load
+from analysis.report.audit_list import AuditList, audit_json
+from suite.results.store import RESULTS, latest_run
+
+
+@click.command()
+@click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def audit(directories: tuple[Path, ...], as_json: bool) -> None:
+    """Hold every record, and every run as a whole, against itself. Default: the latest run in results/.
+
+    Sums, plan, order in time, and the digests of the files: docs/differences.md lists the checks and their bounds.
+    bench compare and bench report do the same, and leave out what is refused.
+
+    Exit codes: 0 nothing is refused; 1 records are refused; 2 the request was wrong.
+
+    \b
+    Examples:
+      bench audit
+      bench audit results/night
+      bench audit results/sweep --json
+    """
+    records = load(list(directories) or [latest_run(RESULTS)], warm_ups=True)
+    found = audit_records(records)
+    if as_json:
+        click.echo(json.dumps(audit_json(found, records), indent=1))
+    else:
+        Console(highlight=False).print(AuditList(found, records))
+    if found.refused:
+        sys.exit(1)

@@ -1,0 +1,249 @@
+"""The one table of what a difference between two records means, for every field of a record.
+
+The comparison refuses or names differences by it, the audit and ``docs/differences.md`` are made from it, and a test
+changes each field of real records to see that the table keeps its word.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+Treatment = Literal["refused", "named", "constant", "measured", "checked", "ignored"]
+TREATMENTS: Mapping[Treatment, str] = {
+    "refused": "Another experiment: no ratio is formed between records that differ in it.",
+    "named": "Part of what the ratio shows, and named beside it.",
+    "constant": "The nature of a target, so it tells targets apart; the audit names it where one target has several.",
+    "measured": "What is compared or warned about itself, or tells trials apart in tables.",
+    "checked": "Checked by the audit against the rest of the record, or against the plan.",
+    "ignored": "Does not matter to a ratio.",
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """The treatment of the fields that a pattern names; ``*`` stands for any part of a path."""
+
+    path: str
+    treatment: Treatment
+    why: str
+    label: str = ""
+    """What messages call it, where a difference is named or refused."""
+    group: str = ""
+    """What a mark beside a number calls it together with others of its kind."""
+
+
+def _refused(path: str, label: str, why: str) -> Field:
+    return Field(path, "refused", why, label)
+
+
+def _named(path: str, label: str, group: str, why: str) -> Field:
+    return Field(path, "named", why, label, group)
+
+
+def _constant(path: str, label: str, why: str) -> Field:
+    return Field(path, "constant", why, label)
+
+
+def _many(treatment: Treatment, why: str, *paths: str) -> tuple[Field, ...]:
+    return tuple(Field(path, treatment, why) for path in paths)
+
+
+INSIDE = (
+    _refused("userland_sha256", "userland", "other libraries are another program"),
+    _refused("userland_differences", "departures from the userland's manifest", "see the userland"),
+    _refused("cpus", "CPUs seen inside", "part of the envelope; how many there are counts, not which"),
+    _refused("memory_bytes", "memory seen inside", "part of the envelope; 2 % may differ"),
+    _refused("threads", "threads seen inside", "part of the envelope"),
+    _refused("host_cpus", "host CPUs pinned to", "part of the envelope"),
+    _refused("disk_limit_bytes_per_s", "disk limit", "part of the envelope"),
+    _refused("torch", "torch", "another version has other kernels"),
+    _refused("torch_cpu_capability", "CPU capability", "another instruction set; named where --isa native declared it"),
+    _refused("gpus.name", "GPUs", "another device"),
+    _refused("gpus.memory_bytes", "GPU memory", "another device"),
+    _named("gpus.driver", "GPU driver", "GPU", "a driver decides part of the speed"),
+    _named("kernel", "kernel", "kernel", "scheduler, page faults and network are the kernel's"),
+    _named("clocksource", "clock source", "kernel", "reading hpet takes a hundred times as long as tsc"),
+    _named("transparent_hugepages", "huge pages", "kernel", "always and madvise differ by several percent"),
+    _named("mitigations.*", "CPU mitigations", "kernel", "each costs entries to the kernel"),
+    _named("cgroup_version", "control groups", "kernel", "they account in different ways"),
+    _named("cpu_model", "CPU model", "CPU", "libraries choose their code by it"),
+    _named("cpu_flags", "CPU flags", "CPU", "vector instructions that a guest lacks are not used"),
+    _named("python", "Python", "software", "the interpreter runs between the kernels of torch"),
+    _named("libc", "libc", "software", "copying memory is libc's"),
+    _named("allocator", "allocator", "software", "page faults follow from it"),
+    _named("torchvision", "torchvision", "software", "it holds the models"),
+    _named("seccomp", "seccomp", "seccomp", "a filter costs every system call; containers are expected to have one"),
+    _constant("accelerator", "accelerator", "belongs to the virtual machine; emulation is a substitute, and shown"),
+    _constant("hypervisor", "hypervisor", "belongs to the virtual machine"),
+    _constant("disk", "disk", "belongs to the virtual machine"),
+    _constant("container_engine.name", "engine", "belongs to the container"),
+    _constant("container_engine.version", "engine version", "belongs to the container"),
+    _constant("container_engine.network", "container network", "belongs to the container"),
+    _constant("container_engine.rootfs", "root file system", "belongs to the container"),
+    Field("hostname", "ignored", "each instance has a new one"),
+    Field("pid1", "ignored", "tells what kind of place it is, which the target's name does"),
+    Field("kernel_memory_bytes", "ignored", "the memory that is left is in the envelope"),
+    Field("no_new_privileges", "ignored", "decides what a program may do, and not how fast"),
+    Field("effective_capabilities", "ignored", "decide what a program may do, and not how fast"),
+    Field("gpus.pci_address", "ignored", "a guest gives a device another address"),
+)
+"""An environment as seen from inside a target, or an instance of one."""
+
+_CHANGED = "the host was changed between the two trials"
+_OF_HOST = {
+    "kernel": "kernel",
+    "clocksource": "kernel",
+    "transparent_hugepages": "kernel",
+    "mitigations.*": "kernel",
+    "cgroup_version": "kernel",
+    "cpu_model": "CPU",
+    "cpu_flags": "CPU",
+    "cpus": "machine",
+    "memory_bytes": "machine",
+    "hypervisor": "machine",
+    "gpus.name": "GPU",
+    "gpus.memory_bytes": "GPU",
+    "gpus.driver": "GPU",
+}
+HOST = (
+    _refused("hostname", "host", "another machine is another time and place: a ratio of two measures both"),
+    *(
+        _named(one.path, f"host {one.label.removesuffix(' seen inside')}", f"host {_OF_HOST[one.path]}", _CHANGED)
+        for one in INSIDE
+        if one.path in _OF_HOST
+    ),
+    Field("*", "ignored", "tells of the suite's own process; trials say it of the inside"),
+)
+"""The same questions asked on the host."""
+
+_ELSEWHERE = (
+    *_many("checked", "the plan says which trial it is, when in its block it is due, and with which seed", "trial_id"),
+    *_many("checked", "see trial_id", "target", "replica", "ablation", "aggressor", "warm_up", "block", "position"),
+    *_many("checked", "see trial_id", "seed"),
+    *_many("checked", "the trials of a block lie close in time, and never at the same time", "started_at"),
+    *_many("checked", "a record of a later suite is refused by name", "schema_version"),
+    Field("run_id", "measured", "trials are paired inside a run"),
+    _named("suite_version", "suite version", "software", "the suite may have measured in another way"),
+    *_many("measured", "a trial that failed has no number, and is counted as failed", "outcome.status"),
+    *_many("measured", "the warning of failed trials quotes it", "outcome.kind", "outcome.message"),
+    *_many("ignored", "explains a failure", "outcome.command", "outcome.output_tail", "outcome.remedy"),
+    Field("job.dataset.directory", "ignored", "a path of the user's, which is written nowhere"),
+    Field("job.*", "refused", "the job decides what a number means; the audit holds it against the plan, too", "job"),
+    *_many("measured", "a metric", "throughput_images_per_s", "elapsed_s", "open_s"),
+    *_many("measured", "a metric of a probe or workload", "metrics.*.value", "metrics.*.unit", "metrics.*.better"),
+    Field("metrics.*.samples", "checked", "the value lies among its samples"),
+    Field("close_s", "ignored", "everything that is compared has ended before"),
+    *_many("checked", "steps and their phases sum to the measured span", "steps.*"),
+    *_many("checked", "its parts sum to the elapsed time", "timeline.*"),
+    _refused("data_use.sha256", "data set", "other images are other work"),
+    *_many("checked", "it is the data set of the job", "data_use.kind", "data_use.images", "data_use.size_bytes"),
+    _named("data_use.decoder", "decoder", "loading", "decoders differ in speed; auto takes what is there"),
+    _named("data_use.loader_workers", "loader workers", "loading", "auto takes one per CPU that is seen"),
+    Field("data_use.page_cache_share", "checked", "it is what the job's page cache asks for"),
+    _constant("data_use.filesystem", "file system of the data", "a target reads through layers of its own"),
+    _constant("data_use.device", "device of the data", "a target reads through layers of its own"),
+    Field("data_use.images_read", "checked", "no fewer images are read than are trained"),
+    Field("data_use.bytes_read", "checked", "no more is read than the images hold"),
+    Field("data_use.damaged", "measured", "a warning counts them"),
+    Field("data_use.damaged_files", "ignored", "names what data_use.damaged counts"),
+    *_many("checked", "the ranks are those of the job, each with links to all others", "ranks.rank", "ranks.role"),
+    Field("ranks.links.rank", "checked", "see ranks.rank"),
+    *_many("checked", "the ranks' throughputs sum to the whole's", "ranks.throughput_images_per_s"),
+    *_many("checked", "see ranks.throughput_images_per_s", "ranks.measured_s"),
+    *_many("checked", "they sum to the rank's measured span", "ranks.data_s", "ranks.compute_s", "ranks.communicate_s"),
+    *_many("checked", "what one rank has sent another has received", "ranks.sent_bytes", "ranks.received_bytes"),
+    *_many("ignored", "names a place in the network of this trial", "ranks.address", "ranks.interface"),
+    *_many("ignored", "see ranks.address", "ranks.node_address", "ranks.links.source_address"),
+    *_many(
+        "ignored", "the state of the link before the job; what it costs is in communicate_s", "ranks.links.connect_s"
+    ),
+    *_many("ignored", "see ranks.links.connect_s", "ranks.links.rate_bits_per_s"),
+    Field("ranks.clock_offset_s", "ignored", "no number subtracts the times of two machines"),
+    _constant("aggressors.aggression.unit", "unit of the aggressor", "belongs to the aggressor"),
+    *_many("checked", "an aggressor encloses its victim", "aggressors.aggression.begun_s"),
+    *_many("checked", "see aggressors.aggression.begun_s", "aggressors.aggression.ended_s"),
+    *_many("checked", "what it reported only grows", "aggressors.aggression.heard_s", "aggressors.aggression.steps"),
+    *_many("checked", "see aggressors.aggression.heard_s", "aggressors.aggression.work"),
+    *_many("measured", "what the aggressor keeps of its own speed", "aggressors.aggression.before_per_s"),
+    *_many("measured", "see aggressors.aggression.before_per_s", "aggressors.aggression.beside_per_s"),
+    *_many("ignored", "what counts is what the victim loses, which is measured there", "aggressors.aggression.usage.*"),
+    Field("clock_ratio", "measured", "a warning says how far the clocks are apart"),
+    Field("substitutes", "measured", "shown wherever the numbers are"),
+    Field("conditions.interval_s", "checked", "the counters enclose the job"),
+    *_many("measured", "a warning says how much", "conditions.steal_s", "conditions.other_cpu_s"),
+    *_many("measured", "a warning says how much", "conditions.throttled_s", "conditions.thermal_throttles"),
+    *_many("measured", "a warning says how much", "conditions.swapped_bytes", "conditions.governor"),
+    *_many("measured", "a warning says how much", "conditions.siblings_shared", "conditions.numa_nodes"),
+    Field("conditions.frequency_mhz", "ignored", "two moments beside the job; throttling is counted over all of it"),
+    Field("conditions.load_1min", "ignored", "conditions.other_cpu_s says what others took while the job ran"),
+    Field("conditions.sampler_cpu_s", "ignored", "the suite's own, and the same on every target"),
+    *(
+        Field(f"resources.{side}.{name}", "measured", "the cost table holds it")
+        for side in ("serving", "worker")
+        for name in ("cpu_s", "peak_memory_bytes", "disk_read_bytes", "disk_written_bytes")
+    ),
+    Field("resources.energy_j.*", "measured", "the cost table holds it"),
+    Field("resources.cache.llc_load_misses", "measured", "the interference table holds it"),
+    Field("resources.*", "ignored", "recorded to explain a trial; no table holds it"),
+    Field("details", "ignored", "notes of the scenario; they promise nothing"),
+)
+
+FIELDS: tuple[Field, ...] = (
+    *_ELSEWHERE,
+    *(replace(one, path=f"environment.host.{one.path}") for one in HOST),
+    *(
+        replace(one, path=f"{place}.{one.path}")
+        for place in ("environment.target", "ranks.environment", "aggressors.environment")
+        for one in INSIDE
+    ),
+)
+
+
+def field_of(path: str) -> Field:
+    """Return the row of the table for a field of a record, by its dotted path. Raises KeyError where there is none."""
+    for one in FIELDS:
+        if fnmatchcase(path, one.path):
+            return one
+    raise KeyError(path)
+
+
+def facts(environment: Mapping[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
+    """Return what the table does not ignore of an environment, by path, as far as it is known."""
+    found = {}
+    for one in fields:
+        name, _, inner = one.path.partition(".")
+        value = environment.get(name)
+        if one.treatment == "ignored" or value is None or (name == "seccomp" and _as_expected(environment)):
+            continue
+        if isinstance(value, list) and inner:
+            value = [each.get(inner) for each in value]
+        elif isinstance(value, Mapping) and inner != "*":
+            value = value.get(inner)
+        elif name == "cpus":
+            value = len(value)
+        if value is not None:
+            found[one.path] = value
+    return found
+
+
+def _as_expected(environment: Mapping[str, Any]) -> bool:
+    """Return whether a container has a filter of system calls, and what is none has not."""
+    filtered: bool = environment["seccomp"] == "filter"
+    return filtered == (environment.get("container_engine") is not None)
+
+
+def as_table() -> str:
+    """Return the table as Markdown, as ``docs/differences.md`` holds it."""
+    return "\n".join(line for treatment in TREATMENTS for line in _section(treatment))
+
+
+def _section(treatment: Treatment) -> Iterator[str]:
+    yield from (f"### {treatment.capitalize()}", "", TREATMENTS[treatment], "", "| field | why |", "|---|---|")
+    inside = {f"environment.target.{one.path}" for one in INSIDE}
+    for one in FIELDS:
+        # Ranks and aggressors are treated as the target is: a third of the rows says nothing new.
+        if one.treatment == treatment and not one.path.startswith(("ranks.environment.", "aggressors.environment.")):
+            also = ", and of each rank and aggressor" if one.path in inside else ""
+            yield f"| `{one.path}`{also} | {one.why} |"
+    yield ""

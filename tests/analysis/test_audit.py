@@ -1,0 +1,244 @@
+"""The audit: what contradicts itself is refused by name, what a reader should know is named, and real runs pass."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import cli
+from analysis.audit.audit import audit, audited
+from analysis.audit.findings import grouped
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from analysis.report.rows import as_json
+from suite.errors import RequestError
+from suite.records.migrations import current, migrate_plan
+from suite.results.store import Run
+
+RUNS = Path(__file__).parents[1] / "samples" / "runs"
+NAMES = sorted(path.parent.relative_to(RUNS).as_posix() for path in RUNS.rglob("plan.json"))
+Json = dict[str, Any]
+Edit = Callable[[Json], None]
+
+
+def copied(name: str, place: Path) -> Path:
+    """Return a copy of a sample run at the newest schema, without a manifest."""
+    run = place / Path(name).name
+    (run / "trials").mkdir(parents=True)
+    (run / "plan.json").write_text(json.dumps(migrate_plan(json.loads((RUNS / name / "plan.json").read_text()))))
+    for path in (RUNS / name / "trials").iterdir():
+        (run / "trials" / path.name).write_bytes(current(path.read_bytes()))
+    return run
+
+
+def edited(run: Path, trial: str, edit: Edit) -> Path:
+    path = run / "trials" / f"{trial}.json"
+    record = json.loads(path.read_text())
+    edit(record)
+    path.write_text(json.dumps(record, indent=1))
+    return path
+
+
+def kinds(run: Path, *, severity: str | None = None) -> set[str]:
+    found = audit(load([run], warm_ups=True)).findings
+    return {one.kind for one in found if severity in (None, one.severity)} - {"no-manifest"}
+
+
+PODMAN = "synthetic-alexnet-container-b001"
+
+
+def times(name: str, factor: float) -> Edit:
+    def edit(record: Json) -> None:
+        *parts, last = name.split(".")
+        for part in parts:
+            record = record[part]
+        value = record[last]
+        record[last] = [value[0] * factor, *value[1:]] if isinstance(value, list) else value * factor
+
+    return edit
+
+
+def later(seconds: float) -> Edit:
+    def edit(record: Json) -> None:
+        import datetime
+
+        begun = datetime.datetime.fromisoformat(record["started_at"])
+        record["started_at"] = (begun + datetime.timedelta(seconds=seconds)).isoformat()
+
+    return edit
+
+
+@pytest.fixture
+def podman(tmp_path: Path) -> Path:
+    return copied("synthetic-podman", tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_runs_pass_and_only_lack_a_manifest(name: str) -> None:
+    found = audit(load([RUNS / name], warm_ups=True))
+    assert [(one.kind, one.what) for one in found.findings] == [("no-manifest", "there is no manifest.json")]
+
+
+@pytest.mark.parametrize(
+    ("edit", "kind"),
+    [
+        (times("throughput_images_per_s", 100), "throughput"),
+        (times("throughput_images_per_s", 1.0001), "throughput"),
+        (times("steps.elapsed_s", 1.1), "steps"),
+        (times("steps.compute_s", 0.9), "steps"),
+        (times("timeline.measured_s", 2), "throughput"),
+        (times("elapsed_s", 0.5), "timeline"),
+        (times("conditions.interval_s", 0.9), "interval"),
+        (lambda record: record.update(position=7), "place"),
+        (lambda record: record.update(seed=12), "place"),
+        (lambda record: record["job"]["sizes"].update(batch=64), "job"),
+        (lambda record: record["job"]["envelope"].update(cpus=[4, 5]), "job"),
+        (lambda record: record.update(trial_id="synthetic-alexnet-container-b007"), "not-of-the-plan"),
+    ],
+)
+def test_a_record_that_contradicts_itself_or_its_plan_is_refused(podman: Path, edit: Edit, kind: str) -> None:
+    path = edited(podman, PODMAN, edit)
+    found = audit(load([podman]))
+    assert kind in {one.kind for one in found.refused}
+    assert {one.where for one in found.refused} == {path}
+
+
+def test_a_refused_record_takes_part_in_nothing_unless_it_is_forced_and_then_has_a_mark(podman: Path) -> None:
+    def container(records: Any) -> Any:
+        return next(one for one in compare(records).groups[0].targets if one.target == "container")
+
+    before = container(load([podman]))
+    edited(podman, PODMAN, times("throughput_images_per_s", 100))
+    left = audited(load([podman]))
+    assert [warning.kind for warning in left.warnings] == ["audit-throughput"]
+    assert "is left out" in left.warnings[0].message
+    assert container(left).estimates["throughput"].blocks == before.estimates["throughput"].blocks - 1
+    forced = container(audited(load([podman]), force=True))
+    assert forced.estimates["throughput"].blocks == before.estimates["throughput"].blocks
+    assert "forced: audit throughput" not in before.marks
+
+
+def test_a_forced_record_is_marked(podman: Path) -> None:
+    edited(podman, PODMAN, times("throughput_images_per_s", 100))
+    comparison = compare(audited(load([podman]), force=True), force=True)
+    summary = next(one for one in comparison.groups[0].targets if one.target == "container")
+    assert any("forced: audit throughput" in mark for mark in summary.marks)
+
+
+def test_nothing_left_to_compare_is_an_error_that_names_the_reason(podman: Path) -> None:
+    for path in (podman / "trials").iterdir():
+        edited(podman, path.stem, times("throughput_images_per_s", 2))
+    with pytest.raises(RequestError, match="refuses every record") as error:
+        audited(load([podman]))
+    assert "--force" in str(error.value.remedy)
+
+
+def test_the_ranks_of_a_distributed_job_make_the_whole(tmp_path: Path) -> None:
+    run = copied("distributed-overlay", tmp_path)
+    edited(run, "distributed-alexnet-container-b001", lambda one: one["ranks"][1].update(throughput_images_per_s=99.0))
+    edited(run, "distributed-alexnet-container-b002", lambda one: one["ranks"][1].update(role="server"))
+    edited(run, "distributed-alexnet-container-b000", lambda one: one["ranks"][1].update(sent_bytes=1))
+    assert kinds(run) == {"ranks", "traffic"}
+    assert kinds(run, severity="named") == {"traffic"}
+
+
+def test_an_aggressor_must_enclose_its_victim_and_only_grow(tmp_path: Path) -> None:
+    run = copied("shared", tmp_path)
+    trial = "shared-alexnet-container-beside-cpu-b001"
+    edited(run, trial, lambda one: one["aggressors"][0]["aggression"]["steps"].reverse())
+    assert kinds(run) == {"aggressors"}
+
+
+def test_a_block_whose_trials_lie_days_apart_is_named(podman: Path) -> None:
+    edited(podman, PODMAN, later(3 * 24 * 3600))
+    assert kinds(podman) in ({"block-apart"}, {"block-apart", "block-order"})
+    assert kinds(podman, severity="refused") == set()
+
+
+def test_two_trials_of_a_block_at_the_same_time_are_both_refused(podman: Path) -> None:
+    for trial in ("synthetic-alexnet-container-b001", "synthetic-alexnet-bare-metal-b001"):
+        edited(podman, trial, lambda one: one.update(started_at="2026-01-01T00:00:00+00:00"))
+    assert len({one.where for one in audit(load([podman])).refused if one.kind == "same-time"}) == 2
+
+
+def test_a_target_that_changed_during_the_run_is_named(podman: Path) -> None:
+    edited(podman, PODMAN, lambda one: one["environment"]["target"].update(kernel="1.0"))
+    assert kinds(podman) == {"changed"}
+
+
+def test_edited_missing_and_added_files_are_seen(podman: Path) -> None:
+    Run(podman).seal()
+    assert kinds(podman) == set()
+    path = podman / "trials" / f"{PODMAN}.json"
+    text = path.read_text()
+    path.write_text(text.replace('"replica": 0', '"replica":  0'))
+    assert kinds(podman) == {"edited"}
+    path.write_text(text)
+    path.rename(podman / "away")
+    assert kinds(podman) == {"missing"}
+    (podman / "away").rename(path)
+    record = json.loads((podman / "manifest.json").read_text())
+    del record["files"][f"trials/{PODMAN}.json"]
+    (podman / "manifest.json").write_text(json.dumps(record))
+    assert kinds(podman) == {"unlisted"}
+
+
+def test_an_edit_that_keeps_the_size_is_seen_and_an_edited_plan_refuses_its_run(podman: Path) -> None:
+    Run(podman).seal()
+    path = podman / "trials" / f"{PODMAN}.json"
+    path.write_text(
+        path.read_text().replace('"suite_version"', '"suite_versiom"', 0).replace("glibc 2.36", "glibc 2.63")
+    )
+    assert "edited" in kinds(podman)
+    (podman / "plan.json").write_text((podman / "plan.json").read_text() + "\n")
+    with pytest.raises(RequestError, match="refuses every record"):
+        audited(load([podman]))
+
+
+def test_to_continue_a_run_does_not_hide_an_edit_and_a_record_written_anew_is_listed_anew(podman: Path) -> None:
+    run = Run(podman)
+    run.seal()
+    edited(podman, PODMAN, lambda one: one.update(close_s=1.0))
+    run.seal()
+    assert kinds(podman) == {"edited"}
+    record = next(one for one in run.records() if one.trial_id == PODMAN)
+    run.save(record)
+    assert kinds(podman) == {"unlisted"}  # as if it were killed now
+    run.seal()
+    assert kinds(podman) == set()
+
+
+def bench(*words: str) -> Any:
+    return CliRunner().invoke(cli.main, words, prog_name="bench", env={"COLUMNS": "80"})
+
+
+def test_the_command_prints_worst_first_in_80_columns_and_its_exit_code_says_what_was_found(podman: Path) -> None:
+    place = os.path.relpath(podman)
+    assert bench("audit", place).exit_code == 0
+    edited(podman, PODMAN, times("throughput_images_per_s", 100))
+    done = bench("audit", place)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("refused  throughput")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    told = json.loads(bench("audit", place, "--json").stdout)
+    assert [one["severity"] for one in told["findings"]] == ["refused", "named"]
+    assert bench("audit", f"{place}/nothing").exit_code == 2
+
+
+def test_findings_of_a_kind_and_run_are_told_together(podman: Path) -> None:
+    for block in (0, 1):
+        edited(podman, f"synthetic-alexnet-container-b00{block}", times("throughput_images_per_s", 100))
+    (group,) = grouped(audit(load([podman])).refused)
+    assert "1 other record for the same reason" in group.message
+    assert json.loads(as_json(compare(audited(load([podman])))))["warnings"][0]["kind"] == "audit-throughput"
+
+
+def test_a_copy_of_a_run_keeps_its_manifest(podman: Path, tmp_path: Path) -> None:
+    Run(podman).seal()
+    shutil.copytree(podman, tmp_path / "copy")
+    assert kinds(tmp_path / "copy") == set()
