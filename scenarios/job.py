@@ -90,6 +90,7 @@ def specification(
         **trial.job.devices.model_dump(),
         **({"data": data} if data else {}),
         **({"distributed": distributed} if distributed else {}),
+        **({"injury": trial.properties.step_injury} if trial.properties.step_injury else {}),
     }
     return json.dumps(spec).encode()
 
@@ -198,7 +199,7 @@ def measurement_of(
     elapsed_s: float,
 ) -> Measurement:
     """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
-    said = transcript.events["steps"].fields
+    said, done = transcript.events["steps"].fields, transcript.events["done"].fields
     steps = Steps.model_validate(said.get("steps"))
     span_s, workload = transcript.between("measuring", "measured"), transcript.workload
     if len(steps.elapsed_s) != workload.steps or span_s <= 0:
@@ -215,7 +216,11 @@ def measurement_of(
         clock_ratio=transcript.clock_ratio("measuring", "measured"),
         usage=_usage(transcript),
         metrics=metrics_of(said.get("metrics")),
-        details={**trial.job.devices.model_dump(), "measured_usage": said.get("usage")},
+        details={
+            **trial.job.devices.model_dump(),
+            "measured_usage": said.get("usage"),
+            **({"injected": done["injected"]} if done.get("injected") else {}),
+        },
     )
 
 

@@ -18,6 +18,7 @@ DATA_CHOICES = {
     "kind": ("imagenet", "imagefolder", "cifar10", "mnist"),
     "decoder": ("auto", "simplejpeg", "pillow"),
 }
+INJURIES = ("late-step", "late-batch", "page-faults", "held-memory")
 LEAST = {"batch": 1, "image_px": 1, "warmup_steps": 0, "steps": 1, "threads": 1, "seed": 0, "devices": 1}
 
 
@@ -29,6 +30,19 @@ class Data:
     directory: str
     loader_workers: int
     decoder: str
+
+
+@dataclass(frozen=True)
+class StepInjury:
+    """What ``bench selftest`` adds: ``late-step`` sleeps while it computes, ``late-batch`` while it waits for data."""
+
+    kind: str
+    share: float = 0.0
+    """The time to add, as a share of all measured steps."""
+    every: int = 1
+    """The steps of which one bears the time of all."""
+    held_bytes: int = 0
+    """The memory that ``held-memory`` touches and keeps to the end."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,8 @@ class Spec:
     """This rank's view of the job it is part of; None for a job on one instance."""
     plugin: Plugin | None = None
     """The workload's module, where it is not part of the image."""
+    injury: StepInjury | None = None
+    """What is added on purpose; None but in a self-test."""
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""
@@ -62,13 +78,20 @@ class Spec:
 def parse_spec(text: str) -> Spec:
     """Return the specification. Raises SpecError that names the key, its value and what would do."""
     given = parse_object(text)
-    data, membership, plugin = (given.pop(key, None) for key in ("data", "distributed", "plugin"))
-    _check_keys(given, Spec, "the specification", optional=("data", "distributed", "plugin"))
+    parts = {key: given.pop(key, None) for key in ("data", "distributed", "plugin", "injury")}
+    _check_keys(given, Spec, "the specification", optional=tuple(parts))
     _check_choices(given, CHOICES)
     for key, least in LEAST.items():
         _check_least(key, given[key], least)
-    spec = Spec(**given, data=_parse_data(data), distributed=_parse_membership(membership), plugin=parse_plugin(plugin))
+    spec = Spec(
+        **given,
+        data=_parse_data(parts["data"]),
+        distributed=_parse_membership(parts["distributed"]),
+        plugin=parse_plugin(parts["plugin"]),
+        injury=_parse_injury(parts["injury"]),
+    )
     _check_parallel(spec)
+    _check_injury(spec)
     spec.load_workload()
     return spec
 
@@ -99,6 +122,16 @@ def _parse_membership(given: object) -> Membership | None:
         raise SpecError(f"distributed: {error}") from None
 
 
+def _parse_injury(given: object) -> StepInjury | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise SpecError(f"injury is {given!r}; it must be null or an object")
+    _check_keys(given, StepInjury, "injury", optional=("share", "every", "held_bytes"))
+    _check_choices(given, {"kind": INJURIES})
+    return StepInjury(**given)
+
+
 def _check_keys(given: Mapping[str, object], into: type, name: str, *, optional: tuple[str, ...] = ()) -> None:
     known = [field.name for field in dataclasses.fields(into)]
     if missing := [key for key in known if key not in given and key not in optional]:
@@ -125,3 +158,10 @@ def _check_parallel(spec: Spec) -> None:
         raise SpecError(f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'")
     if spec.parallel == "ddp" and spec.threads < spec.devices:
         raise SpecError(f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes")
+
+
+def _check_injury(spec: Spec) -> None:
+    if spec.injury and (spec.distributed or spec.parallel != "none"):
+        raise SpecError(f"injury is {spec.injury.kind!r}; only a job on one instance and one device can be injured")
+    if spec.injury and spec.injury.share and spec.warmup_steps < 3:
+        raise SpecError(f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more")

@@ -59,7 +59,8 @@ def create(
     group = f"{','.join(controllers)}:/{name}"
     cpus = format_cpu_list(envelope.cpus) if pinned else _online(node, "cpu")
     settings = [("cpuset.cpus", cpus), ("cpuset.mems", _online(node, "node"))]
-    settings += [] if pinned else _quota(governing, len(envelope.cpus))
+    if not pinned or properties.cpu_share < 1:
+        settings += _quota(governing, round(len(envelope.cpus) * properties.cpu_share * PERIOD_US))
     settings += _memory(governing, envelope.memory_bytes) if properties.memory_limited else []
     settings += [setting for disk in limited_disks for setting in _disk_limit(governing, disk, limit or 0)]
     node.run(["cgcreate", "-g", group])
@@ -79,11 +80,10 @@ def remove(name: str) -> None:
     group_removal.remove(name, ROOT)
 
 
-def _quota(governing: int, cpus: int) -> list[tuple[str, str]]:
-    quota = str(cpus * PERIOD_US)
+def _quota(governing: int, quota_us: int) -> list[tuple[str, str]]:
     if governing == 2:
-        return [("cpu.max", f"{quota} {PERIOD_US}")]
-    return [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
+        return [("cpu.max", f"{quota_us} {PERIOD_US}")]
+    return [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", str(quota_us))]
 
 
 def _memory(governing: int, memory_bytes: int) -> list[tuple[str, str]]:
