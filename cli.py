@@ -17,6 +17,7 @@ COMMANDS = {
     "data": "commands.data:data",
     "run": "commands.run.command:run",
     "sweep": "commands.sweep.command:sweep",
+    "selftest": "commands.selftest.command:selftest",
     "compare": "commands.compare:compare",
     "report": "commands.compare:report",
     "results": "commands.results.command:results",

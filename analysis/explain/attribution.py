@@ -137,10 +137,8 @@ def _explanation(
     seconds = [(base.seconds(), own.seconds()) for base, own in blocks]
     # A part that one side of one block lacks cannot be compared: it stays in what is unexplained.
     names = [name for name in seconds[0][0] if all(name in base and name in own for base, own in seconds)]
-    whole = _difference("whole", [base.total_s for base, _ in blocks], [own.total_s for _, own in blocks])
-    parts = [
-        _difference(name, [base[name] for base, _ in seconds], [own[name] for _, own in seconds]) for name in names
-    ]
+    whole = difference("whole", [base.total_s for base, _ in blocks], [own.total_s for _, own in blocks])
+    parts = [difference(name, [base[name] for base, _ in seconds], [own[name] for _, own in seconds]) for name in names]
     rest = [
         [
             trial[side].total_s - math.fsum(found[side][name] for name in names)
@@ -148,13 +146,14 @@ def _explanation(
         ]
         for side in (0, 1)
     ]
-    parts.append(_difference(UNEXPLAINED, rest[0], rest[1]))
+    parts.append(difference(UNEXPLAINED, rest[0], rest[1]))
     steps = [[trial[side].steps for trial in blocks] for side in (0, 1)]
     base_steps, own_steps = (step_times([found.elapsed_s for found in side if found]) for side in steps)
     return Explanation(job, model, target, len(blocks), whole, tuple(parts), base_steps, own_steps, notes)
 
 
-def _difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> Difference:
+def difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> Difference:
+    """Return the difference of one part, from its seconds on both sides of each block."""
     base, own = np.asarray(baseline), np.asarray(target)
     place = locate(own - base, trim=0)
     interval = place.interval if place else None
