@@ -24,7 +24,7 @@ UNINJURED = "nothing"
 """The arm of every target that is not injured: A/A."""
 LEAST_APPLIED = 0.5
 """The share of what was asked for that a counter must show: neighbours may have held the target back before it did."""
-SLOW_DISK_BYTES_PER_S = 512 << 10
+SLOW_DISK_BYTES_PER_S = 128 << 10
 SLOW_LINK, LATE_LINK = "250mbit", "100ms"
 LINK_HEADERS = 1.1
 """The most bytes on the wire for each byte of a message: headers of TCP, IP, Ethernet and VXLAN."""
@@ -90,14 +90,10 @@ def _clocked(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
 
 
 def _faulted(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-    """Return the same if the kernel has counted the faults, too."""
-    pages = injected(record, "pages")
-    return _clocked(record, usual) if pages and _faults(record) - _faults(usual) >= LEAST_APPLIED * pages else None
-
-
-def _faults(record: TrialRecord) -> float:
+    """Return the same if the kernel has counted as many faults. What the job faults by itself varies by as much."""
     used = record.details.get("measured_usage")
-    return float(used.get("minor_faults", 0)) if isinstance(used, dict) else 0.0
+    faults = used.get("minor_faults", 0) if isinstance(used, dict) else 0
+    return _clocked(record, usual) if 0 < injected(record, "pages") <= faults else None
 
 
 def _held(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
@@ -109,14 +105,18 @@ def _held(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
 
 
 def _quota(share: float) -> TruthOf:
-    """Return the share that one busy CPU keeps, if the kernel has held back as much."""
+    """Return the range between the share that one busy CPU keeps and what is left by the kernel's count.
+
+    The count is of the whole job, which now and then waits and is not held back meanwhile.
+    """
 
     def truth(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
         conditions = record.conditions
         held_s, whole_s = (conditions.throttled_s, conditions.interval_s) if conditions else (None, None)
-        # What starts a job waits for the disk now and then, and is not held back meanwhile.
-        applied = held_s and whole_s and held_s >= LEAST_APPLIED * (1 - share) * whole_s
-        return Truth.exactly(share) if applied else None
+        if not (held_s and whole_s) or held_s < LEAST_APPLIED * (1 - share) * whole_s:
+            return None
+        left = 1 - held_s / whole_s
+        return Truth(min(share, left), max(share, left))
 
     return truth
 
