@@ -19,7 +19,7 @@ Note = Callable[[str], None]
 COMMON: Mapping[str, object] = {"model": ("resnet50",), "profile": "smoke"}
 RUNS: Mapping[str, Mapping[str, object]] = {
     SYNTHETIC: {"steps": 30, "warmup_steps": 5},
-    REAL: {"steps": 10, "warmup_steps": 2, "data": "generated"},
+    REAL: {"steps": 20, "warmup_steps": 2, "data": "generated"},
     DISTRIBUTED: {"steps": 4, "warmup_steps": 1, "workers": 1},
 }
 """The options of each run beside the common ones: as short as an effect of 5 % on one CPU allows."""

@@ -24,10 +24,12 @@ UNINJURED = "nothing"
 """The arm of every target that is not injured: A/A."""
 LEAST_APPLIED = 0.5
 """The share of what was asked for that a counter must show: neighbours may have held the target back before it did."""
-SLOW_DISK_BYTES_PER_S = 128 << 10
+SLOW_DISK_BYTES_PER_S = 256 << 10
 SLOW_LINK, LATE_LINK = "250mbit", "100ms"
 LINK_HEADERS = 1.1
 """The most bytes on the wire for each byte of a message: headers of TCP, IP, Ethernet and VXLAN."""
+BATCHES_AHEAD = 2
+"""The batches that each loader process may be ahead: ``worker.data.loader.PREFETCH``."""
 HELD_BYTES = 512 << 20
 
 
@@ -122,15 +124,17 @@ def _quota(share: float) -> TruthOf:
 
 
 def _from_disk(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-    """Return the throughput at which the images that were read come at the rate of the disk, over the usual one."""
-    use, before = record.data_use, usual.throughput_images_per_s
-    if not (use and use.bytes_read and use.images_read and before):
+    """Return the throughput at which images come at the rate of the disk, over the usual one.
+
+    The range is of the images that may have been read before the measured steps began.
+    """
+    use, sizes, target = record.data_use, record.job.sizes, record.environment.target
+    limited = target is not None and target.disk_limit_bytes_per_s == SLOW_DISK_BYTES_PER_S
+    if not (use and use.bytes_read and sizes and usual.throughput_images_per_s and limited):
         return None
-    target = record.environment.target
-    if not target or target.disk_limit_bytes_per_s != SLOW_DISK_BYTES_PER_S:
-        return None
-    ratio = SLOW_DISK_BYTES_PER_S / (use.bytes_read / use.images_read) / before
-    return Truth.exactly(ratio) if ratio < 1 else None
+    ratio = SLOW_DISK_BYTES_PER_S / (use.bytes_read / use.images_read) / usual.throughput_images_per_s
+    ahead = (BATCHES_AHEAD * use.loader_workers + 1) / sizes.steps
+    return Truth(ratio, min(1.0, ratio / (1 - ahead))) if ratio < 1 and ahead < 1 else None
 
 
 def _by_rate(rate: str) -> TruthOf:

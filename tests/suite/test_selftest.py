@@ -13,8 +13,9 @@ from suite.records.record import TrialRecord
 from suite.registries import ABLATIONS, INJURIES
 from suite.request.request import RunRequest
 from suite.selftest.certificate import Certificate, Finding, Machine, by_chance
-from suite.selftest.injuries import SLOW_DISK_BYTES_PER_S, Truth, get_injury, injuries_of
+from suite.selftest.injuries import BATCHES_AHEAD, SLOW_DISK_BYTES_PER_S, Truth, get_injury, injuries_of
 from tests.suite.conftest import make_record
+from worker.data.loader import PREFETCH
 
 RATE = {"throughput_images_per_s": 10.0, "sizes": Sizes(batch=2, image_px=32, warmup_steps=1, steps=30)}
 """Measured steps of 6 s."""
@@ -67,7 +68,10 @@ def test_a_slow_disk_gives_the_images_that_come_at_its_rate() -> None:
     read = {**use, "loader_workers": 1, "images_read": 10, "bytes_read": 10 * SLOW_DISK_BYTES_PER_S // 5}
     environment = {"host": {}, "target": {"disk_limit_bytes_per_s": SLOW_DISK_BYTES_PER_S}}
     slow = make_record(**RATE, data_use=read, environment=environment)
-    assert truth("slow-disk", slow) == exactly(0.5), "5 images/s of 10"
+    found = truth("slow-disk", slow)
+    assert found is not None
+    assert found.low == pytest.approx(0.5), "5 images/s of 10"
+    assert found.high == pytest.approx(0.5 * 30 / 27), "of 30 batches 3 may have been read before"
     assert truth("slow-disk", make_record(**RATE, data_use=read)) is None, "the limit was not attested"
 
 
@@ -134,3 +138,7 @@ def test_intervals_may_miss_as_often_as_chance_lets_them() -> None:
     right, off = finding(True, True, True), finding(False, True, True)
     assert certificate(*[right] * 14, *[off] * 2).passed
     assert not certificate(*[right] * 13, *[off] * 3).passed
+
+
+def test_the_loader_is_as_far_ahead_as_the_injuries_take_it_to_be() -> None:
+    assert BATCHES_AHEAD == PREFETCH
