@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "commands.run.command:run",
     "sweep": "commands.sweep.command:sweep",
     "audit": "commands.audit:audit",
+    "selftest": "commands.selftest.command:selftest",
     "compare": "commands.compare:compare",
     "report": "commands.compare:report",
     "results": "commands.results.command:results",

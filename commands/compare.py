@@ -22,6 +22,7 @@ from analysis.report.rows import as_csv, as_json
 from analysis.report.terminal import RegressionTerminal, Terminal
 from analysis.report.waterfall import Waterfall
 from commands.run.options import shares
+from commands.selftest.known import certificate_of
 from suite.errors import RequestError
 from suite.results.store import RESULTS, latest_run
 
@@ -68,6 +69,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
             Console().print(Waterfall(explained))
     elif not (len(chosen) == 2 and options["fail_above"] and options["form"]):
         _show(comparison, options["form"], options["costs"])
+        if options["form"] is None and (certificate := certificate_of(records)):
+            click.echo(certificate.line())
     if options["plots"] or (options["form"] is None and not options["explain"]):
         # Matplotlib takes a second to import, which --json and --explain need not wait for.
         from analysis.figures.plots import draw
@@ -121,5 +124,5 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float, forc
     from analysis.report.page import write_report
 
     chosen = list(directories) or [latest_run(RESULTS)]
-    records = audited(load(chosen), force=force)
-    click.echo(write_report(records, html or chosen[0] / "report.html", margin=margin, force=force))
+    records, path = audited(load(chosen), force=force), html or chosen[0] / "report.html"
+    click.echo(write_report(records, path, margin=margin, force=force, certificate=certificate_of(records)))

@@ -129,12 +129,12 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
         )
     if found := get_provider(choices.provider).hindrance(properties, choices.image):
         raise RequestError(f"--ablate {name}: {found[0]}", remedy=found[1])
-    if reason := next(_hindrances(properties, choices, recipe), None):
+    if reason := next(hindrances(properties, choices, recipe), None):
         raise RequestError(f"--ablate {name}: {reason}", remedy="leave it out, or change the other option")
 
 
-def _hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:
-    """Yield why a property would be the same if it were switched."""
+def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:
+    """Yield why these properties cannot be had, or would be the same if they were switched."""
     engine = get_engine(choices.engine)
     if properties == AS_IT_IS:
         yield "it changes no property"
@@ -142,7 +142,7 @@ def _hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterat
         yield f"{engine.name} runs the tree in place already"
     if properties.huge_pages and recipe == "tuned":
         yield "the tuned recipe has them already"
-    limits = ("pinned", "memory_limited", "disk_limit_bytes_per_s")
+    limits = ("pinned", "memory_limited", "disk_limit_bytes_per_s", "cpu_share")
     limited = any(getattr(properties, name) != getattr(AS_IT_IS, name) for name in limits)
     if limited and os.geteuid() and not choices.inventory:
         yield "without root nothing is limited that could be"
@@ -222,6 +222,9 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
             opened = open_on_machines(distributed, choices.inventory, stacks, choices.image, trial.job.dataset)
             yield stack.enter_context(opened)
         elif distributed:
+            if distributed.lab and trial.properties.link:
+                lab = distributed.lab.model_copy(update=trial.properties.link)
+                distributed = distributed.model_copy(update={"lab": lab})
             yield stack.enter_context(open_in_lab(distributed, trial.instances, stacks, tree, directory))
         else:
             node = stack.enter_context(local_node(trial.job.envelope.cpus, tree, directory))

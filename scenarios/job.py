@@ -88,6 +88,7 @@ def specification(trial: Trial, **more: Mapping[str, object] | None) -> bytes:
         "recipe": trial.job.recipe,
         "seed": trial.seed,
         **trial.job.devices.model_dump(),
+        **({"injury": trial.properties.step_injury} if trial.properties.step_injury else {}),
         **{key: value for key, value in more.items() if value},
     }
     return json.dumps(spec).encode()
@@ -214,7 +215,11 @@ def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measuremen
         clock_ratio=transcript.clock_ratio("measuring", "measured"),
         usage=transcript.usage(),
         metrics=metrics_of(transcript.said("steps", "metrics")),
-        details={**devices.model_dump(), "measured_usage": said.get("usage")},
+        details={
+            **devices.model_dump(),
+            "measured_usage": said.get("usage"),
+            **({"injected": injected} if (injected := transcript.said("done", "injected")) else {}),
+        },
     )
 
 

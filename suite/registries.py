@@ -106,6 +106,25 @@ ABLATIONS = Registry(
     },
 )
 
+INJURIES = Registry(
+    "virtbench.injuries",
+    "injury",
+    {
+        "nothing": "suite.selftest.injuries:NOTHING",
+        "cpu-quota-5": "suite.selftest.injuries:CPU_QUOTA_5",
+        "cpu-quota-10": "suite.selftest.injuries:CPU_QUOTA_10",
+        "cpu-quota-20": "suite.selftest.injuries:CPU_QUOTA_20",
+        "late-steps": "suite.selftest.injuries:LATE_STEPS",
+        "late-batches": "suite.selftest.injuries:LATE_BATCHES",
+        "page-faults": "suite.selftest.injuries:PAGE_FAULTS",
+        "held-memory": "suite.selftest.injuries:HELD_MEMORY",
+        "slow-disk": "suite.selftest.injuries:SLOW_DISK",
+        "slow-links": "suite.selftest.injuries:SLOW_LINKS",
+        "late-links": "suite.selftest.injuries:LATE_LINKS",
+    },
+)
+"""The injuries of known size that ``bench selftest`` does; ``nothing`` is the A/A arm of every target."""
+
 
 def every_registry() -> tuple[Registry, ...]:
     """Return all registries of this module, in the order in which they stand here."""

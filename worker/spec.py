@@ -28,6 +28,19 @@ class Data:
 
 
 @dataclass(frozen=True)
+class StepInjury:
+    """What ``bench selftest`` adds: ``late-step`` sleeps while it computes, ``late-batch`` while it waits for data."""
+
+    kind: Literal["late-step", "late-batch", "page-faults", "held-memory"]
+    share: float = 0.0
+    """The time to add, as a share of all measured steps."""
+    every: int = 1
+    """The steps of which one bears the time of all."""
+    held_bytes: int = 0
+    """The memory that ``held-memory`` touches and keeps to the end."""
+
+
+@dataclass(frozen=True)
 class Spec:
     """One training job. ``batch`` is per device, ``threads`` for all of the job's processes together."""
 
@@ -49,6 +62,8 @@ class Spec:
     """This rank's view of the job it is part of; None for a job on one instance."""
     plugin: Plugin | None = None
     """The workload's module, where it is not part of the image."""
+    injury: StepInjury | None = None
+    """What is added on purpose; None but in a self-test."""
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""
@@ -79,6 +94,10 @@ def parse_spec(text: str) -> Spec:
         raise SpecError(f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'")
     if spec.parallel == "ddp" and spec.threads < spec.devices:
         raise SpecError(f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes")
+    if spec.injury and (spec.distributed or spec.parallel != "none"):
+        raise SpecError(f"injury is {spec.injury.kind!r}; only a job on one instance and one device can be injured")
+    if spec.injury and spec.injury.share and spec.warmup_steps < 3:
+        raise SpecError(f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more")
     spec.load_workload()
     return spec
 

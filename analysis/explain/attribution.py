@@ -134,12 +134,13 @@ def _explanation(
         [total - math.fsum(found[name] for name in names) for total, found in zip(*both, strict=True)]
         for both in zip(totals, seconds, strict=True)
     ]
-    parts = tuple(_difference(name, *column) for name, column in columns.items())
+    parts = tuple(difference(name, *column) for name, column in columns.items())
     base, own = (step_times([trial.steps.elapsed_s for trial in side if trial.steps]) for side in sides)
-    return Explanation(job, model, target, len(blocks), _difference("whole", *totals), parts, base, own, notes)
+    return Explanation(job, model, target, len(blocks), difference("whole", *totals), parts, base, own, notes)
 
 
-def _difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> Difference:
+def difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> Difference:
+    """Return the difference of one part, from its seconds on both sides of each block."""
     base, own = np.asarray(baseline), np.asarray(target)
     place = locate(own - base, trim=0)
     interval = place.interval if place else None

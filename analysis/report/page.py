@@ -18,6 +18,7 @@ from analysis.figures.reference import SOURCE, normalised
 from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from analysis.report import formatting
+from analysis.report.certificate import COLUMNS, cells_of, certificate_lines
 from analysis.report.cost_table import cost_table
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
 from analysis.report.narrative import answers, overall_answers
@@ -27,6 +28,7 @@ from analysis.report.waterfall import interval, prediction_lines, share, step_li
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.types import notices
 from suite.results.store import write_atomic
+from suite.selftest.certificate import Certificate
 
 TEMPLATE = "report.html.j2"
 
@@ -40,18 +42,27 @@ class EmbeddedPicture:
     alternative: str
 
 
-def write_report(records: Records, path: Path, *, margin: float = MARGIN, force: bool = False) -> Path:
+def write_report(
+    records: Records,
+    path: Path,
+    *,
+    margin: float = MARGIN,
+    force: bool = False,
+    certificate: Certificate | None = None,
+) -> Path:
     """Write the page to ``path`` and return it. Raises StoreError when it cannot be written.
 
-    The same records give the same bytes: nothing on the page is the time or the place of its making.
+    The same records and certificate give the same bytes: nothing on the page is the time or the place of its making.
     """
     comparison = compare(records, margin=margin, force=force)
     explained = explain(records, margin=margin, force=force)
-    write_atomic(path, render(records, comparison, explained))
+    write_atomic(path, render(records, comparison, explained, certificate))
     return path
 
 
-def render(records: Records, comparison: Comparison, explained: Explained) -> str:
+def render(
+    records: Records, comparison: Comparison, explained: Explained, certificate: Certificate | None = None
+) -> str:
     """Return the page as text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, bars=_bars)
@@ -68,6 +79,10 @@ def render(records: Records, comparison: Comparison, explained: Explained) -> st
         warmup=formatting.warmup_line(comparison),
         trains=any(group.job.scenario != PROBE for group in comparison.groups),
         source=SOURCE,
+        certificate=certificate,
+        certificate_columns=COLUMNS,
+        certificate_cells=cells_of,
+        certificate_lines=certificate_lines,
     )
 
 

@@ -15,8 +15,10 @@ from suite.job.profiles import Sizes
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
+from suite.registries import INJURIES
 from suite.request.request import command_of
 from suite.results.store import stored_plan
+from suite.selftest.injuries import get_injury
 from suite.targets import VMS
 
 
@@ -100,9 +102,16 @@ def _plan(directory: Path) -> Plan | None:
 
 def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
     if plan:
-        yield shlex.join(run_command(plan))
+        yield shlex.join(selftest_command(plan) if set(plan.ablations) & set(INJURIES) else run_command(plan))
     yield shlex.join(["bench", "compare", str(directory)])
     yield shlex.join(["bench", "report", str(directory), "--html", "report.html"])
+
+
+def selftest_command(plan: Plan) -> list[str]:
+    """Return the ``bench selftest`` that does the injuries of this plan again."""
+    words = ["bench", "selftest", "--blocks", str(plan.blocks)]
+    given = {"--target": plan.targets, "--injury": [name for name in plan.ablations if get_injury(name).changes]}
+    return [*words, *(word for flag, names in given.items() for name in names for word in (flag, name))]
 
 
 def run_command(plan: Plan) -> list[str]:

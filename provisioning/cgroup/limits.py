@@ -60,8 +60,8 @@ def create(
     cpus = format_cpu_list(envelope.cpus) if pinned else _online(node, "cpu")
     settings = [("cpuset.cpus", cpus), ("cpuset.mems", _online(node, "node"))]
     second = governing == 2
-    if not pinned:
-        quota = str(len(envelope.cpus) * PERIOD_US)
+    if not pinned or properties.cpu_share < 1:
+        quota = str(round(len(envelope.cpus) * properties.cpu_share * PERIOD_US))
         first = [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
         settings += [("cpu.max", f"{quota} {PERIOD_US}")] if second else first
     if properties.memory_limited:

@@ -59,6 +59,8 @@ class ContainerSpec:
     bound_tree: bool = False
     """Whether the tree's programs and libraries are bound in place of what the engine's overlay shows of them."""
     by_count: bool = False
+    cpu_share: float = 1.0
+    """The share of the CPUs' time that the container may use."""
     limited_disks: tuple[BlockDevice, ...] = ()
     """The disks of the node to which ``disk_limit_bytes_per_s`` applies."""
     disk_limit_bytes_per_s: int = 0

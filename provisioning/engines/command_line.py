@@ -54,7 +54,9 @@ class CommandLineEngine(ContainerEngine):
     def run_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the ``run`` command with the envelope, and without any privilege that training does not need."""
         tmpfs = [word for place in TMPFS for word in ("--tmpfs", f"{place}:rw,exec")]
-        limits = ["--cpus", str(spec.cpu_count)] if spec.by_count else ["--cpuset-cpus", spec.cpus]
+        limits = [] if spec.by_count else ["--cpuset-cpus", spec.cpus]
+        if spec.by_count or spec.cpu_share < 1:
+            limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]
         memory = str(spec.memory_bytes)
         limits += [] if spec.memory_bytes is None else ["--memory", memory, "--memory-swap", memory]
         for disk in spec.limited_disks:

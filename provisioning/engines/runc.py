@@ -155,8 +155,9 @@ def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
 
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
-    quota = {"quota": spec.cpu_count * PERIOD_US, "period": PERIOD_US}
-    limits: dict[str, Any] = {"cpu": quota if spec.by_count else {"cpus": spec.cpus}}
+    limits: dict[str, Any] = {"cpu": {} if spec.by_count else {"cpus": spec.cpus}}
+    if spec.by_count or spec.cpu_share < 1:
+        limits["cpu"] |= {"quota": round(spec.cpu_count * spec.cpu_share * PERIOD_US), "period": PERIOD_US}
     if spec.memory_bytes is not None:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:

@@ -109,6 +109,7 @@ class ContainerLayer:
             network=self.engine.host_network(None) if properties.host_network else self.network,
             bound_tree=properties.bound_tree,
             by_count=not properties.pinned and not is_guest(node),
+            cpu_share=properties.cpu_share,
             limited_disks=disks_under((tree, node.data)) if limit else (),
             disk_limit_bytes_per_s=limit or 0,
         )

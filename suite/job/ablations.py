@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from suite.errors import RequestError
 from suite.job.properties import AS_IT_IS, Properties
-from suite.registries import ABLATIONS
+from suite.registries import ABLATIONS, INJURIES
 
 _CONTAINERS = ("container", "container-vm")
 _VMS = ("vm", "container-vm")
@@ -107,8 +107,8 @@ DISK_CACHE = Ablation(
 
 
 def get_ablation(name: str) -> Ablation:
-    """Return the ablation. Raises RequestError for a name that is unknown, or that fails to load."""
-    found: Ablation = ABLATIONS.get(name)
+    """Return the ablation, or the injury of a self-test. Raises RequestError for an unknown name."""
+    found: Ablation = (INJURIES if name in INJURIES else ABLATIONS).get(name)
     return found
 
 

@@ -1,5 +1,6 @@
-"""The properties of a target that an ablation may change, and their values in the target as it is."""
+"""The properties of a target that an ablation or an injury may change, and their values in the target as it is."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -28,6 +29,12 @@ class Properties:
     """Whether the VM's disks bypass the page cache of the host."""
     virtiofs: bool = False
     """Whether the VM shares the directory of the data set instead of having a virtual disk that holds it."""
+    cpu_share: float = 1.0
+    """The share of its CPUs' time that the target may use; below 1 a quota holds it back."""
+    link: Mapping[str, str] | None = None
+    """Fields of ``suite.job.lab.LabSpec`` in which the links of the lab differ from those of the job."""
+    step_injury: Mapping[str, str | int | float] | None = None
+    """What the worker adds to its own steps on purpose, as ``worker.training.injury.StepInjury`` has it."""
 
 
 AS_IT_IS = Properties()

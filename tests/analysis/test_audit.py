@@ -234,7 +234,7 @@ def test_findings_of_a_kind_and_run_are_told_together(podman: Path) -> None:
     for block in (0, 1):
         edited(podman, f"synthetic-alexnet-container-b00{block}", times("throughput_images_per_s", 100))
     (group,) = grouped(audit(load([podman])).refused)
-    assert "1 other record for the same reason" in group.message
+    assert "1 other record for the same reason" in group.warning.message
     assert json.loads(as_json(compare(audited(load([podman])))))["warnings"][0]["kind"] == "audit-throughput"
 
 

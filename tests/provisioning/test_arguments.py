@@ -171,6 +171,11 @@ def test_each_switch_changes_its_own_property_and_nothing_else(engine: str) -> N
     assert bound == [f'type=bind,"source=/i/tree{place}",target={place},readonly' for place in ("/usr", "/opt")]
     by_count = RUN_ARGV[engine](replace(CONTAINER, by_count=True))
     assert (values(by_count, "--cpus"), values(by_count, "--cpuset-cpus")) == (["2"], [])
+    held_back = RUN_ARGV[engine](replace(CONTAINER, cpu_share=0.9))
+    assert (values(held_back, "--cpus"), values(held_back, "--cpuset-cpus")) == (
+        ["1.8"],
+        values(plain, "--cpuset-cpus"),
+    )
     assert (values(plain, "--cpus"), values(plain, "--mount"), values(plain, "--network")) == ([], [], ["none"])
     unlimited = RUN_ARGV[engine](replace(CONTAINER, memory_bytes=None))
     assert [word for word in plain if word not in unlimited] == [
@@ -297,6 +302,8 @@ def test_each_switch_changes_its_own_property_of_a_bundle() -> None:
     assert {"type": "network", "path": "/run/netns/n1"} in namespaces
     cpu = bundle_config(replace(CONTAINER, by_count=True), {})["linux"]["resources"]["cpu"]
     assert cpu == {"quota": 200_000, "period": 100_000}
+    held_back = bundle_config(replace(CONTAINER, cpu_share=0.9), {})["linux"]["resources"]["cpu"]
+    assert held_back == {"cpus": CONTAINER.cpus, "quota": 180_000, "period": 100_000}
     usual = plain["linux"]["resources"]
     unlimited = bundle_config(replace(CONTAINER, memory_bytes=None), {})["linux"]["resources"]
     assert {**unlimited, "memory": usual["memory"]} == usual

@@ -44,6 +44,21 @@ def test_memory_is_limited_unless_that_is_switched_off(
 
 
 @pytest.mark.parametrize(
+    ("kind", "quota"),
+    [
+        ("tmpfs", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "180000"}),
+        ("cgroup2fs", {"cpu.max": "180000 100000"}),
+    ],
+)
+def test_a_share_of_the_cpus_is_a_quota_on_the_same_cpus(
+    fake_node: Callable[..., Any], kind: str, quota: dict[str, str]
+) -> None:
+    _, usual = settings(fake_node, kind)
+    _, held_back = settings(fake_node, kind, properties=Properties(cpu_share=0.9))
+    assert held_back == {**usual, **quota}
+
+
+@pytest.mark.parametrize(
     ("kind", "controller", "files"),
     [
         ("tmpfs", "blkio", {f"blkio.throttle.{way}_bps_device": f"8:0 {LIMIT}" for way in ("read", "write")}),

@@ -13,6 +13,7 @@ from worker.spec import Spec
 from worker.training import ddp
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import open_devices, torch_facts
+from worker.training.injury import Injector
 from worker.training.measure import measure
 from worker.training.models import torchvision_version
 from worker.usage import whole_usage
@@ -44,10 +45,15 @@ def run(spec: Spec, events: Events) -> None:
             run_rank(spec, spec.distributed, devices[0], events)
             return
         batches = stack.enter_context(opened_batches(spec))
-        trainer = build_trainer(spec, devices, batches)
+        injector = Injector(spec.injury, spec.warmup_steps) if spec.injury else None
+        trainer = build_trainer(spec, devices, injector.batches(batches) if injector else batches)
+        if injector:
+            injector.attach(trainer.network)
         events.emit("built")
         measure(spec, trainer, events)
         # The loaders end here, so that what they have used is in the usage of the whole.
         uses = [use for each in batches if (use := each.close())]
         uses += group.uses(spec) if group else []
-    events.emit("done", usage=whole_usage(), data_use=asdict(together(uses)) if uses else None)
+    data_use = asdict(together(uses)) if uses else None
+    injected = injector.report() if injector else None
+    events.emit("done", usage=whole_usage(), data_use=data_use, injected=injected)

@@ -1,0 +1,1 @@
+"""Judges the positive control: whether the suite has found the injuries that were done."""

@@ -1,0 +1,161 @@
+"""Judges a self-test: each injury in size, in place and in verdict, by the ways that every run is compared.
+
+The estimates are those of ablations, with their correction for many comparisons. The truth comes from elsewhere: see
+``suite.selftest.injuries``.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.compare.ablations import ablation_effects
+from analysis.compare.costs import with_costs
+from analysis.compare.pairing import with_variants
+from analysis.compare.results import Effect
+from analysis.explain.attribution import Parts, difference
+from analysis.load.metrics import METRICS, Metric
+from analysis.load.records import load
+from analysis.statistics.ratios import MARGIN, locate
+from suite.records.record import TrialRecord
+from suite.results.store import Run
+from suite.selftest.certificate import Finding
+from suite.selftest.injuries import MEMORY, PHASES, Injury, Truth, get_injury
+
+METRICS_OF_INJURIES = (*METRICS, Metric(MEMORY, "serving_peak_memory_bytes", "bytes"))
+ENOUGH = 2.0
+"""How many half widths beyond the margin a truth must lie for the blocks to be expected to decide on it."""
+UNDECIDED, SLOWER, EQUIVALENT = "undecided", "slower", "equivalent"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The findings of one run, and the smallest effects that its blocks could have shown, by metric."""
+
+    findings: tuple[Finding, ...]
+    smallest: dict[str, float]
+
+
+def judge(run: Path, margin: float = MARGIN) -> Judged:
+    """Judge the injuries of one run. Raises RequestError where it holds no usable record at all."""
+    store = Run(run)
+    plan = store.plan()
+    trials = with_costs(with_variants(load([run]).trials))
+    effects, _ = ablation_effects(trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES, margin)
+    found = {(one.target, one.ablation): one.effects for one in effects}
+    records = [record for record in store.records() if not record.warm_up]
+    findings = [
+        _finding(name, target, records, found.get((target, name), {}), margin)
+        for target in (plan.targets if plan else ())
+        for name in (plan.ablations if plan else ())
+        if target in get_injury(name).targets
+    ]
+    widths = [
+        (metric, _half_width(effect))
+        for (_, name), of in found.items()
+        if not get_injury(name).changes
+        for metric, effect in of.items()
+    ]
+    smallest: dict[str, float] = {}
+    for metric, width in widths:
+        if width is not None:
+            smallest[metric] = max(smallest.get(metric, 0.0), math.expm1(width))
+    return Judged(tuple(findings), smallest)
+
+
+def _finding(
+    name: str, target: str, records: Sequence[TrialRecord], effects: Mapping[str, Effect], margin: float
+) -> Finding:
+    injury = get_injury(name)
+    blocks = list(_blocks(name, target, records))
+    effect = effects.get(injury.metric)
+    finding = Finding(
+        scenario=records[0].job.scenario,
+        target=target,
+        injury=name,
+        summary=injury.summary,
+        metric=injury.metric,
+        witness=injury.witness,
+        phase=injury.phase,
+        blocks=effect.blocks if effect else 0,
+        ratio=effect.ratio if effect else None,
+        interval=effect.interval if effect else None,
+        verdict=effect.verdict.name if effect and effect.verdict else None,
+    )
+    if effect is None:
+        return finding.model_copy(update={"verdict_right": False, "note": _why_nothing(name, target, records)})
+    truths = [injury.truth(injured, usual) for injured, usual in blocks]
+    if absent := truths.count(None):
+        note = f"it was not there in {absent} of {len(truths)} blocks, by {injury.witness}"
+        return finding.model_copy(update={"size": False, "verdict_right": False, "note": note})
+    truth = _mean([each for each in truths if each])
+    finding = finding.model_copy(update={"truth": (truth.low, truth.high)})
+    width = _half_width(effect)
+    if width is None or effect.interval is None:
+        return finding.model_copy(update={"note": "one block has no interval"})
+    grown, right = _grown(blocks), _verdict_right(injury, truth, effect, width, margin)
+    judged = {
+        "grown": grown,
+        "size": effect.interval[0] <= truth.high and truth.low <= effect.interval[1],
+        "place": grown == injury.phase if injury.phase and grown and _away(truth) > width else None,
+        "verdict_right": right,
+        "note": "" if right is not None else f"too small for {effect.blocks} blocks",
+    }
+    return finding.model_copy(update=judged)
+
+
+def _blocks(name: str, target: str, records: Sequence[TrialRecord]) -> Iterator[tuple[TrialRecord, TrialRecord]]:
+    """Yield the injured trial and the trial as it is of each block that has both."""
+    ok = [one for one in records if one.target == target and one.outcome.status == "ok"]
+    usual = {one.block: one for one in ok if one.ablation is None}
+    for one in ok:
+        if one.ablation == name and one.block in usual:
+            yield one, usual[one.block]
+
+
+def _why_nothing(name: str, target: str, records: Sequence[TrialRecord]) -> str:
+    failed = [one.outcome.message for one in records if (one.target, one.ablation) == (target, name)]
+    return next((f"its trials failed: {message}" for message in failed if message), "no block can be compared")
+
+
+def _mean(truths: Sequence[Truth]) -> Truth:
+    """Return the mean of the blocks, formed as that of their ratios is."""
+    low, high = (
+        place.centre if (place := locate([math.log(value) if value else -math.inf for value in side])) else -math.inf
+        for side in ([one.low for one in truths], [one.high for one in truths])
+    )
+    return Truth(math.exp(low), math.exp(high))
+
+
+def _half_width(effect: Effect) -> float | None:
+    """Return half of the interval's width, as a log ratio."""
+    return math.log(effect.interval[1] / effect.interval[0]) / 2 if effect.interval else None
+
+
+def _away(truth: Truth) -> float:
+    """Return how far from 1 the truth is at least, as a log ratio."""
+    if truth.low <= 1 <= truth.high:
+        return 0.0
+    return math.log(truth.low) if truth.low > 1 else -math.log(truth.high)
+
+
+def _verdict_right(injury: Injury, truth: Truth, effect: Effect, width: float, margin: float) -> bool | None:
+    """Return whether the verdict is that of the truth; None where the blocks are too few to be expected to tell."""
+    if effect.verdict is None:
+        return None
+    said, bound = effect.verdict.name, math.log1p(margin)
+    if not injury.changes:
+        return said in (EQUIVALENT, UNDECIDED)
+    beyond = _away(truth) - bound
+    if said == UNDECIDED:
+        return False if beyond > ENOUGH * width else None
+    return said == (SLOWER if beyond > 0 else EQUIVALENT)
+
+
+def _grown(blocks: Sequence[tuple[TrialRecord, TrialRecord]]) -> str | None:
+    """Return the phase of the steps that grew most; None if its growth is within its interval."""
+    sides = [[Parts.model_validate(one.model_dump()).seconds() for one in block] for block in blocks]
+    names = [name for name in PHASES if all(name in side for block in sides for side in block)]
+    parts = [difference(name, [usual[name] for _, usual in sides], [own[name] for own, _ in sides]) for name in names]
+    most = max(parts, key=lambda part: part.difference_s)
+    return most.name if most.interval and most.interval[0] > 0 else None

@@ -1,0 +1,173 @@
+"""``bench selftest``: injure targets on purpose, and see whether the suite finds it."""
+
+import datetime
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from analysis.report.certificate import CertificateTable
+from analysis.selftest.judging import judge
+from analysis.statistics.ratios import MARGIN
+from commands.run.options import positive
+from commands.run.prepare import Ready, host_environment, observing
+from commands.selftest.plan import ASSUMED_TRIAL_S, Prepared, prepared
+from provisioning import ledger
+from provisioning.metrics.accounting import open_account
+from provisioning.paths import home
+from suite import __version__
+from suite.errors import RequestError
+from suite.interfaces import Observer
+from suite.loop import Loop
+from suite.registries import ENGINES, INJURIES
+from suite.results.store import RESULTS, Run, new_run_directory, write_atomic
+from suite.selftest.certificate import FILE, Certificate, Machine
+from suite.selftest.injuries import UNINJURED
+from suite.suggest import nearest
+from suite.sweep.estimate import durations_below, total
+from suite.targets import TARGETS
+
+LEAST_BLOCKS = 2
+KINDS = tuple(name for name in INJURIES if name != UNINJURED)
+
+
+def _names(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
+    """Return a callback that takes names of ``known``, and ``all`` for every one."""
+
+    def chosen(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+        for name in given:
+            if name not in (*known, "all"):
+                raise RequestError(f"{param.opts[0]} {name!r} is unknown", remedy=nearest(name, [*known, "all"]))
+        return known if "all" in given else tuple(dict.fromkeys(given))
+
+    return chosen
+
+
+@click.command()
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    callback=_names(TARGETS),
+    help=f"What is injured: {', '.join(TARGETS)} or all. Repeatable. Default: bare-metal and container.",
+)
+@click.option("--engine", help=f"Container engine: {', '.join(ENGINES.own)}. Default: the first that works.")
+@click.option(
+    "--injury",
+    "injuries",
+    multiple=True,
+    callback=_names(KINDS),
+    help=f"What is done: {', '.join(KINDS)}. Repeatable. Default: all.",
+)
+@click.option(
+    "--blocks",
+    type=int,
+    default=10,
+    show_default=True,
+    callback=positive,
+    help="How often each is done; what is many times slower, 3 times at most.",
+)
+@click.option("--cpus", default="1", show_default=True, help="How many CPUs, or which: 3-3. One is best.")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory. An interrupted self-test there continues.")
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+def selftest(
+    targets: tuple[str, ...],
+    engine: str | None,
+    injuries: tuple[str, ...],
+    blocks: int,
+    cpus: str,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Injure targets by known sizes, and certify what this machine finds of it.
+
+    Each target is held back by a quota, its steps come late, its pages fault, its memory fills, its disk and its links
+    are slowed; and nothing is done to it. The suite must find every size, the phase that bears it and the verdict, and
+    nothing where nothing was done. Exit code 1 if it finds less than 90 % of what it could.
+
+    \b
+    Examples:
+      bench selftest
+      bench selftest --target container --engine podman --blocks 20
+      bench selftest --target bare-metal --injury cpu-quota-10 --injury late-steps
+      bench selftest --out results/control         (again after Ctrl-C: continues)
+    """
+    if blocks < LEAST_BLOCKS:
+        raise RequestError(f"--blocks {blocks}: an interval takes two blocks", remedy=f"give {LEAST_BLOCKS} or more")
+    asked = targets or ("bare-metal", "container")
+    given: dict[str, object] = {"target": asked, "cpus": cpus}
+    given |= {"engine": engine} if engine else {}
+    directory = out or new_run_directory()
+    with observing() as observer:
+        made = prepared(given, blocks, injuries or KINDS, observer.note)
+        _foretell(made, observer.note)
+        for scenario, run in made.runs.items():
+            _measure(run, Run(directory / scenario), observer)
+    certificate = _certificate(made, directory, asked, blocks)
+    text = certificate.model_dump_json(indent=1) + "\n"
+    for place in (directory / FILE, home() / FILE):
+        write_atomic(place, text)
+    if as_json:
+        click.echo(text.rstrip("\n"))
+    else:
+        Console().print(CertificateTable(certificate))
+        click.echo(f"certificate: {directory / FILE}", err=True)
+    if not certificate.passed:
+        sys.exit(1)
+
+
+def _foretell(made: Prepared, note: Callable[[str], None]) -> None:
+    """Say what is done and about how long it takes, and what cannot be done."""
+    for one in made.absent:
+        note(f"{one.name} is left out: {one.reason}")
+    durations = durations_below(RESULTS)
+    trials = [trial for run in made.runs.values() for trial in run.plan.trials()]
+    known = total(map(durations.of, trials))
+    seconds, how = (len(trials) * ASSUMED_TRIAL_S, "at a guess") if known is None else (known, "by earlier trials")
+    note(f"{len(trials)} trials, about {max(1, round(seconds / 60))} min {how}")
+
+
+def _measure(made: Ready, store: Run, observer: Observer) -> None:
+    made.prepare(observer.note)
+    if made.plan.job.dataset:
+        _read_ahead(made.choices.image.tree)
+    loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
+    with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
+        loop.run(made.plan)
+
+
+def _read_ahead(tree: Path) -> None:
+    """Bring the programs into the page cache: they lie on the disk that is to be slow for the data alone."""
+    with Path(os.devnull).open("wb") as nowhere:
+        for path in tree.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    shutil.copyfileobj(file, nowhere)
+
+
+def _certificate(made: Prepared, directory: Path, targets: tuple[str, ...], blocks: int) -> Certificate:
+    judged = [judge(directory / scenario) for scenario in made.runs]
+    smallest: dict[str, float] = {}
+    for one in reversed(judged):
+        smallest |= one.smallest  # that of the synthetic job counts, which is there first
+    choices = next(iter(made.runs.values())).choices
+    host = host_environment()
+    return Certificate(
+        suite_version=__version__,
+        made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        directory=str(directory.absolute()),
+        machine=Machine(
+            hostname=host.hostname, cpu_model=host.cpu_model, kernel=host.kernel, image=choices.image.digest
+        ),
+        targets=targets,
+        engine=choices.engine,
+        blocks=blocks,
+        margin=MARGIN,
+        findings=tuple(finding for one in judged for finding in one.findings),
+        absent=made.absent,
+        smallest=smallest,
+    )

@@ -1,0 +1,106 @@
+"""The runs of a self-test: one for each scenario in which an injury shows, planned as ``bench run`` plans it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from commands.run.prepare import Ready, ready
+from provisioning import doctor
+from provisioning.doctor import Check
+from provisioning.lab.shaping import choose_limiter
+from provisioning.nodes import local_node
+from provisioning.targets import hindrances
+from suite.errors import RequestError
+from suite.job.ablations import properties_of
+from suite.request.request import RunRequest
+from suite.selftest.certificate import Absent
+from suite.selftest.injuries import DISTRIBUTED, REAL, SYNTHETIC, get_injury, injuries_of
+
+Note = Callable[[str], None]
+COMMON: Mapping[str, object] = {"model": ("resnet50",), "profile": "smoke"}
+RUNS: Mapping[str, Mapping[str, object]] = {
+    SYNTHETIC: {"steps": 30, "warmup_steps": 5},
+    REAL: {"steps": 20, "warmup_steps": 2, "data": "generated"},
+    DISTRIBUTED: {"steps": 4, "warmup_steps": 1, "workers": 1},
+}
+"""The options of each run beside the common ones: as short as an effect of 5 % on one CPU allows."""
+FEW_BLOCKS = 3
+"""What is enough for a disk or a link that is some times slower, of which a trial takes long."""
+ASSUMED_TRIAL_S = 10.0
+"""How long a trial takes where no earlier one is known: on one CPU, without emulation."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What can be measured here: a run by scenario, and the injuries that cannot be done, with the reasons."""
+
+    runs: Mapping[str, Ready]
+    absent: tuple[Absent, ...]
+
+
+def prepared(given: Mapping[str, object], blocks: int, names: Sequence[str], note: Note) -> Prepared:
+    """Plan the runs of the injuries. Raises RequestError where none of them can be done."""
+    note("checking this machine")
+    checks = doctor.examine()
+    runs: dict[str, Ready] = {}
+    absent: list[Absent] = []
+    errors: list[RequestError] = []
+    for scenario, options in RUNS.items():
+        if not (wanted := injuries_of(scenario, names)):
+            continue
+        repeated = blocks if scenario == SYNTHETIC else min(blocks, FEW_BLOCKS)
+        asked = {"scenario": scenario, "blocks": repeated, "warmup_blocks": 0, **COMMON, **options, **given}
+        try:
+            made = _run(RunRequest.of(asked), wanted, note, checks)
+        except RequestError as error:
+            errors.append(error)
+            reason = "; ".join(filter(None, (error.message, error.remedy)))
+            absent += [_absent(name, (), reason) for name in wanted if get_injury(name).changes]
+            continue
+        absent += made.absent
+        runs |= made.runs
+    if not runs:
+        raise (
+            errors[0]
+            if errors
+            else RequestError(
+                "; ".join(f"{one.injury}: {one.reason}" for one in absent), remedy="choose another --injury or --target"
+            )
+        )
+    return Prepared(runs, tuple(absent))
+
+
+def _run(request: RunRequest, wanted: Sequence[str], note: Note, checks: Sequence[Check]) -> Prepared:
+    """Return the run of one scenario, without the injuries that cannot be done in it."""
+    made = ready(request, note, checks)
+    kept, absent = [], []
+    for name in wanted:
+        injury = get_injury(name)
+        missing = tuple(target for target in made.plan.targets if target not in injury.targets)
+        if missing:
+            absent.append(_absent(name, missing, "no counter of this machine could say how large it is there"))
+        if len(missing) == len(made.plan.targets):
+            continue
+        if injury.changes and (reason := _hindrance(name, made)):
+            absent.append(_absent(name, (), reason))
+        else:
+            kept.append(name)
+    if not any(get_injury(name).changes for name in kept):
+        return Prepared({}, tuple(absent))
+    plan = made.plan.model_copy(update={"ablations": tuple(kept)})
+    return Prepared({plan.job.scenario: replace(made, plan=plan)}, tuple(absent))
+
+
+def _hindrance(name: str, made: Ready) -> str | None:
+    """Return why an injury cannot be done here; None if it can."""
+    properties, lab = properties_of(name), made.plan.job.distributed and made.plan.job.distributed.lab
+    if properties.link and lab:
+        try:
+            with local_node((), None) as node:
+                choose_limiter(node, lab.model_copy(update=properties.link))
+        except RequestError as error:
+            return error.message
+    return next(hindrances(properties, made.choices, made.plan.job.recipe), None)
+
+
+def _absent(name: str, targets: tuple[str, ...], reason: str) -> Absent:
+    return Absent(injury=name, targets=targets, reason=reason)

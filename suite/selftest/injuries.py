@@ -1,0 +1,269 @@
+"""Injuries: changes of a target whose size is known from elsewhere than from what the suite measures.
+
+An injury is measured as an ablation is: in the same blocks as the target as it is. The suite must find it in size (the
+known ratio lies in the interval), in place (its phase grows most) and in verdict. ``bench selftest`` alone does them.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from suite.job.ablations import Ablation
+from suite.job.lab import bits_per_s, seconds
+from suite.job.properties import AS_IT_IS
+from suite.records.record import TrialRecord
+from suite.registries import INJURIES
+
+_HERE = ("bare-metal", "container")
+_EVERYWHERE = (*_HERE, "vm", "container-vm")
+SYNTHETIC, REAL, DISTRIBUTED = "synthetic", "real", "distributed"
+PHASES = ("data", "copy", "compute", "communicate")
+"""The phases of a step, one of which an injury of time must be found in."""
+THROUGHPUT, MEMORY = "throughput", "memory"
+UNINJURED = "nothing"
+"""The arm of every target that is not injured: A/A."""
+LEAST_APPLIED = 0.5
+"""The share of what was asked for that a counter must show: neighbours may have held the target back before it did."""
+SLOW_DISK_BYTES_PER_S = 256 << 10
+SLOW_LINK, LATE_LINK = "250mbit", "100ms"
+LINK_HEADERS = 1.1
+"""The most bytes on the wire for each byte of a message: headers of TCP, IP, Ethernet and VXLAN."""
+BATCHES_AHEAD = 2
+"""The batches that each loader process may be ahead: ``worker.data.loader.PREFETCH``."""
+HELD_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The ratio of the injured trial to the trial as it is: from ``low`` to ``high``, which are mostly the same."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def exactly(cls, ratio: float) -> "Truth":
+        """Return the truth that leaves nothing open."""
+        return cls(ratio, ratio)
+
+
+TruthOf = Callable[[TrialRecord, TrialRecord], Truth | None]
+"""Returns the truth of one block, given the injured trial and the trial as it is; None if the injury was not there."""
+
+
+@dataclass(frozen=True)
+class Injury(Ablation):
+    """A change of known size. Its truth never rests on the ratio that it is to be compared with."""
+
+    truth: TruthOf = lambda _injured, _usual: Truth.exactly(1.0)
+    witness: str = ""
+    """What knows the size."""
+    metric: str = THROUGHPUT
+    phase: str | None = None
+    """The phase of a step that must carry it; None if none does."""
+    scenario: str | None = SYNTHETIC
+    """The scenario in which it shows; None for any."""
+
+    @property
+    def changes(self) -> bool:
+        """Return whether anything is done to the target."""
+        return self.change(AS_IT_IS) != AS_IT_IS
+
+
+def span_s(record: TrialRecord) -> float:
+    """Return the seconds of the measured steps, by which the throughput was divided."""
+    if record.job.sizes is None or not record.throughput_images_per_s:
+        return math.nan
+    trainers = record.job.distributed.workers if record.job.distributed else 1
+    images = record.job.sizes.batch * record.job.sizes.steps * record.job.devices.devices * trainers
+    return images / record.throughput_images_per_s
+
+
+def injected(record: TrialRecord, name: str) -> float:
+    """Return what the worker says it has added, by its own clock or count; 0 if it says nothing."""
+    told = record.details.get("injected")
+    value = told.get(name) if isinstance(told, dict) else None
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _clocked(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
+    """Return the throughput that is left by the seconds that the worker has clocked."""
+    added_s, whole_s = injected(record, "seconds"), span_s(record)
+    return Truth.exactly((whole_s - added_s) / whole_s) if 0 < added_s < whole_s else None
+
+
+def _faulted(record: TrialRecord, usual: TrialRecord) -> Truth | None:
+    """Return the same if the kernel has counted as many faults. What the job faults by itself varies by as much."""
+    used = record.details.get("measured_usage")
+    faults = used.get("minor_faults", 0) if isinstance(used, dict) else 0
+    return _clocked(record, usual) if 0 < injected(record, "pages") <= faults else None
+
+
+def _held(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
+    """Return the memory with what the worker holds, over the memory without."""
+    held = injected(record, "held_bytes")
+    serving = record.resources.serving if record.resources else None
+    peak = serving.peak_memory_bytes if serving else None
+    return Truth.exactly(peak / (peak - held)) if peak and 0 < held < peak else None
+
+
+def _quota(share: float) -> TruthOf:
+    """Return the range between the share that one busy CPU keeps and what is left by the kernel's count.
+
+    The count is of the whole job, which now and then waits and is not held back meanwhile.
+    """
+
+    def truth(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
+        conditions = record.conditions
+        held_s, whole_s = (conditions.throttled_s, conditions.interval_s) if conditions else (None, None)
+        if not (held_s and whole_s) or held_s < LEAST_APPLIED * (1 - share) * whole_s:
+            return None
+        left = 1 - held_s / whole_s
+        return Truth(min(share, left), max(share, left))
+
+    return truth
+
+
+def _from_disk(record: TrialRecord, usual: TrialRecord) -> Truth | None:
+    """Return the throughput at which images come at the rate of the disk, over the usual one.
+
+    The range is of the images that may have been read before the measured steps began.
+    """
+    use, sizes, target = record.data_use, record.job.sizes, record.environment.target
+    limited = target is not None and target.disk_limit_bytes_per_s == SLOW_DISK_BYTES_PER_S
+    if not (use and use.bytes_read and sizes and usual.throughput_images_per_s and limited):
+        return None
+    ratio = SLOW_DISK_BYTES_PER_S / (use.bytes_read / use.images_read) / usual.throughput_images_per_s
+    ahead = (BATCHES_AHEAD * use.loader_workers + 1) / sizes.steps
+    return Truth(ratio, min(1.0, ratio / (1 - ahead))) if ratio < 1 and ahead < 1 else None
+
+
+def _by_rate(rate: str) -> TruthOf:
+    """Return the range between both directions at once and one after the other, from the bytes that the ranks counted.
+
+    In the first case the computing overlaps, too; in the second nothing does.
+    """
+
+    def truth(record: TrialRecord, usual: TrialRecord) -> Truth | None:
+        ranks = [rank for rank in record.ranks if rank.role == "worker"]
+        counted = [(rank.sent_bytes, rank.received_bytes) for rank in ranks if rank.sent_bytes and rank.received_bytes]
+        sizes = record.job.sizes
+        if len(counted) < len(ranks) or not ranks or sizes is None:
+            return None
+        # The counts hold the warm-up steps.
+        share = sizes.steps / (sizes.steps + sizes.warmup_steps) * 8 / bits_per_s(rate)
+        sent_s, received_s = (share * sum(both[way] for both in counted) for way in (0, 1))
+        least_s = max(sent_s, received_s)
+        most_s = LINK_HEADERS * (sent_s + received_s) + span_s(usual)
+        return Truth(span_s(usual) / most_s, min(1.0, span_s(usual) / least_s))
+
+    return truth
+
+
+def _by_delay(delay: str) -> TruthOf:
+    """Return at most the throughput of steps that each wait for one more way there and one more way back."""
+
+    def truth(record: TrialRecord, usual: TrialRecord) -> Truth | None:
+        if record.job.sizes is None:
+            return None
+        return Truth(0.0, span_s(usual) / (span_s(usual) + record.job.sizes.steps * 2 * seconds(delay)))
+
+    return truth
+
+
+def _slowed(percent: int) -> Injury:
+    share = 1 - percent / 100
+    return Injury(
+        f"a quota that holds the CPUs back by {percent} %",
+        f"CPU quota {percent} %",
+        _HERE,
+        lambda usual: replace(usual, cpu_share=share),
+        truth=_quota(share),
+        witness="the quota, and the kernel's count of the time that it held back",
+        phase="compute",
+    )
+
+
+NOTHING = Injury(
+    "nothing at all", "no injury", _EVERYWHERE, lambda usual: usual, witness="nothing was done", scenario=None
+)
+CPU_QUOTA_5 = _slowed(5)
+CPU_QUOTA_10 = _slowed(10)
+CPU_QUOTA_20 = _slowed(20)
+LATE_STEPS = Injury(
+    "every tenth step sleeps, by 10 % of all steps together",
+    "late steps",
+    _EVERYWHERE,
+    lambda usual: replace(usual, step_injury={"kind": "late-step", "share": 0.1, "every": 10}),
+    truth=_clocked,
+    witness="the worker's clock around the sleep",
+    phase="compute",
+)
+LATE_BATCHES = Injury(
+    "every fifth batch comes late, by 5 % of all steps together",
+    "late batches",
+    _EVERYWHERE,
+    lambda usual: replace(usual, step_injury={"kind": "late-batch", "share": 0.05, "every": 5}),
+    truth=_clocked,
+    witness="the worker's clock around the sleep",
+    phase="data",
+)
+PAGE_FAULTS = Injury(
+    "every step faults fresh pages in, for 15 % of its time",
+    "page-fault tax",
+    _EVERYWHERE,
+    lambda usual: replace(usual, step_injury={"kind": "page-faults", "share": 0.15}),
+    truth=_faulted,
+    witness="the worker's clock around the faults, and the kernel's count of them",
+    phase="compute",
+)
+HELD_MEMORY = Injury(
+    f"the job holds {HELD_BYTES >> 20} MiB that it has no use for",
+    "held memory",
+    _EVERYWHERE,
+    lambda usual: replace(usual, step_injury={"kind": "held-memory", "held_bytes": HELD_BYTES}),
+    truth=_held,
+    witness="the number of bytes that the worker has touched",
+    metric=MEMORY,
+)
+SLOW_DISK = Injury(
+    f"at most {SLOW_DISK_BYTES_PER_S >> 10} KiB/s from the disk that holds the data set",
+    "slow disk",
+    _HERE,
+    lambda usual: replace(usual, disk_limit_bytes_per_s=SLOW_DISK_BYTES_PER_S),
+    truth=_from_disk,
+    witness="the limit, and the size of the files that the job read",
+    phase="data",
+    scenario=REAL,
+)
+SLOW_LINKS = Injury(
+    f"links of {SLOW_LINK}/s",
+    "slow links",
+    _EVERYWHERE,
+    lambda usual: replace(usual, link={"rate": SLOW_LINK}),
+    truth=_by_rate(SLOW_LINK),
+    witness="the rate, and the bytes that the ranks counted",
+    phase="communicate",
+    scenario=DISTRIBUTED,
+)
+LATE_LINKS = Injury(
+    f"links with a delay of {LATE_LINK} one way",
+    "late links",
+    _EVERYWHERE,
+    lambda usual: replace(usual, link={"delay": LATE_LINK}),
+    truth=_by_delay(LATE_LINK),
+    witness="the delay: each step waits for one way there and one way back at least",
+    phase="communicate",
+    scenario=DISTRIBUTED,
+)
+
+
+def get_injury(name: str) -> Injury:
+    """Return the injury. Raises RequestError for a name that is unknown."""
+    found: Injury = INJURIES.get(name)
+    return found
+
+
+def injuries_of(scenario: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return those of the injuries that show in a scenario, in their order, and with them what changes nothing."""
+    wanted = [name for name in INJURIES if name in names and get_injury(name).scenario == scenario]
+    return (UNINJURED, *wanted) if wanted else ()

@@ -1,0 +1,77 @@
+"""``bench selftest`` without a machine: what it plans and says, and that it finds nothing where nothing was done."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.results.store import Run
+from suite.selftest.certificate import FILE, Certificate
+from tests.test_cli import Bench, Machine, bench, here, machine, signals
+
+__all__ = ["bench", "here", "machine", "signals"]
+TWO = ("selftest", "--target", "bare-metal", "--injury", "late-steps", "--blocks", "2")
+
+
+def certificate(place: Path) -> Certificate:
+    return Certificate.model_validate_json((place / FILE).read_text())
+
+
+def test_an_injury_that_is_not_applied_is_reported_as_not_found(bench: Bench, machine: Machine, here: Path) -> None:
+    """The fake scenario trains as if nothing had been done to it."""
+    result = bench(*TWO, "--out", "control")
+    assert result.exit_code == 1, result.output
+    made = certificate(here / "control")
+    assert {one.injury: one.found for one in made.findings} == {"nothing": True, "late-steps": False}
+    assert "it was not there in 2 of 2 blocks, by the worker's clock" in made.findings[1].note
+    assert certificate(here / "home") == made
+    assert "6 trials, about 1 min at a guess" in result.stderr
+    assert "found 1 of 2 injuries" in " ".join(result.stdout.split())
+    assert sum(event.startswith("measure") for event in machine.events) == 6
+    names = [f"synthetic-resnet50-bare-metal{arm}-b000" for arm in ("+late-steps", "+nothing", "")]
+    assert sorted(record.trial_id for record in Run(here / "control/synthetic").records() if not record.block) == names
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_self_test_goes_on_where_it_was(bench: Bench, machine: Machine) -> None:
+    bench(*TWO, "--out", "control")
+    machine.events.clear()
+    assert json.loads(bench(*TWO, "--out", "control", "--json").stdout)["blocks"] == 2
+    assert machine.events == []
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_cannot_be_done_is_said_with_the_reason(bench: Bench, here: Path) -> None:
+    result = bench(*TWO, "--injury", "slow-disk", "--injury", "cpu-quota-10", "--target", "vm", "--out", "control")
+    reasons = {one.injury: (one.targets, one.reason) for one in certificate(here / "control").absent}
+    assert reasons["cpu-quota-10"][0] == ("vm",)
+    assert "make one with: bench data make" in reasons["slow-disk"][1]
+    assert "cpu-quota-10 on vm is left out" in result.stderr
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--injury", "late-step"), "late-steps"),
+        (("--target", "moon"), "moon"),
+        (("--blocks", "1"), "an interval takes two blocks"),
+        (("--engine", "dokcer"), "docker"),
+        (("--injury", "cpu-quota-10", "--target", "vm"), "no counter"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_is_measured(
+    bench: Bench, words: tuple[str, ...], told: Any
+) -> None:
+    result = bench("selftest", *words)
+    assert result.exit_code == 2, result.output
+    assert told in result.stderr
+
+
+@pytest.mark.usefixtures("machine")
+def test_later_runs_name_the_certificate_of_their_machine(bench: Bench, here: Path) -> None:
+    bench(*TWO, "--out", "control")
+    line = certificate(here / "control").line()
+    told = bench("compare", "control/synthetic").stdout
+    assert line not in told, "the fake does not attest the image that the certificate names"

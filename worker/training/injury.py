@@ -1,0 +1,103 @@
+"""Injuries of a job: time or memory that is added on purpose and clocked here, so that its size is known.
+
+``bench selftest`` alone asks for them. Time is a share of a step, as the warm-up steps show it, so that an injury is as
+large on a slow target as on a fast one. Measured steps alone are injured.
+"""
+
+import itertools
+import mmap
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from worker.data.tally import LoaderUse
+from worker.spec import StepInjury
+
+if TYPE_CHECKING:
+    import torch
+
+    from worker.data.batches import Batch, Batches
+
+CHUNK_BYTES = 4 << 20
+"""The fresh memory that is touched, and given back, at a time."""
+
+
+@dataclass
+class Injected:
+    """What was added in fact, by the clock and the counts of who added it."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    pages: int = 0
+    held_bytes: int = 0
+
+
+class Injector:
+    """Injures the measured steps of one job."""
+
+    def __init__(self, injury: StepInjury, warmup_steps: int) -> None:
+        self._injury, self._warmup_steps = injury, warmup_steps
+        self._begun_s: list[float] = []
+        self._injected = Injected(held_bytes=injury.held_bytes)
+        self._held = _touched(injury.held_bytes)
+
+    def batches(self, batches: "Sequence[Batches]") -> "list[Batches]":
+        """Return the batches, late ones where that is the injury."""
+        late = self._injury.kind == "late-batch"
+        return [LateBatches(each, self._strike) for each in batches] if late else list(batches)
+
+    def attach(self, network: "torch.nn.Module") -> None:
+        """Injure the computing of the network where that is the injury: right before each pass forward."""
+        if self._injury.kind in ("late-step", "page-faults"):
+            network.register_forward_pre_hook(lambda *_: self._strike())
+
+    def report(self) -> dict[str, object]:
+        """Return what was added so far."""
+        return asdict(self._injected)
+
+    def _strike(self) -> None:
+        """Add the time that is due in this step. It is called once in each, the warm-up steps included."""
+        self._begun_s.append(begin_s := time.monotonic())
+        number = len(self._begun_s) - self._warmup_steps
+        if number < 1 or number % self._injury.every:
+            return
+        warm_up = self._begun_s[: self._warmup_steps]
+        usual_s = statistics.median(b - a for a, b in itertools.pairwise(warm_up))
+        due_s = self._injury.share * self._injury.every * usual_s
+        if self._injury.kind == "page-faults":
+            while time.monotonic() - begin_s < due_s:
+                with _touched(CHUNK_BYTES):
+                    self._injected.pages += CHUNK_BYTES // mmap.PAGESIZE
+        else:
+            time.sleep(due_s)
+        self._injected.seconds += time.monotonic() - begin_s
+        self._injected.steps += 1
+
+
+class LateBatches:
+    """Batches that come late."""
+
+    def __init__(self, batches: "Batches", strike: Callable[[], None]) -> None:
+        self._batches, self._strike = batches, strike
+
+    def next(self) -> "Batch":
+        self._strike()
+        return self._batches.next()
+
+    def prepared(self, images: "torch.Tensor") -> "torch.Tensor":
+        return self._batches.prepared(images)
+
+    def close(self) -> LoaderUse | None:
+        return self._batches.close()
+
+
+def _touched(size_bytes: int) -> mmap.mmap:
+    """Return fresh memory of which every page was written to, each by a fault of its own."""
+    # One page more, for memory of no bytes cannot be mapped.
+    memory = mmap.mmap(-1, size_bytes + mmap.PAGESIZE)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for place in range(0, size_bytes, mmap.PAGESIZE):
+        memory[place] = 1
+    return memory
