@@ -81,16 +81,17 @@ def _expected(found: Estimate | None) -> Cell:
 
 def ablation_table(group: Group) -> Table:
     """Return targets with an ablation below each other and metrics beside each other."""
+    metrics = shown(group.metrics)
     rows = tuple(
         (
             Head(f"{one.target}, {label_of(one.ablation)}", one.notes),
-            tuple(one.effects.get(metric.name) for metric in group.metrics),
+            tuple(one.effects.get(metric.name) for metric in metrics),
         )
         for one in group.ablations
     )
     caption = "switched in the same blocks, over the same target as it is"
-    table = Table("switched", "metric", tuple(Head(metric.name) for metric in shown(group.metrics)), rows, caption)
-    return table if len(group.metrics) <= _MOST_METRICS else table.turned()
+    table = Table("switched", "metric", tuple(Head(metric.name) for metric in metrics), rows, caption)
+    return table if len(metrics) <= _MOST_METRICS else table.turned()
 
 
 def title(metric: Metric) -> str:

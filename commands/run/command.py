@@ -54,6 +54,7 @@ def run(request: RunRequest, out: Path | None, as_json: bool) -> None:
         store = Run(out or new_run_directory())
         loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
         with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
+            store.reopen()
             try:
                 made_steps = steps(made.plan, request.repetitions, store, observer.note)
                 records = [record for step in made_steps for record in loop.run(step)]

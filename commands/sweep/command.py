@@ -105,16 +105,19 @@ def _run(
             note(line)
         directory.accept(sweep, cells)
         request = replace(request, planned=planned)
+        if only_block is not None:
+            if not backend.runs_here:
+                join_pool(directory.path, this_machine())
+            return run_block(request, only_block, take_over=take_over)
+        runs = [directory.cell(cell.cell_id, sweep.budget.retries) for cell in cells]
+        for run in runs:
+            run.reopen()
         try:
-            if only_block is not None:
-                if not backend.runs_here:
-                    join_pool(directory.path, this_machine())
-                return run_block(request, only_block, take_over=take_over)
             directory.clear_stop()
             return backend.run(request)
         finally:  # Ctrl-C is an orderly end, too
-            for cell in cells:
-                directory.cell(cell.cell_id, sweep.budget.retries).seal()
+            for run in runs:
+                run.seal()
 
 
 def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -154,45 +154,43 @@ class Run:
     def save(self, record: TrialRecord) -> Path:
         """Write the record, in place of an older one of its trial; return its file. Raises StoreError."""
         path = self.directory / TRIALS / record_file(record.trial_id)
-        if path.exists():
-            self.unlist(f"{TRIALS}/{path.name}")
         write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return path
+
+    def reopen(self) -> None:
+        """Take records whose trials will be run again off the manifest: a kill must not make that look like an edit.
+
+        Raises StoreError.
+        """
+        kept = {PLAN, *(f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished())}
+        self._change_manifest(lambda listed: {name: one for name, one in listed.items() if name in kept})
 
     def seal(self, known: Mapping[str, ListedFile] | None = None) -> None:
         """Write the manifest: list what is not listed yet, under its digest in ``known`` or else as it is on the disk.
 
+        Only who holds the whole run may call this: blocks of a sweep on other machines share the manifest, and no lock.
         Raises StoreError.
         """
 
-        def complete(listed: dict[str, ListedFile]) -> None:
-            listed.update({name: one for name, one in (known or {}).items() if name not in listed})
-            for path in (self.directory / PLAN, *self.record_files()):
-                name = path.relative_to(self.directory).as_posix()
-                if name not in listed:
-                    with suppress(FileNotFoundError):  # a sweep's block on another machine replaces what failed
-                        listed[name] = ListedFile.of(path)
+        def complete(listed: dict[str, ListedFile]) -> dict[str, ListedFile]:
+            files = {path.relative_to(self.directory).as_posix(): path for path in self.record_files()}
+            files[PLAN] = self.directory / PLAN
+            new = {name: path for name, path in files.items() if name not in listed and name not in (known or {})}
+            return {**(known or {}), **listed, **{name: ListedFile.of(path) for name, path in new.items()}}
 
         if (self.directory / PLAN).exists():
             self._change_manifest(complete)
 
     def unlist(self, name: str) -> None:
-        """Take a file off the manifest before it is written anew: a kill in between must not look like an edit."""
-        if (self.directory / MANIFEST).exists():
-            self._change_manifest(lambda listed: listed.pop(name, None))
+        """Take a file off the manifest before it is written anew."""
+        self._change_manifest(lambda listed: {other: one for other, one in listed.items() if other != name})
 
-    def _change_manifest(self, change: Callable[[dict[str, ListedFile]], object]) -> None:
-        # Several machines may end blocks of one sweep at once. A network file system may know no locks: then the worst
-        # is that a file is not listed.
-        with (self.directory / PLAN).open("r+b") as plan:
-            with suppress(OSError):
-                fcntl.flock(plan, fcntl.LOCK_EX)
-            before = read_manifest(self.directory) or Manifest(files={})
-            files = dict(before.files)
-            change(files)
-            if files != before.files:
-                text = Manifest(files=dict(sorted(files.items()))).model_dump_json(indent=1)
-                write_atomic(self.directory / MANIFEST, text + "\n")
+    def _change_manifest(self, change: Callable[[dict[str, ListedFile]], dict[str, ListedFile]]) -> None:
+        before = read_manifest(self.directory) or Manifest(files={})
+        files = change(before.files)
+        if files != before.files:
+            text = Manifest(files=dict(sorted(files.items()))).model_dump_json(indent=1)
+            write_atomic(self.directory / MANIFEST, text + "\n")
 
     def records(self) -> Iterator[TrialRecord]:
         """Yield every record, one per trial."""

@@ -206,9 +206,9 @@ def test_to_continue_a_run_does_not_hide_an_edit_and_a_record_written_anew_is_li
     edited(podman, PODMAN, lambda one: one.update(close_s=1.0))
     run.seal()
     assert kinds(podman) == {"edited"}
-    record = next(one for one in run.records() if one.trial_id == PODMAN)
-    run.save(record)
-    assert kinds(podman) == {"unlisted"}  # as if it were killed now
+    edited(podman, PODMAN, lambda one: one["outcome"].update(status="failed", kind="x", message="x"))
+    run.reopen()  # that trial will be run again
+    assert kinds(podman) == {"unlisted"}
     run.seal()
     assert kinds(podman) == set()
 

@@ -43,7 +43,7 @@ def test_a_workload_with_a_metric_of_its_own(package: Package) -> None:
     assert [record["job"]["workload_sha256"] for record in records] == [digest] * 2
     assert [len(record["metrics"]["loss"]["samples"]) for record in records] == [2] * 2
     found = rows(package)
-    assert {metric for _, metric in found} == {"throughput", "elapsed", "opening", "loss", "slowest-step"}
+    assert {metric for _, metric in found} == {"throughput", "elapsed", "opening", "step-tail", "loss", "slowest-step"}
     assert found["container", "slowest-step"]["unit"] == "ms"
     assert found["container", "slowest-step"]["ratio"] > 0
     assert found["container", "slowest-step"]["trials"] == 1

@@ -1,5 +1,6 @@
 """Plans, records, and the fakes that the loop runs: real implementations of the interfaces, without any machine."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -103,15 +104,18 @@ class FakeScenario:
 
 @dataclass
 class FakeAccount:
-    """Counts 5 s of serving in a second on a host where nothing else happens."""
+    """Counts 5 s of serving on a host where nothing else happens, in no less time than a fake job claims to take."""
+
+    least_s: float = 5.0
 
     conditions: Conditions | None = None
     resources: Resources | None = None
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> None:
+        self.begun_s = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        self.conditions = Conditions(interval_s=1.0, other_cpu_s=0.0)
+        self.conditions = Conditions(interval_s=max(self.least_s, time.monotonic() - self.begun_s), other_cpu_s=0.0)
         self.resources = Resources(serving=Usage(cpu_s=5.0))
 
 

@@ -137,7 +137,7 @@ def test_with_until_who_hands_out_the_blocks_decides_how_many_there_are(machine:
     narrow = machine.measured()
     ended = machine.sweep_to_its_end("--only-block", "20")
     assert (ended.returncode, machine.measured()) == (0, narrow), "the two cells are known to be narrow"
-    assert ended.stderr.count("is done: its intervals are narrow enough") == 2
+    assert ended.stderr.count("is done: it needs no further block") == 2
     (machine.out / "converged.json").unlink()
     assert machine.sweep_to_its_end("--only-block", "20").returncode == 0
     assert machine.measured() == narrow + 4, "where nobody has decided, a block is run"
