@@ -18,6 +18,7 @@ import cli
 from suite.interfaces import Instance
 from suite.plan import Trial
 from tests.scenarios.conftest import HereNode
+from tests.suite.conftest import FakeAccount
 from tests.suite.sweeping_machine import furnish
 
 
@@ -36,5 +37,6 @@ if __name__ == "__main__":
     patch = pytest.MonkeyPatch()
     furnish(patch, Path(os.environ["VIRTBENCH_HOME"]))
     patch.setattr("provisioning.targets.open_target", opened)
+    patch.setattr("provisioning.metrics.accounting.open_account", lambda *_: FakeAccount(least_s=0.0))
     patch.setattr("suite.loop.envelope_differences", lambda *_: [])
     cli.main(sys.argv[1:])
