@@ -1,14 +1,15 @@
 """The parts of a record that the audit reads, as one row beside that of the tables."""
 
+import math
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-_Column = list[_Seconds] | None
+_Column = list[float] | None
 STEP_COLUMNS = ("step_p99_s", "step_tail")
 """The 99th percentile of the measured steps, and that over their median: a synchronous cluster waits for its slowest
 step. Unlike the rest, they are columns of the tables."""
@@ -18,11 +19,19 @@ NO_STEPS = (None, None)
 class StepFields(BaseModel):
     """The measured steps, of which the sums are kept."""
 
-    elapsed_s: list[_Seconds]
-    data_s: list[_Seconds]
+    elapsed_s: list[float]
+    data_s: list[float]
     copy_s: _Column = None
-    compute_s: list[_Seconds]
+    compute_s: list[float]
     communicate_s: _Column = None
+
+    @model_validator(mode="after")
+    def _are_times(self) -> Self:
+        # Steps are most of a record: to hold every number of them against bounds by itself takes twice as long.
+        for column in vars(self).values():
+            if column and not (min(column) >= 0 and math.isfinite(sum(column))):
+                raise ValueError("a step has a time that is none")
+        return self
 
     def row(self) -> tuple[int, float, float, float | None, float]:
         """Return the values of ``STEPS``."""

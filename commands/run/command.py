@@ -53,13 +53,9 @@ def run(request: RunRequest, out: Path | None, as_json: bool) -> None:
         made.prepare(observer.note)
         store = Run(out or new_run_directory())
         loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
-        with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
-            store.reopen()
-            try:
-                made_steps = steps(made.plan, request.repetitions, store, observer.note)
-                records = [record for step in made_steps for record in loop.run(step)]
-            finally:  # Ctrl-C is an orderly end, too
-                store.seal()
+        with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())), store.sealed():
+            made_steps = steps(made.plan, request.repetitions, store, observer.note)
+            records = [record for step in made_steps for record in loop.run(step)]
     _tell(records, store, as_json=as_json)
 
 

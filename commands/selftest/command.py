@@ -136,7 +136,7 @@ def _measure(made: Ready, store: Run, observer: Observer) -> None:
     if made.plan.job.dataset:
         _read_ahead(made.choices.image.tree)
     loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
-    with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())):
+    with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())), store.sealed():
         loop.run(made.plan)
 
 

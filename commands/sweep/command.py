@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,15 +109,11 @@ def _run(
             if not backend.runs_here:
                 join_pool(directory.path, this_machine())
             return run_block(request, only_block, take_over=take_over)
-        runs = [directory.cell(cell.cell_id, sweep.budget.retries) for cell in cells]
-        for run in runs:
-            run.reopen()
-        try:
+        with ExitStack() as stack:
+            for cell in cells:
+                stack.enter_context(directory.cell(cell.cell_id, sweep.budget.retries).sealed())
             directory.clear_stop()
             return backend.run(request)
-        finally:  # Ctrl-C is an orderly end, too
-            for run in runs:
-                run.seal()
 
 
 def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> None:

@@ -157,13 +157,18 @@ class Run:
         write_atomic(path, record.model_dump_json(indent=1) + "\n")
         return path
 
-    def reopen(self) -> None:
-        """Take records whose trials will be run again off the manifest: a kill must not make that look like an edit.
+    @contextmanager
+    def sealed(self) -> Iterator[None]:
+        """Write the manifest when the run ends, by Ctrl-C too; see ``seal``. Raises StoreError.
 
-        Raises StoreError.
+        Records whose trials will be run again are taken off it before: a kill must not make that look like an edit.
         """
         kept = {PLAN, *(f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished())}
         self._change_manifest(lambda listed: {name: one for name, one in listed.items() if name in kept})
+        try:
+            yield
+        finally:
+            self.seal()
 
     def seal(self, known: Mapping[str, ListedFile] | None = None) -> None:
         """Write the manifest: list what is not listed yet, under its digest in ``known`` or else as it is on the disk.

@@ -207,9 +207,8 @@ def test_to_continue_a_run_does_not_hide_an_edit_and_a_record_written_anew_is_li
     run.seal()
     assert kinds(podman) == {"edited"}
     edited(podman, PODMAN, lambda one: one["outcome"].update(status="failed", kind="x", message="x"))
-    run.reopen()  # that trial will be run again
-    assert kinds(podman) == {"unlisted"}
-    run.seal()
+    with run.sealed():  # that trial will be run again
+        assert kinds(podman) == {"unlisted"}
     assert kinds(podman) == set()
 
 
