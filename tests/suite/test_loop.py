@@ -64,7 +64,7 @@ def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run,
 
 def test_a_record_has_what_the_host_counted_and_what_the_job_counted_itself(go: Go) -> None:
     record = go()[0]
-    assert record.conditions == Conditions(interval_s=1.0, other_cpu_s=0.0)
+    assert record.conditions == Conditions(interval_s=5.0, other_cpu_s=0.0)
     assert record.resources == Resources(serving=Usage(cpu_s=5.0), worker=Usage(cpu_s=4.0))
 
 
