@@ -118,15 +118,15 @@ class Hook:
             import worker.training.trainer as training
             plain = training.Single.step
             def slow(self, samples, index):
-                next_batch = self._batches.next
+                next_batch = self.batches.next
                 def late():
                     time.sleep(0.1)
                     return next_batch()
-                self._batches.next = late
+                self.batches.next = late
                 try:
                     return plain(self, samples, index)
                 finally:
-                    del self._batches.next
+                    del self.batches.next
             training.Single.step = slow
 sys.meta_path.insert(0, Hook())
 """
@@ -195,8 +195,8 @@ def test_a_quota_of_80_percent_is_found_in_computing_and_warned_of(tmp_path: Pat
     assert computing_s >= 0.9 * held_s
     assert explanation.whole.difference_s - difference_s(explanation, "opening") - computing_s <= 0.1 * held_s
     assert max(explanation.parts, key=lambda part: part.difference_s).name == "compute"
-    kinds = [type(warning).__name__ for warning in compare(load([place])).warnings]
-    assert "Throttled" in kinds
+    kinds = [warning.kind for warning in compare(load([place])).warnings]
+    assert "throttled" in kinds
 
 
 def test_too_little_memory_is_a_failed_trial_that_says_so_and_no_number(tmp_path: Path) -> None:
