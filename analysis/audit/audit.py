@@ -50,9 +50,10 @@ def audit(records: Records, *, every_digest: bool = True) -> Audit:
 
 
 def _inside(ok: pd.DataFrame) -> Iterator[Finding]:
-    devices = {text: Job.model_validate_json(text.text).devices.devices for text in ok["job"].unique()}
+    jobs = {text: Job.model_validate_json(text.text) for text in ok["job"].unique()}
+    devices = {text: job.devices.devices for text, job in jobs.items()}
     yield from sums(ok.assign(devices_asked=ok["job"].map(devices).astype("float64")))
-    yield from parts(ok)
+    yield from parts(ok, jobs)
 
 
 def audited(records: Records, *, force: bool = False) -> Records:

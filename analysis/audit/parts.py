@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
 from analysis.audit.sums import EXACT, GAP_S, GAP_SHARE
-from analysis.load.evidence import AggressionFields, AggressorFields, DataFields, RankFields
+from analysis.load.evidence import AggressionFields, AggressorFields, DataFields, RankFields, Text
 from suite.job.datasets import LEAST_WARM, MOST_COLD
 from suite.job.job import Job
 
@@ -22,8 +22,11 @@ SAMPLES = Kind("samples", "refused", AGAIN)
 _NEAR = 0.01
 
 
-def parts(trials: pd.DataFrame) -> Iterator[Finding]:
-    """Yield the contradictions between parts of records that are ok, and between them and their jobs."""
+def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+    """Yield the contradictions between parts of records that are ok, and between them and their jobs.
+
+    ``jobs``: the job of each text in the column of that name; many records share one.
+    """
     checks: tuple[tuple[str, Kind, Callable[..., Iterator[str]]], ...] = (
         ("ranks", RANKS, _ranks),
         ("ranks", TRAFFIC, _traffic),
@@ -33,8 +36,7 @@ def parts(trials: pd.DataFrame) -> Iterator[Finding]:
     )
     for column, kind, check in checks:
         for row in trials[trials[column].notna()].to_dict("records"):
-            job = Job.model_validate_json(row["job"].text)
-            for problem in check(row[column], job, row):
+            for problem in check(row[column], jobs[row["job"]], row):
                 yield kind.at(row["path"], problem)
 
 

@@ -163,8 +163,9 @@ class Run:
 
         Records whose trials will be run again are taken off it before: a kill must not make that look like an edit.
         """
-        kept = {PLAN, *(f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished())}
-        self._change_manifest(lambda listed: {name: one for name, one in listed.items() if name in kept})
+        if (self.directory / MANIFEST).exists():  # else there is nothing to take off, and no record to read for it
+            kept = {PLAN, *(f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished())}
+            self._change_manifest(lambda listed: {name: one for name, one in listed.items() if name in kept})
         try:
             yield
         finally:
