@@ -13,7 +13,7 @@ from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.gpus import gpu_checks
 from provisioning.images import build
 from provisioning.images.image import current
-from provisioning.layers.userland import chroot_argv
+from provisioning.layers.userland import FIRST_USER, chroot_argv
 from provisioning.machines import accelerator
 from provisioning.machines.base import MachineProvider, get_provider
 from provisioning.metrics import cache_counters
@@ -22,7 +22,7 @@ from provisioning.paths import home
 from suite.errors import BenchError
 from suite.registries import ENGINES, MACHINES, every_registry
 from suite.registry import Registry
-from suite.targets import TARGETS, VMS
+from suite.targets import BASELINE, TARGETS, VMS
 
 Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "extension", "target"]
 EXTENSION_REMEDY = "repair or uninstall the package that adds it"
@@ -36,7 +36,10 @@ TOOLS = {
 
 
 class Check(BaseModel):
-    """One check. ``reason`` and ``remedy`` are given if what was checked is not usable."""
+    """One check. ``reason`` and ``remedy`` are given if what was checked is not usable.
+
+    ``substitute`` names what would stand in for what this machine lacks: a target with one only proves the path.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,6 +49,7 @@ class Check(BaseModel):
     evidence: str
     reason: str | None = None
     remedy: str | None = None
+    substitute: str | None = None
 
 
 def examine() -> list[Check]:
@@ -148,14 +152,23 @@ def _target(name: str, checks: list[Check], node: LocalNode, providers: Sequence
     missing = next((check for check in _needs(name, checks, providers) if not check.usable), None)
     if missing:
         return _check("target", name, "something that it needs is missing", missing.reason, missing.remedy)
-    if name == "bare-metal" and os.geteuid() == 0:
+    if name == BASELINE and os.geteuid() == 0:
         tree = str(current().tree)
         return _tried("target", name, lambda: _entered(node, tree))
-    return _check("target", name, "all that it needs is there")
+    found = _check("target", name, "all that it needs is there")
+    return found.model_copy(update={"substitute": _substitute(name, checks)})
+
+
+def _substitute(target: str, checks: Sequence[Check]) -> str | None:
+    """Return what a target that is usable would run with, in place of what its numbers need; None for nothing."""
+    if target == BASELINE:
+        return "userland:own-environment" if os.geteuid() else None
+    emulated = not any(check.usable for check in checks if (check.kind, check.name) == ("accelerator", "kvm"))
+    return "accelerator:tcg" if target in VMS and emulated else None
 
 
 def _entered(node: LocalNode, tree: str) -> str:
-    node.run([*chroot_argv(tree), "true"])
+    node.run([*chroot_argv(tree, user=FIRST_USER), "true"])
     return "the image's tree was entered"
 
 
@@ -163,7 +176,7 @@ def _needs(target: str, checks: list[Check], providers: Sequence[MachineProvider
     by_name = {(check.kind, check.name): check for check in checks}
     yield by_name["image", "cpu"]
     yield by_name["tool", "taskset"]
-    if target == "bare-metal" and os.geteuid() == 0:
+    if target == BASELINE and os.geteuid() == 0:
         yield from (by_name["tool", tool] for tool in ("bwrap", "cgexec"))
     if target == "container":
         engines = [check for check in checks if check.kind == "engine"]

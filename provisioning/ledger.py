@@ -1,16 +1,20 @@
 """The ledger: what the suite makes outside its own folders, written down before it is made.
 
 Each entry is one file with its owner. Whoever holds an entry removes the thing, then the entry; what a killed suite
-left is found by its entry, whose owner is gone, and removed in the same way. Removing is idempotent.
+left is found by its entry, whose owner is gone, and removed in the same way. Removing is idempotent. An entry is not
+believed: only what has a name of the suite's own form is ever removed.
 """
 
 import os
+import re
 import secrets
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,9 +24,12 @@ from provisioning.cgroup import limits as cgroups
 from provisioning.lab import netns
 from provisioning.paths import home, runtime, state
 from suite.errors import BenchError, CommandError
-from suite.process_identity import boot_id, started_ticks
+from suite.process_identity import ProcessIdentity
 from suite.registries import ENGINES
+from suite.results import files
 from suite.results.store import sweep_temporaries, write_atomic
+
+_FRESH = r"\.?[a-z]+(-[a-z]+)*-[0-9a-f]{12}"
 
 
 class LedgerError(BenchError):
@@ -46,16 +53,23 @@ class Entry(BaseModel):
     owner_started: float
     host: str | None = None
     """The owner's host: many machines may share the file system, and only this one can tell who lives on it."""
+    owner_namespace: int | None = None
+    """The process namespace in which its number means something."""
 
     @property
-    def here(self) -> bool:
-        return self.host in (None, socket.gethostname())
+    def owner(self) -> ProcessIdentity:
+        return ProcessIdentity(
+            host=self.host or socket.gethostname(),
+            boot_id=self.boot_id,
+            pid=self.owner_pid,
+            started_ticks=self.owner_started,
+            pid_namespace=self.owner_namespace,
+        )
 
-    def owned_by_the_living(self) -> bool:
-        """Return whether the owner still runs (on this boot, and as the same process: numbers are used again)."""
-        if self.boot_id != boot_id():
-            return False
-        return started_ticks(self.owner_pid) == self.owner_started
+
+def fresh(prefix: str) -> str:
+    """Return a new name of the form that a directory in the ledger, or a mount, must have: ``node-0123456789ab``."""
+    return f"{prefix}-{secrets.token_hex(6)}"
 
 
 def _ours(what: str) -> Path:
@@ -85,67 +99,104 @@ def _remove_container(what: str) -> None:
     ENGINES.get(engine).remove_local(name)
 
 
-REMOVERS: dict[str, Callable[[str], object]] = {
-    "processes": processes.end_all,
-    "directory": _remove_directory,
-    "mount": _remove_mount,
-    "cgroup": cgroups.remove,
-    "netns": netns.remove,
-    "container": _remove_container,
-    "run-directory": lambda what: sweep_temporaries(Path(what)),
+@dataclass(frozen=True)
+class Kind:
+    """A kind of thing: the form of its names, whole, and what removes one."""
+
+    form: str
+    remove: Callable[[str], object]
+
+
+KINDS: dict[str, Kind] = {
+    "processes": Kind(r"[0-9a-f]{32}", processes.end_all),
+    "directory": Kind(rf"/.*/{_FRESH}", _remove_directory),
+    "mount": Kind(rf"/.*/{_FRESH}", _remove_mount),
+    "cgroup": Kind(r"virtbench-[0-9a-f]{12}", cgroups.remove),
+    "netns": Kind(netns.FORM, netns.remove),
+    "container": Kind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", _remove_container),
+    "run-directory": Kind(r"/.*", lambda what: sweep_temporaries(Path(what))),
 }
+
+
+def _removal(kind: str, what: str) -> Callable[[], object]:
+    """Return what removes a thing. Raises LedgerError for one whose name is not of the suite's form."""
+    if kind not in KINDS or not re.fullmatch(KINDS[kind].form, what, re.DOTALL):
+        raise LedgerError(f"no name that the suite gives to a {kind}; it is left alone")
+    return partial(KINDS[kind].remove, what)
 
 
 @contextmanager
 def holding(kind: str, what: str) -> Iterator[str]:
     """Hold one thing: the entry is written now, the thing is removed at the end, however it comes."""
-    me = os.getpid()
-    owner = {"owner_pid": me, "owner_started": started_ticks(me) or 0.0, "host": socket.gethostname()}
-    entry = Entry.model_validate({"kind": kind, "what": what, "boot_id": boot_id(), **owner})
+    remove, own = _removal(kind, what), ProcessIdentity.own()
+    entry = Entry(
+        kind=kind,
+        what=what,
+        boot_id=own.boot_id,
+        owner_pid=own.pid,
+        owner_started=own.started_ticks,
+        host=own.host,
+        owner_namespace=own.pid_namespace,
+    )
     path = state("ledger") / f"{secrets.token_hex(8)}.json"
     write_atomic(path, entry.model_dump_json())
     try:
         yield what
     finally:
-        REMOVERS[kind](what)
+        remove()
         path.unlink(missing_ok=True)
 
 
-def clean() -> list[str]:
-    """Remove what dead owners left, newest first; returns one line per thing.
+def clean(note: Callable[[str], object] = lambda _: None) -> list[str]:
+    """Remove what dead owners left, newest first; returns one line per thing. While another process cleans, wait.
 
     Raises LedgerError at the end when something could not be removed; all else is removed by then.
     """
     removed, stuck = [], []
-    entries = sorted(state("ledger").glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in entries:
-        try:
-            entry = Entry.model_validate_json(path.read_bytes())
-        except ValidationError:
-            stuck.append(f"{path}: not an entry of this suite's ledger")
-            continue
-        if not entry.here or entry.owned_by_the_living():
-            continue
-        try:
-            REMOVERS[entry.kind](entry.what)
-        except (BenchError, OSError, KeyError) as error:
-            stuck.append(f"{entry.kind} {entry.what}: {error}")
-            continue
-        path.unlink(missing_ok=True)
-        removed.append(f"{entry.kind} {entry.what}")
+    waiting = "another bench clean is at work: waiting until it has ended"
+    with files.locked(state("ledger") / ".lock", lambda: note(waiting)):
+        for place in (home(), *home().glob("*/"), *home().glob("images/*/")):
+            removed += [f"file {path}" for path in files.remove_temporaries(place)]
+        for path in _entries():
+            try:
+                entry = Entry.model_validate_json(files.read(path))
+            except FileNotFoundError:
+                continue  # its owner has crossed it out
+            except (ValidationError, files.SpecialFileError):
+                stuck.append(f"{path}: not an entry of this suite's ledger")
+                continue
+            if not entry.owner.has_ended():
+                continue
+            try:
+                _removal(entry.kind, entry.what)()
+            except (BenchError, OSError) as error:
+                stuck.append(f"{entry.kind} {entry.what}: {error}")
+                continue
+            path.unlink(missing_ok=True)
+            removed.append(f"{entry.kind} {entry.what}")
     if stuck:
-        raise LedgerError("could not remove " + "; ".join(stuck), remedy="see why, then run bench clean again")
+        raise LedgerError(
+            "could not remove " + "; ".join(stuck),
+            remedy=f"see why, then run bench clean again; entries are files in {state('ledger')}",
+        )
     return removed
 
 
-def living() -> list[Entry]:
-    """Return the entries whose owners still run: what another ``bench`` is using now."""
-    entries = []
+def _entries() -> list[Path]:
+    """Return the files of the entries, newest first; one that its owner removes meanwhile may be missing."""
+    dated = []
     for path in state("ledger").glob("*.json"):
-        try:
-            entry = Entry.model_validate_json(path.read_bytes())
-        except (ValidationError, OSError):
-            continue
-        if entry.here and entry.owned_by_the_living() and entry.owner_pid != os.getpid():
-            entries.append(entry)
+        with suppress(FileNotFoundError):
+            dated.append((path.lstat().st_mtime_ns, path))
+    return [path for _, path in sorted(dated, reverse=True)]
+
+
+def living() -> list[Entry]:
+    """Return the entries whose owners are not known to have ended: what another ``bench`` is using now."""
+    entries, own = [], ProcessIdentity.own()
+    for path in _entries():
+        with suppress(ValidationError, OSError):
+            entry = Entry.model_validate_json(files.read(path))
+            if entry.owner.here and entry.owner != own and not entry.owner.has_ended():
+                entries.append(entry)
     return entries

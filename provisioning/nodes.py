@@ -65,7 +65,7 @@ class LocalNode:
 def local_node(cpus: tuple[int, ...], userland: str | None, data: str | None = None) -> Iterator[LocalNode]:
     """Open this machine for the length of one trial; at the end no process of it is left."""
     token = uuid.uuid4().hex
-    directory = runtime() / f"node-{token[:12]}"
+    directory = runtime() / ledger.fresh("node")
     with ledger.holding("directory", str(directory)), ledger.holding("processes", token):
         directory.mkdir(mode=0o700)
         facts = {"accelerator": "none", "host_cpus": list(cpus)}
@@ -125,14 +125,8 @@ class WrappedNode:
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         return self.parent.run(self.wrap(argv), stdin=stdin, timeout_s=timeout_s, check=check)
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         return self.parent.start(self.wrap(argv), stdin=stdin)
-
-
-class Host(Node, Protocol):
-    """A machine, this one or another: its commands can be given a file that is too large for the memory."""
-
-    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process: ...
 
 
 @runtime_checkable

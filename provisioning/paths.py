@@ -1,6 +1,7 @@
 """The suite's own folders on this machine: its code and recipe, and what it keeps."""
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -14,11 +15,9 @@ RECIPE = (Path(__file__).parent / "images/recipe").resolve()
 
 def home() -> Path:
     """Return where images, caches and the ledger are kept: ``VIRTBENCH_HOME``, or the usual place of this user."""
-    if chosen := os.environ.get("VIRTBENCH_HOME"):
-        return Path(chosen).absolute()
-    if os.geteuid() == 0:
-        return Path("/var/lib/virtbench")
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "virtbench"
+    usual = "/var/lib" if os.geteuid() == 0 else os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    # Without links: runc refuses a root filesystem whose path has one.
+    return Path(os.environ.get("VIRTBENCH_HOME") or Path(usual, "virtbench")).resolve()
 
 
 def runtime() -> Path:
@@ -37,7 +36,27 @@ def runtime() -> Path:
 
 
 def state(*parts: str) -> Path:
-    """Return a directory below ``home``, made if it is missing, readable by this user alone."""
+    """Return a directory below ``home``, made if it is missing, readable by this user alone.
+
+    Raises RequestError where others may write to it or to the home: what is kept there is believed.
+    """
     place = home().joinpath(*parts)
+    home().mkdir(mode=0o755, parents=True, exist_ok=True)
+    refuse_foreign(home().resolve(), "set VIRTBENCH_HOME to a directory of your own")
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_foreign(place.resolve(), "look at what is in it, and remove it; it is made again")
     return place
+
+
+def refuse_foreign(place: Path, remedy: str) -> None:
+    """Raise RequestError unless it is a directory, no link, of this user's or root's that nobody else may write to."""
+    info = place.lstat()
+    if not stat.S_ISDIR(info.st_mode):
+        raise RequestError(f"{place} is no directory", remedy=remedy)
+    if info.st_uid not in (os.geteuid(), 0):
+        raise RequestError(f"{place} belongs to another user (uid {info.st_uid})", remedy=remedy)
+    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RequestError(
+            f"others may write to {place} (mode {stat.S_IMODE(info.st_mode):o})",
+            remedy=f"if you trust what is in it: chmod go-w {place}; else {remedy}",
+        )

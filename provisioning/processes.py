@@ -5,7 +5,6 @@ in the ledger before the first of them exists; whoever carries it belongs to the
 """
 
 import os
-import selectors
 import signal
 import subprocess
 import tempfile
@@ -16,10 +15,10 @@ from typing import IO
 
 import psutil
 
-from suite.errors import CommandError, RequestError
+from provisioning.hearing import Tail, TimeIsUp, TooMuchOutput, heard_lines
+from suite.errors import CommandError, MeasurementError, RequestError
 
 TOKEN = "VIRTBENCH_TOKEN"  # noqa: S105 (a marker, no secret)
-TAIL_BYTES = 8192
 GONE_WITHIN_S = 20.0
 
 
@@ -61,35 +60,35 @@ class LocalProcess:
         are no ``lines`` then. The ends of pipes belong to the child from now on.
         """
         self.argv = list(argv)
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         given = tempfile.TemporaryFile() if isinstance(stdin, bytes) else stdin  # noqa: SIM115 (closed right below)
-        with ExitStack() as on_failure, given, stdout or nullcontext():
-            on_failure.callback(self._stderr.close)
+        reading, writing = os.pipe()
+        with ExitStack() as on_failure, given, stdout or nullcontext(), os.fdopen(writing, "wb") as stderr:
+            on_failure.callback(os.close, reading)
             if isinstance(stdin, bytes):
                 given.write(stdin)
                 given.seek(0)
             # A session of its own: Ctrl-C reaches the suite alone, which then ends its children in order.
-            self.popen = _popen(self.argv, given, stdout, self._stderr, {**os.environ, TOKEN: token}, cwd)
+            self.popen = _popen(self.argv, given, stdout, stderr, {**os.environ, TOKEN: token}, cwd)
             on_failure.pop_all()
+        self._stderr = Tail(reading)
 
     def lines(self, timeout_s: float) -> Iterator[str]:
-        """See ``suite.interfaces.Process``. Blocks in the kernel between lines; nothing polls."""
-        deadline = time.monotonic() + timeout_s
-        stdout = self.popen.stdout
-        assert stdout is not None  # noqa: S101 (opened as a pipe below)
-        pending = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            while True:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    self.kill()
-                    raise CommandError(self.argv, None, self.output_tail())
-                if not (chunk := os.read(stdout.fileno(), 1 << 16)):
-                    break
-                *whole, pending = (pending + chunk).split(b"\n")
-                yield from (line.decode(errors="replace") for line in whole)
-        if pending:
-            yield pending.decode(errors="replace")
+        """See ``suite.interfaces.Process``. Too much output ends the child, as the end of its time does."""
+        assert self.popen.stdout is not None  # noqa: S101 (opened as a pipe below)
+        try:
+            yield from heard_lines(self.popen.stdout, timeout_s)
+        except TimeIsUp:
+            self.kill()
+            raise CommandError(self.argv, None, self.output_tail()) from None
+        except TooMuchOutput as error:
+            self.kill()
+            raise MeasurementError(
+                f"{self.argv[0]} was ended: {error}",
+                kind="output",
+                command=self.argv,
+                output_tail=self.output_tail(),
+                remedy="see what it writes to its standard output; no command of the suite says so much",
+            ) from None
 
     def wait(self, timeout_s: float) -> int:
         try:
@@ -108,16 +107,13 @@ class LocalProcess:
             self.popen.wait()
 
     def output_tail(self) -> str:
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - TAIL_BYTES))
-        return self._stderr.read().decode(errors="replace")
+        return self._stderr.text()
 
     def close(self) -> None:
-        """Kill it if it still runs, and give its files back."""
+        """Kill it if it still runs, and give its output back."""
         self.kill()
         if self.popen.stdout:
             self.popen.stdout.close()
-        self._stderr.close()
 
 
 def _popen(

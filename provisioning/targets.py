@@ -54,6 +54,7 @@ class Choices:
             gpus=",".join(self.gpus) or None,
             provider=self.provider if self.provider != DEFAULT_PROVIDER else None,
             vfio=",".join(self.vfio) or None,
+            confinement="user" if enters_tree(self.inventory) else None,
         )
 
     def of_instance(self, number: int, count: int) -> "Choices":
@@ -112,9 +113,14 @@ def bare_metal(
     choices: Choices, envelope: Envelope, properties: Properties = AS_IT_IS, *, writable: bool = False
 ) -> Layer:
     """Return the image's tree entered in place; without root the suite's own environment, named as a substitute."""
-    if os.geteuid() == 0 or choices.inventory:
+    if enters_tree(choices.inventory):
         return UserlandLayer(envelope, choices.gpus, properties, writable)
     return OwnEnvironmentLayer(envelope)
+
+
+def enters_tree(inventory: Inventory | None) -> bool:
+    """Return whether bare metal is the image's tree: root is needed to enter it, and is had on other machines."""
+    return os.geteuid() == 0 or inventory is not None
 
 
 def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> None:
@@ -142,9 +148,9 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
         yield f"{engine.name} runs the tree in place already"
     if properties.huge_pages and recipe == "tuned":
         yield "the tuned recipe has them already"
-    limits = ("pinned", "memory_limited", "disk_limit_bytes_per_s", "cpu_share")
+    limits = ("pinned", "memory_limited", "confined", "disk_limit_bytes_per_s", "cpu_share")
     limited = any(getattr(properties, name) != getattr(AS_IT_IS, name) for name in limits)
-    if limited and os.geteuid() and not choices.inventory:
+    if limited and not enters_tree(choices.inventory):
         yield "without root nothing is limited that could be"
     if properties.disk_limit_bytes_per_s:
         if choices.inventory:

@@ -3,15 +3,15 @@
 Bare metal and containers see a directory of this machine; a VM sees a raw disk beside it that holds the same files.
 """
 
-import secrets
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning import ledger
+from provisioning import artefacts, ledger
 from provisioning.images.pack import filesystem
-from provisioning.nodes import local_node, undone
+from provisioning.nodes import local_node
 from provisioning.paths import runtime, state
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
@@ -76,7 +76,7 @@ def _layer(wanted: bool) -> Iterator[Path | None]:
     if not wanted:
         yield None
         return
-    place = state("scratch") / secrets.token_hex(6)
+    place = state("scratch") / ledger.fresh("layer")
     with ledger.holding("directory", str(place)):
         place.mkdir()
         yield place
@@ -85,7 +85,7 @@ def _layer(wanted: bool) -> Iterator[Path | None]:
 @contextmanager
 def _mounted(device: str) -> Iterator[Path]:
     """Mount the user's block device read-only. Without a journal nothing is replayed onto it."""
-    place = runtime() / f"data-{secrets.token_hex(6)}"
+    place = runtime() / ledger.fresh("data")
     options = "ro,noload,noatime,nosuid,nodev,noexec"
     with ledger.holding("directory", str(place)):
         place.mkdir(mode=0o700)
@@ -101,7 +101,7 @@ def same_device(one: Path, other: Path) -> bool:
 
 @contextmanager
 def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
-    place = state("scratch") / secrets.token_hex(6)
+    place = state("scratch") / ledger.fresh("scratch")
     with local_node((), None) as node, ledger.holding("directory", str(place)):
         check_disk_space(node, str(place.parent), size_bytes, "the room to write")
         directory = place / "directory"
@@ -125,23 +125,23 @@ def disk_name(dataset: Dataset) -> str:
 
 
 def prepare_disk(node: Node, directory: str, disk: str, dataset: Dataset, note: Callable[[str], None]) -> None:
-    """Pack the data set, which lies in the node's directory, as a disk, once.
+    """Pack the data set, which lies in the node's directory, as a disk, once. One that has changed is packed anew.
 
     Raises RequestError when there is no room for it.
     """
-    if node.run(["test", "-e", disk], check=False).returncode == 0:
-        return
-    place = disk.rpartition("/")[0]
-    node.run(["mkdir", "-p", "-m", "700", "--", place])
-    size_bytes = packed_bytes(dataset)
-    check_disk_space(node, place, size_bytes, "the disk of the data set")
-    note(f"packing the data set on {node.name} as a disk for VMs: {dataset.size_bytes / 1e9:.1f} GB (once)")
-    partial = f"{disk}.partial"
-    with undone(node, ["rm", "-f", "--", partial]):
-        node.run(["rm", "-f", "--", partial])  # what a killed suite has left
-        size_mib, inodes = mib_of(size_bytes), inodes_of(dataset)
-        filesystem(node, Path(directory), Path(partial), mib=size_mib, journal=False, inodes=inodes)
-        node.run(["mv", "-T", "--", partial, disk])
+    with artefacts.making(f"{disk_name(dataset)} on {node.name}", note):
+        if artefacts.digest_of(node, disk):
+            return
+        place = disk.rpartition("/")[0]
+        node.run(["mkdir", "-p", "-m", "700", "--", place])
+        size_bytes = packed_bytes(dataset)
+        check_disk_space(node, place, size_bytes, "the disk of the data set")
+        note(f"packing the data set on {node.name} as a disk for VMs: {dataset.size_bytes / 1e9:.1f} GB (once)")
+        with artefacts.workshop(node, place) as half_made:
+            made = f"{half_made}/disk.img"
+            size_mib, inodes = mib_of(size_bytes), inodes_of(dataset)
+            filesystem(node, Path(directory), Path(made), mib=size_mib, journal=False, inodes=inodes)
+            artefacts.put_stamped(node, made, disk, artefacts.sha256_on(node, made))
 
 
 def packed_bytes(dataset: Dataset) -> int:
@@ -160,6 +160,21 @@ def inodes_of(dataset: Dataset) -> int:
 def mib_of(size_bytes: int) -> int:
     """Return the size of a file system that holds so much, with what it needs itself."""
     return -(-size_bytes // (1 << 20)) + 32
+
+
+def check_one_filesystem(node: Node, directory: str) -> None:
+    """Raise RequestError if something is mounted below the node's directory.
+
+    A container is given the directory without it: not every engine can keep from being written what is mounted below.
+    """
+    lines = node.run(["cat", "/proc/self/mountinfo"]).stdout.splitlines()
+    # proc_pid_mountinfo(5) writes white space and backslashes in octal.
+    places = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]) for line in lines)
+    if found := next((place for place in places if place.startswith(f"{directory.rstrip('/')}/")), None):
+        raise RequestError(
+            f"{found} on {node.name} is a mount inside of the data set, which containers are not given",
+            remedy="lay the data set in one file system, or mount that elsewhere",
+        )
 
 
 def check_disk_space(node: Node, directory: str, needed_bytes: int, what: str) -> None:

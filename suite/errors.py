@@ -1,5 +1,7 @@
 """Errors a user can act on. Raised anywhere, caught once, in ``cli``."""
 
+import errno
+import signal
 from collections.abc import Callable, Sequence
 
 _MARK = "\0"
@@ -83,7 +85,7 @@ class CommandError(MeasurementError):
     def __init__(
         self, command: Sequence[str], returncode: int | None, output_tail: str, *, remedy: str | None = None
     ) -> None:
-        how = "outlived its time limit" if returncode is None else f"ended with exit status {returncode}"
+        how = "outlived its time limit" if returncode is None else ending(returncode)
         last = output_tail.strip().splitlines()[-1:] or ["no output"]
         super().__init__(
             f"{command[0]} {how}: {last[0][:300]}",
@@ -93,3 +95,37 @@ class CommandError(MeasurementError):
             remedy=remedy,
         )
         self.returncode = returncode
+
+
+def signal_of(status: int) -> int | None:
+    """Return the number of the signal that ended a process; None if it ended by itself.
+
+    It is negative for a child, and over 128 from engines, shells and SSH.
+    """
+    number = -status if status < 0 else status - 128
+    return number if 0 < number <= signal.SIGRTMAX else None
+
+
+def ending(status: int) -> str:
+    """Return how a process ended: ``was ended by SIGKILL``, ``ended with exit status 1``."""
+    number = signal_of(status)
+    if number is None:
+        return f"ended with exit status {status}"
+    names = {int(known): known.name for known in signal.Signals}
+    return f"was ended by {names.get(number, f'signal {number}')}"
+
+
+_REFUSED = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
+_WHAT_TO_DO = {
+    errno.EROFS: "name a place that can be written: --out, or VIRTBENCH_HOME for the suite's own folder",
+    errno.ENAMETOOLONG: "use shorter names, or a directory nearer to the root",
+    errno.ENOSPC: "free some space there",
+    **dict.fromkeys(_REFUSED, "see whether it is there, and who may read and write it"),
+}
+
+
+def of_system(error: OSError) -> BenchError:
+    """Return what the operating system has said, and nobody nearer to it has caught, as a message."""
+    where = f"{error.filename}: " if error.filename else ""
+    kind = RequestError if error.errno in _REFUSED or error.errno in (errno.EROFS, errno.ENAMETOOLONG) else BenchError
+    return kind(f"{where}{error.strerror or error}", remedy=_WHAT_TO_DO.get(error.errno or 0))

@@ -20,8 +20,10 @@ from pydantic import AfterValidator, Field, ValidationError
 from suite.errors import RequestError
 from suite.job.envelope import parse_cpu_list
 from suite.part import Part, checked
+from suite.untrusted.files import refuse_writable_by_others
 
 DIRECTORY = "/var/lib/virtbench"
+_LARGEST_BYTES = 1 << 20
 EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'
 
 
@@ -62,13 +64,21 @@ class Inventory(Part):
 
 
 def read_inventory(path: Path) -> Inventory:
-    """Read an inventory. Raises RequestError that names the node, the key, the value and what to write there."""
+    """Read an inventory. Raises RequestError that names the node, the key, the value and what to write there.
+
+    An inventory that others may write is refused, and so is an ssh_config that it names: they say what ssh starts here.
+    """
     try:
-        written = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_BYTES + 1)
+        if len(text) > _LARGEST_BYTES:
+            raise RequestError(f"--inventory {path} is larger than 1 MiB", remedy=EXAMPLE)
+        written = tomllib.loads(text.decode())
     except OSError as error:
         raise RequestError(f"--inventory {path}: {error.strerror}", remedy=EXAMPLE) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"--inventory {path} is not TOML: {error}", remedy=EXAMPLE) from error
+    refuse_writable_by_others(path, "--inventory")
     try:
         inventory = Inventory.model_validate(written)
     except ValidationError as error:
@@ -82,6 +92,8 @@ def read_inventory(path: Path) -> Inventory:
         config = node.ssh_config and (path.absolute().parent / node.ssh_config.expanduser()).resolve()
         if config and not config.is_file():
             raise RequestError(f"--inventory {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE)
+        if config:
+            refuse_writable_by_others(config, f"the ssh_config of {node.name}")
         nodes.append(node.model_copy(update={"ssh_config": config}))
     return inventory.model_copy(update={"nodes": tuple(nodes)})
 

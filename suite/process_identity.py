@@ -1,4 +1,4 @@
-"""The identity of a process: its number is used again, its number with its start and the boot is not."""
+"""The identity of a process: its number is used again, its number with its start, the namespace and the boot is not."""
 
 import os
 import socket
@@ -6,10 +6,18 @@ from pathlib import Path
 
 from suite.part import Part
 
+FIRST_NAMESPACE = 0xEFFFFFFC
+"""The number of the process namespace that sees every process of the machine (PROC_PID_INIT_INO of the kernel)."""
+
 
 def boot_id() -> str:
     """Return a value that changes with each boot of this machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def pid_namespace(pid: int | str = "self") -> int:
+    """Return the number of the namespace in which the numbers of processes mean something. Raises OSError."""
+    return Path(f"/proc/{pid}/ns/pid").stat().st_ino
 
 
 def started_ticks(pid: int) -> float | None:
@@ -33,20 +41,65 @@ class ProcessIdentity(Part):
     boot_id: str
     pid: int
     started_ticks: float
+    pid_namespace: int | None = None
+    """None if an older suite wrote it: it is then taken for this process's own."""
 
     @classmethod
     def own(cls) -> "ProcessIdentity":
-        pid = os.getpid()
-        return cls(host=socket.gethostname(), boot_id=boot_id(), pid=pid, started_ticks=started_ticks(pid) or 0.0)
+        return cls(
+            host=socket.gethostname(),
+            boot_id=boot_id(),
+            pid=os.getpid(),
+            started_ticks=started_ticks(os.getpid()) or 0.0,
+            pid_namespace=pid_namespace(),
+        )
 
     @property
     def here(self) -> bool:
         """Whether it is, or was, on this machine. Liveness can be checked only for such a process."""
         return self.host == socket.gethostname()
 
+    @property
+    def visible(self) -> bool:
+        """Whether its number means, in this process, the process that it meant in its own."""
+        return self.here and self.boot_id == boot_id() and self.pid_namespace in (None, pid_namespace())
+
     def lives_here(self) -> bool:
-        """Return whether it still runs on this machine: in this boot, and as the same process."""
-        return self.here and self.boot_id == boot_id() and started_ticks(self.pid) == self.started_ticks
+        """Return whether it is seen to run on this machine: in this boot and namespace, and as the same process."""
+        return self.visible and started_ticks(self.pid) == self.started_ticks
+
+    def has_ended(self) -> bool:
+        """Return whether it is known to have ended. Of another machine's, or a foreign namespace's, it is not known."""
+        if not self.here:
+            return False
+        if self.visible:
+            return not self.lives_here()
+        return self.boot_id != boot_id() or _is_gone(self.pid_namespace)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+def _is_gone(namespace: int | None) -> bool:
+    """Return whether no process is left in the namespace; False where that cannot be seen."""
+    if pid_namespace() != FIRST_NAMESPACE:
+        return False
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if pid_namespace(process.name) == namespace:
+                return False
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except PermissionError:
+            if _is_below(process):
+                return False
+    return True
+
+
+def _is_below(process: Path) -> bool:
+    """Return whether the process has a number in a namespace below this one, too (proc(5): NSpid)."""
+    try:
+        lines = (process / "status").read_text(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return any(line.startswith("NSpid:") and len(line.split()) > 2 for line in lines)

@@ -37,7 +37,8 @@ def collect() -> dict[str, object]:
     cpu = _colon_pairs((read("proc/cpuinfo") or "").split("\n\n")[0])
     flags = (cpu.get("flags") or cpu.get("Features") or "").split()
     memory_bytes, kernel_memory_bytes = memory()
-    first_process = (read("proc/1/cmdline") or "").replace("\0", " ").strip()
+    # Its name alone: what stands behind it may be a password.
+    first_process = (read("proc/1/cmdline") or "").partition("\0")[0].strip()
     vulnerabilities = sorted((ROOT / "sys/devices/system/cpu/vulnerabilities").glob("*"))
     # The word in brackets: ``madvise`` of ``always [madvise] never``.
     hugepages = re.search(r"\[(.+?)\]", read("sys/kernel/mm/transparent_hugepage/enabled") or "")

@@ -1,6 +1,7 @@
 """The resources that this process has used so far."""
 
 import resource
+from collections.abc import Mapping
 
 from worker.environment import number
 
@@ -16,6 +17,11 @@ def usage() -> dict[str, float]:
         "voluntary_switches": now.ru_nvcsw,
         "involuntary_switches": now.ru_nivcsw,
     }
+
+
+def between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return what was used from one ``usage`` to another."""
+    return {name: after[name] - before[name] for name in after}
 
 
 def whole_usage() -> dict[str, float | int | None]:

@@ -10,7 +10,57 @@ from suite.units import parse_duration_s
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:&|*()\[\]@+-]*$", max_length=500)]
 """A name that the cluster knows, or an expression of names such as ``intel&nvme``."""
-FurtherOption = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[^\x00-\x1f]*)?$", max_length=500)]
+FURTHER = frozenset(
+    {
+        "begin",
+        "clusters",
+        "comment",
+        "contiguous",
+        "core-spec",
+        "cpu-freq",
+        "deadline",
+        "delay-boot",
+        "gpu-freq",
+        "gpus",
+        "gpus-per-node",
+        "gres",
+        "hint",
+        "licenses",
+        "mail-type",
+        "mail-user",
+        "mem-bind",
+        "mincpus",
+        "network",
+        "nice",
+        "nodelist",
+        "priority",
+        "sockets-per-node",
+        "switches",
+        "threads-per-core",
+        "tmp",
+        "use-min-nodes",
+        "wckey",
+    }
+)
+"""Options of sbatch(1) that say which nodes a block gets, when, and who hears of it.
+
+Others name programs to start (``--prolog``), files to write (``--output``) or variables (``--export``), and belong
+into the configuration of the cluster.
+"""
+
+
+def _allowed(text: str) -> str:
+    name = text.removeprefix("--").partition("=")[0]
+    if name not in FURTHER:
+        raise ValueError(f"--{name} is not among the options that a plan may give: {' '.join(sorted(FURTHER))}")
+    return text
+
+
+FurtherOption = Annotated[
+    str,
+    StringConstraints(pattern=r"^--[a-z][a-z-]*(=[^\x00-\x1f\x7f]*)?$", max_length=500),
+    AfterValidator(_allowed),
+]
 
 
 def _absolute(path: str) -> str:
@@ -48,7 +98,7 @@ class SlurmOptions(_Options):
     bench: AbsolutePath | None = None
     """The command ``bench`` on the nodes. Default: this one."""
     further: tuple[FurtherOption, ...] = ()
-    """More options for sbatch, each a whole word: ``--licenses=lustre``."""
+    """More options for sbatch, each a whole word: ``--licenses=lustre``. See ``FURTHER`` for those that it may be."""
     poll_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds between two looks at the queue."""
 

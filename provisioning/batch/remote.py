@@ -1,5 +1,6 @@
 """Run blocks on a machine that shares no file system with this one: files go there and come back as lines."""
 
+import os
 import shlex
 import subprocess
 import threading
@@ -9,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from provisioning.hearing import Tail
 from suite.errors import BenchError, MeasurementError, RequestError
-from suite.sweep.file_transfer import ENDED, GIVEN
+from suite.results.files import appending
+from suite.sweep.file_transfer import ENDED, GIVEN, LONGEST_LINE_BYTES, TransferError
 
-TAIL_BYTES = 4096
+MOST_LOG_BYTES = 16 << 20
+"""What one block may write into the log; the rest is forgotten."""
 ALIVE_S = 15
 """Seconds between two keep-alives of ssh; a machine that does not answer four of them is lost."""
 CLOSES_WITHIN_S = 120.0
@@ -33,12 +37,12 @@ class RemoteExecutor:
     name: str
     wrap: Wrap
     command: Sequence[str]
-    receive: Callable[[str], None]
-    """Takes every line that comes back; called from the thread that runs the block."""
+    receive: Callable[[int, str], None]
+    """Takes the block and every line that comes back; called from the thread that runs the block."""
     files: Callable[[int], Iterable[str]]
     """Returns the files that a block needs, as lines: the plan, and the records that are there already."""
     log: Path
-    """The file to which the standard error of the far side is appended."""
+    """The file to which the standard error of the far side is appended, ``MOST_LOG_BYTES`` of each block at most."""
     _stopped: bool = False
     _process: "subprocess.Popen[bytes] | None" = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
@@ -46,16 +50,15 @@ class RemoteExecutor:
     def run(self, block: int) -> None:
         """See ``provisioning.batch.pool.Executor``."""
         argv = self.wrap([*self.command, str(block)])
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            begin = log.tell()
-            process = self._start(argv, log)
+        with appending(self.log, self.log.parents[1]) as log:
+            process, complaints = self._start(argv, log)
             try:
                 ended = self._exchange(process, block)
             finally:
                 self._close(process)
+                said = complaints.text()
         if not ended:
-            raise self._lost(process.returncode, argv, begin)
+            raise self._lost(process.returncode, argv, said)
 
     def stop(self) -> None:
         """See ``provisioning.batch.pool.Executor``."""
@@ -70,20 +73,25 @@ class RemoteExecutor:
         with suppress(OSError, ValueError):
             process.stdin.close()
 
-    def _start(self, argv: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    def _start(self, argv: list[str], log: IO[bytes]) -> "tuple[subprocess.Popen[bytes], Tail]":
+        reading, writing = os.pipe()
         try:
             # A session of its own: Ctrl-C reaches this process alone, which then ends the far side in order.
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, start_new_session=True
             )
         except FileNotFoundError as error:
+            os.close(reading)
             raise RequestError(f"{argv[0]} is not installed", remedy="see docs/clusters.md") from error
+        finally:
+            os.close(writing)
+        complaints = Tail(reading, log, MOST_LOG_BYTES)
         with self._guard:
             self._process = process
             stopped = self._stopped
         if stopped:  # while it was being started
             self._end_input(process)
-        return process
+        return process, complaints
 
     def _exchange(self, process: "subprocess.Popen[bytes]", block: int) -> bool:
         """Send the files and receive what comes; return whether the far side completed the block."""
@@ -93,11 +101,13 @@ class RemoteExecutor:
             for line in (*self.files(block), GIVEN):
                 process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
-        for raw in process.stdout:
+        while raw := process.stdout.readline(LONGEST_LINE_BYTES):
+            if len(raw) == LONGEST_LINE_BYTES:
+                raise TransferError(f"a line of more than {LONGEST_LINE_BYTES >> 20} MiB arrived")
             text = raw.decode(errors="replace").rstrip("\n")
             if text == ENDED:
                 return True
-            self.receive(text)
+            self.receive(block, text)
         return False
 
     def _close(self, process: "subprocess.Popen[bytes]") -> None:
@@ -110,11 +120,8 @@ class RemoteExecutor:
         if process.stdout:
             process.stdout.close()
 
-    def _lost(self, returncode: int, argv: list[str], begin: int) -> BenchError:
+    def _lost(self, returncode: int, argv: list[str], said: str) -> BenchError:
         """Return an error in the far side's own words: bench's message, else the last line."""
-        with self.log.open("rb") as log:
-            log.seek(begin)
-            said = log.read()[-TAIL_BYTES:].decode(errors="replace")
         lines = said.strip().splitlines() or [f"exit status {returncode}"]
         message = next((line for line in reversed(lines) if line.startswith("bench: ")), lines[-1])[:1000]
         if returncode == RequestError.exit_code:

@@ -90,6 +90,7 @@ def script(
     """Return the script for sbatch. ``command`` runs one block, whose number is put behind it.
 
     It holds only fixed text and quoted words. Relative paths of the plan start from the directory of this process.
+    Raises RequestError for a word that no quotes can hold.
     """
     log = str(directory / "logs" / "slurm").replace("%", "%%") + "-%A_%a.log"
     options_of_sbatch = [
@@ -101,6 +102,12 @@ def script(
         "--requeue",
         f"--signal=B:TERM@{NOTICE_S}",
     ]
+    for word in (*options_of_sbatch, *command):
+        if not word.isprintable():  # a line break would begin a line of its own
+            raise RequestError(
+                f"{word!r} cannot stand in a batch script: it holds a line break or another control character",
+                remedy="give another --out, or call the plan, or its directory, something else",
+            )
     return "\n".join(
         [
             "#!/bin/sh",

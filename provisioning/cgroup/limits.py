@@ -11,10 +11,10 @@ from pathlib import Path
 from provisioning.cgroup import removal as group_removal
 from suite.errors import RequestError
 from suite.interfaces import Node
-from suite.job.envelope import Envelope, format_cpu_list
+from suite.job.envelope import Envelope, format_cpu_list, most_processes
 from suite.job.properties import AS_IT_IS, Properties
 
-CONTROLLERS = {1: "cpuset,cpu,memory,cpuacct", 2: "cpuset,cpu,memory"}
+CONTROLLERS = {1: "cpuset,cpu,memory,pids,cpuacct", 2: "cpuset,cpu,memory,pids"}
 """The controllers by version. Version 2 accounts for CPU time in every group, version 1 where it is asked to."""
 DISK_CONTROLLERS = {1: "blkio", 2: "io"}
 ROOT = group_removal.ROOT
@@ -59,6 +59,7 @@ def create(
     group = f"{','.join(controllers)}:/{name}"
     cpus = format_cpu_list(envelope.cpus) if pinned else _online(node, "cpu")
     settings = [("cpuset.cpus", cpus), ("cpuset.mems", _online(node, "node"))]
+    settings += [("pids.max", str(most_processes(len(envelope.cpus))))]
     second = governing == 2
     if not pinned or properties.cpu_share < 1:
         quota = str(round(len(envelope.cpus) * properties.cpu_share * PERIOD_US))

@@ -14,10 +14,9 @@ from typing import Any, Protocol
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
-from provisioning.nodes import Host
 from suite.errors import CommandError
 from suite.interfaces import Node
-from suite.job.envelope import parse_cpu_list
+from suite.job.envelope import most_processes, parse_cpu_list
 from suite.registries import ENGINES
 
 SLEEPER = ("/opt/virtbench/guest/sleeper",)
@@ -72,6 +71,11 @@ class ContainerSpec:
         return len(parse_cpu_list(self.cpus))
 
     @property
+    def most_processes(self) -> int:
+        """The most processes and threads of the container."""
+        return most_processes(self.cpu_count)
+
+    @property
     def reference(self) -> str:
         """The image's name in an engine's store."""
         return image_reference(self.image)
@@ -113,7 +117,7 @@ class ContainerEngine(Protocol):
         Raises BenchError, with a remedy, if it could not run a container on the node.
         """
 
-    def load(self, host: Host, digest: str, archive: Path) -> None:  # noqa: ARG002 (engines with a store do)
+    def load(self, host: Node, digest: str, archive: Path) -> None:  # noqa: ARG002 (engines with a store do)
         """Make the image known to the engine, once; do nothing for an engine that runs the tree where it is.
 
         ``archive`` is the packed image, on this machine.

@@ -7,6 +7,8 @@ from suite.errors import BenchError
 from suite.interfaces import Node
 
 COPIED_WITHIN_S = 6 * 3600.0
+READ_ONLY = ",readonly,bind-nonrecursive"
+"""Without what is mounted below: docker before 25 and podman leave that writable."""
 
 
 class CommandLineEngine(ContainerEngine):
@@ -57,6 +59,7 @@ class CommandLineEngine(ContainerEngine):
         limits = [] if spec.by_count else ["--cpuset-cpus", spec.cpus]
         if spec.by_count or spec.cpu_share < 1:
             limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]
+        limits += ["--pids-limit", str(spec.most_processes)]
         memory = str(spec.memory_bytes)
         limits += [] if spec.memory_bytes is None else ["--memory", memory, "--memory-swap", memory]
         for disk in spec.limited_disks:
@@ -75,10 +78,10 @@ class CommandLineEngine(ContainerEngine):
         return [*self.program, "exec", "--interactive", spec.name]
 
     def main_pid(self, node: Node, name: str) -> int:
-        return int(node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", name]).stdout)
+        return int(node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", "--", name]).stdout)
 
     def removal(self, name: str) -> list[list[str]]:
-        return [[*self.program, "rm", "--force", "--volumes", *self.removal_options, name]]
+        return [[*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]]
 
 
 def _mounts(spec: ContainerSpec) -> list[str]:
@@ -88,5 +91,5 @@ def _mounts(spec: ContainerSpec) -> list[str]:
     return [
         word
         for source, target, writable in binds
-        for word in ("--mount", f'type=bind,"source={source}",target={target}{"" if writable else ",readonly"}')
+        for word in ("--mount", f'type=bind,"source={source}",target={target}{"" if writable else READ_ONLY}')
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from provisioning.engines.base import ContainerSpec, GuestStore, image_reference
 from provisioning.engines.command_line import CommandLineEngine
 from provisioning.engines.docker_store import NAME, PROGRAM, daemon_argv, docker_store
-from provisioning.nodes import Host, is_guest
+from provisioning.nodes import is_guest
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Node
 
@@ -37,7 +37,7 @@ class Docker(CommandLineEngine):
             _start_daemon(node)
         return super().version(node)
 
-    def load(self, host: Host, digest: str, archive: Path) -> None:
+    def load(self, host: Node, digest: str, archive: Path) -> None:
         """Load the archive into docker's own store if it is not there; then compare what the store holds."""
         wanted, reference = layers(archive), image_reference(digest)
         if _held(host, reference) == wanted:
@@ -107,7 +107,7 @@ def _start_daemon(node: Node) -> None:
     """Start the daemon in a guest of the suite's, where nobody else would."""
     if node.run([*PROGRAM, "info", "--format", "{{.ID}}"], check=False, timeout_s=60.0).returncode == 0:
         return
-    with node.opening.running():
+    with node.opening.running("daemon"):
         daemon = node.start(daemon_argv())
         waited = node.run(
             ["busybox", "timeout", str(int(DAEMON_READY_S)), "/opt/virtbench/guest/wait-for-docker"],

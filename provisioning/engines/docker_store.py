@@ -4,15 +4,14 @@ Loading a gigabyte inside an emulated guest would take minutes at every start.
 """
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from provisioning import ledger
+from provisioning import artefacts
 from provisioning.engines.base import image_reference
-from provisioning.images.image import Image, stamp
+from provisioning.images.image import Image, find, stamp
 from provisioning.images.pack import disk
 from provisioning.nodes import LocalNode, local_node
 from suite.errors import MeasurementError, RequestError
@@ -32,21 +31,23 @@ def docker_store(image: Image, note: Callable[[str], None]) -> Path:
             "docker in a VM needs a disk with its store, which only root can make",
             remedy="run it once as root, or use --engine podman or runc for container-vm",
         )
-    note("making the disk with the store of the guest's docker (once per image)")
     with ExitStack() as stack:
-        building = image.file(".docker-store")
-        stack.enter_context(ledger.holding("directory", str(building)))
-        shutil.rmtree(building, ignore_errors=True)
-        store, sockets = building / "store", building / "run"
-        store.mkdir(parents=True)
-        sockets.mkdir()
+        stack.enter_context(artefacts.making(f"the docker store of image {image.digest[:12]}", note))
+        image.files |= find(image.digest).files  # another bench may have made it meanwhile
+        if NAME in image.files and target.is_file():
+            return target
+        note("making the disk with the store of the guest's docker (once per image)")
         node = stack.enter_context(local_node((), str(image.tree)))
+        building = Path(stack.enter_context(artefacts.workshop(node, str(image.directory))))
+        store, sockets = building / "store", building / "run"
+        store.mkdir()
+        sockets.mkdir()
         _load(node, image, store, sockets)
-        partial = building / NAME
-        disk(node, store, partial)
-        partial.rename(target)
-    image.files[NAME] = stamp(target)
-    image.save()
+        made = building / NAME
+        disk(node, store, made)
+        artefacts.put(node, str(made), str(target))
+        image.files[NAME] = stamp(target)
+        image.save()
     return target
 
 

@@ -73,11 +73,11 @@ class Runc(ContainerEngine):
         return [*PROGRAM, "exec", spec.name]
 
     def main_pid(self, node: Node, name: str) -> int:
-        pid: int = json.loads(node.run([*PROGRAM, "state", name]).stdout)["pid"]
+        pid: int = json.loads(node.run([*PROGRAM, "state", "--", name]).stdout)["pid"]
         return pid
 
     def removal(self, name: str) -> list[list[str]]:
-        return [[*PROGRAM, "delete", "--force", name], ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
+        return [[*PROGRAM, "delete", "--force", "--", name], ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
 
 
 RUNC = Runc()
@@ -142,7 +142,7 @@ def _mounts() -> list[dict[str, Any]]:
 
 
 def _bind(source: str, target: str, writable: bool = False) -> dict[str, Any]:
-    options = ["rbind", "rw" if writable else "ro", "nosuid", "nodev"]
+    options = ["bind", "rw" if writable else "ro", "nosuid", "nodev"]
     return {"type": "bind", "source": source, "destination": target, "options": options}
 
 
@@ -156,6 +156,7 @@ def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
     limits: dict[str, Any] = {"cpu": {} if spec.by_count else {"cpus": spec.cpus}}
+    limits["pids"] = {"limit": spec.most_processes}
     if spec.by_count or spec.cpu_share < 1:
         limits["cpu"] |= {"quota": round(spec.cpu_count * spec.cpu_share * PERIOD_US), "period": PERIOD_US}
     if spec.memory_bytes is not None:

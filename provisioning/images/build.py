@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from provisioning import ledger
+from provisioning import artefacts, ledger
 from provisioning.images import pack
-from provisioning.images.image import PACKED, Image, images, stamp
+from provisioning.images.image import DESCRIPTION, PACKED, Image, images, stamp
+from provisioning.images.sources import locked
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import RECIPE, ROOMS, home, state
 from suite import userland
 from suite.errors import CommandError, RequestError
+from suite.results.store import write_atomic
 
 BASE = "debian:bookworm-slim"
 BASE_SUITE = "bookworm"
@@ -55,6 +57,14 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
 
     Raises RequestError when a tool or space is missing, CommandError when a step fails; nothing half-built stays.
     """
+    began_at = _now()
+    with artefacts.making("the image", note):
+        # Another bench may have built it while this one waited.
+        rebuild = rebuild and not ((image := built(variant)) and image.created_at > began_at)
+        return _build(variant, note, rebuild=rebuild)
+
+
+def _build(variant: Variant, note: Note, *, rebuild: bool) -> Image:
     recipe = recipe_sha256(variant)
     if not rebuild and (image := built(variant)):
         note(f"image {image.digest[:12]} is up to date")
@@ -69,14 +79,18 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
         )
     with ExitStack() as stack:
         node = stack.enter_context(local_node((), None))
-        building = place / f".building-{secrets.token_hex(4)}"
-        stack.enter_context(ledger.holding("directory", str(building)))
-        (building / "tree").mkdir(parents=True)
+        building = Path(stack.enter_context(artefacts.workshop(node, str(place))))
+        building.chmod(0o755)
+        (building / "tree").mkdir()
         builder = _builder(node)
         base = _base(node, builder, note)
         context = _context(node, variant, note)
-        _tree(node, builder, base, context, variant, building / "tree", note)
+        _tree(node, builder, base, context, variant, building / "tree", note, fresh=rebuild)
         return _finish(node, building, variant, recipe, base, note)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def built(variant: Variant) -> Image | None:
@@ -122,7 +136,9 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
     except CommandError:
         note("no container registry is in reach: making the base from the Debian mirror")
     else:
-        return BASE
+        # By its digest: the name means another image after the next security update, also while this one is built.
+        names = node.run([builder.program, "image", "inspect", "--format", "{{index .RepoDigests 0}}", BASE]).stdout
+        return names.strip()
     if not shutil.which("mmdebstrap"):
         raise RequestError(
             "no container registry is in reach, and mmdebstrap is not installed",
@@ -130,10 +146,11 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
         )
     archive = state("cache") / f"base-{BASE_SUITE}.tar"
     if not archive.exists():
-        partial = archive.with_suffix(".partial.tar")
-        argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates", BASE_SUITE, str(partial)]
-        node.run(argv, timeout_s=1800.0)
-        partial.rename(archive)
+        with artefacts.workshop(node, str(archive.parent)) as half_made:
+            made = f"{half_made}/base.tar"
+            argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates", BASE_SUITE, made]
+            node.run(argv, timeout_s=1800.0)
+            artefacts.put(node, made, str(archive))
     node.run([builder.program, "import", str(archive), local], timeout_s=600.0)
     return f"{builder.local_prefix}{local}"
 
@@ -143,8 +160,14 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     context = state("cache", f"context-{variant}")
     wheels, requirements = context / "wheels", RECIPE / "requirements.txt"
     kept = context / "requirements"
-    if not (kept.exists() and kept.read_bytes() == requirements.read_bytes()):
+    lock = context / "requirements.locked"
+    fetched = kept.exists() and kept.read_bytes() == requirements.read_bytes()
+    if fetched and not (lock.exists() and lock.read_text() == locked(wheels)):
+        note("the kept wheels have other digests than when they were fetched, or none are known")
+        fetched = False
+    if not fetched:
         note("fetching torch and torchvision")
+        kept.unlink(missing_ok=True)  # it says that all wheels are there
         shutil.rmtree(wheels, ignore_errors=True)
         argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
         argv += ["--only-binary=:all:", "--python-version", TARGET_PYTHON]
@@ -155,6 +178,7 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
                 f"this host's pip gives {found[0].name}, which knows no GPU",
                 remedy="unset the index or the links (pip config list) that name a CPU build of torch",
             )
+        lock.write_text(locked(wheels))
         shutil.copyfile(requirements, kept)
     for name in ("suite", "worker", "guest", "driver"):
         shutil.rmtree(context / name, ignore_errors=True)
@@ -177,11 +201,19 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
 
 
 def _tree(
-    node: LocalNode, builder: Builder, base: str, context: Path, variant: Variant, tree: Path, note: Note
+    node: LocalNode,
+    builder: Builder,
+    base: str,
+    context: Path,
+    variant: Variant,
+    tree: Path,
+    note: Note,
+    *,
+    fresh: bool,
 ) -> None:
-    """Run the recipe and unpack what it gives."""
+    """Run the recipe, every step of it if it is to be ``fresh``, and unpack what it gives."""
     tag = f"virtbench-build:{variant}"
-    common = [builder.program, "build", *builder.options, "--network", "host"]
+    common = [builder.program, "build", *builder.options, "--network", "host", *(["--no-cache"] if fresh else [])]
     note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
     first = tag if variant == "cpu" else f"{tag}-base"
     recipe = RECIPE / "Dockerfile"
@@ -224,6 +256,12 @@ def _finish(node: LocalNode, building: Path, variant: Variant, recipe: str, base
     tree = building / "tree"
     note("hashing every file of the tree")
     digest = userland.write_manifest(str(tree))
+    if (there := next((each for each in images() if each.digest == digest), None)) and not there.verify():
+        # The same tree came of another recipe (a comment in the Dockerfile). Another bench may be using it.
+        renewed = there.model_copy(update={"recipe_sha256": recipe, "base": base, "created_at": _now()})
+        renewed.save()
+        note(f"image {digest[:12]} is the same as before, in {there.directory}")
+        return renewed
     note("packing the VM's disk")
     pack.disk(node, tree, building / "disk.img")
     note("packing the OCI image")
@@ -233,13 +271,14 @@ def _finish(node: LocalNode, building: Path, variant: Variant, recipe: str, base
         digest=digest,
         variant=variant,
         recipe_sha256=recipe,
-        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created_at=_now(),
         base=base,
         files={name: stamp(building / name) for name in PACKED},
     )
-    # The same tree can come of two recipes (a comment in the Dockerfile); the newer takes its place.
-    shutil.rmtree(image.directory, ignore_errors=True)
+    write_atomic(building / DESCRIPTION, image.text())
+    os.sync()  # a power cut must not leave a name without its content
+    shutil.rmtree(image.directory, ignore_errors=True)  # it was broken
     building.rename(image.directory)
-    image.save()
+    node.run(["sync", "--", str(image.directory.parent)])
     note(f"image {digest[:12]} is ready in {image.directory}")
     return image

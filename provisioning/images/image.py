@@ -10,8 +10,10 @@ HOME/images/DIGEST12/image.json   this description
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
+from stat import S_IWGRP, S_IWOTH
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,6 +24,7 @@ from suite.errors import RequestError
 from suite.results.store import write_atomic
 
 BUILD = "bench image build"
+DESCRIPTION = "image.json"
 PACKED = ("disk.img", "oci.tar", "initrd.img")
 
 
@@ -58,14 +61,17 @@ class Image(BaseModel):
     def file(self, name: str) -> Path:
         return self.directory / name
 
+    def text(self) -> str:
+        return self.model_dump_json(indent=2) + "\n"
+
     def save(self) -> None:
-        write_atomic(self.directory / "image.json", self.model_dump_json(indent=2) + "\n")
+        write_atomic(self.directory / DESCRIPTION, self.text())
 
     def check(self) -> None:
         """Raise RequestError unless the packed files are those that were built.
 
-        Files that were not touched since they were last hashed are believed; others are hashed again. The tree is
-        attested from inside every target, and wholly by ``bench image verify``.
+        Files that nobody else may write to, and that were not touched since they were last hashed, are believed;
+        others are hashed again. The tree is attested from inside every target, and wholly by ``bench image verify``.
         """
         if not (self.tree / userland.MANIFEST).is_file():
             raise broken(self, "its tree is missing")
@@ -78,7 +84,8 @@ class Image(BaseModel):
             info = path.stat()
             if info.st_size != stamp.size_bytes:
                 raise broken(self, f"{name} has {info.st_size} bytes instead of {stamp.size_bytes}")
-            if info.st_mtime_ns != stamp.mtime_ns and sha256(path) != stamp.sha256:
+            believed = info.st_uid in (os.geteuid(), 0) and not info.st_mode & (S_IWGRP | S_IWOTH)
+            if not (believed and info.st_mtime_ns == stamp.mtime_ns) and sha256(path) != stamp.sha256:
                 raise broken(self, f"{name} has another digest")
 
     def verify(self) -> list[str]:
@@ -114,7 +121,7 @@ def stamp(path: Path) -> Stamp:
 def images() -> list[Image]:
     """Return every image of this user, newest first. A directory without a readable description is none."""
     found = []
-    for path in state("images").glob("*/image.json"):
+    for path in state("images").glob(f"*/{DESCRIPTION}"):
         try:
             image = Image.model_validate_json(path.read_bytes())
         except (ValidationError, json.JSONDecodeError):

@@ -5,18 +5,20 @@ container's first process. On this machine, in a lab node and in a guest the com
 """
 
 import json
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from pathlib import Path
 
+from provisioning.lab import forwarding_users
 from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6
 from provisioning.lab.netns import enter
 from provisioning.nodes import undone
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
 
-FORWARDING = "net.ipv4.ip_forward"
 MOST_MEMBERS = 254
 
 
@@ -133,13 +135,12 @@ def attached(node: Node, bridge: ContainerBridge, pid: int, address: str) -> Ite
 
 @contextmanager
 def forwarding(node: Node) -> Iterator[None]:
-    """Make the node forward packets; at the end it does again what it did before."""
-    before = node.run(["sysctl", "-n", FORWARDING]).stdout.strip()
-    if before == "1":
-        yield
-        return
-    node.run(["sysctl", "-q", "-w", f"{FORWARDING}=1"])
-    with undone(node, ["sysctl", "-q", "-w", f"{FORWARDING}=0"]):
+    """Make the node forward packets; when its last user is gone it does again what it did before the first."""
+    program = ["python3", "-I", "-c", Path(forwarding_users.__file__).read_text()]
+    user = secrets.token_hex(6)
+    # What takes a user away is there first: to enter may fail half way.
+    with undone(node, [*program, "leave", user]):
+        node.run([*program, "enter", user])
         yield
 
 

@@ -11,7 +11,8 @@ from suite.errors import CommandError
 
 NETNS = Path("/run/netns")
 """The directory in which ip-netns(8) keeps the namespaces that have names."""
-_OURS = re.compile(r"vb-[0-9a-f]{6}-(sw|n[0-9]{1,2})")
+FORM = r"vb-[0-9a-f]{6}-(sw|n[0-9]{1,2})"
+"""The form of the names that the suite gives."""
 WITHIN_S = 60.0
 
 
@@ -38,7 +39,7 @@ def remove(name: str) -> None:
     Its interfaces go one by one first: a process that is still in it would keep them, and with them the link. No
     process is ended. Raises CommandError when the kernel does not let the namespace go.
     """
-    if not _OURS.fullmatch(name):
+    if not re.fullmatch(FORM, name):
         raise CommandError(["ip", "netns", "delete", name], None, "it is no namespace of the suite's and is left alone")
     if not (NETNS / name).exists():
         return

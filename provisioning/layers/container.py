@@ -13,7 +13,7 @@ from provisioning.engines.base import ContainerEngine, ContainerSpec
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached
 from provisioning.nodes import HostProcesses, WrappedNode, is_guest, limit_facts, undone_when_lost
-from provisioning.volumes import MOUNT, same_device
+from provisioning.volumes import MOUNT, check_one_filesystem, same_device
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list
@@ -57,6 +57,8 @@ class ContainerLayer:
         version = engine.version(node)
         engine.check(node, self.image)
         spec = self.specification(node, node.userland)
+        if spec.data:
+            check_one_filesystem(node, spec.data[0])
         with ExitStack() as stack:
             if node.local:
                 stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
@@ -64,11 +66,11 @@ class ContainerLayer:
                 for argv in reversed(engine.removal(spec.name)):
                     stack.enter_context(undone_when_lost(node, argv))
                 stack.callback(engine.remove, node, spec.name)
-            with node.opening.running():
+            with node.opening.running("container"):
                 engine.begin(node, spec)
             if self.plug:
                 pid = engine.main_pid(node, spec.name)
-                with node.opening.running():
+                with node.opening.running("network"):
                     stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
             enter = engine.exec_argv(spec)
             host_processes = None

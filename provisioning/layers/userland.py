@@ -1,8 +1,9 @@
 """Bare metal: the image's tree entered in place, in a control group of its own."""
 
+import json
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -13,34 +14,72 @@ from provisioning.gpus import NO_EDITS, Edits, edits_for
 from provisioning.nodes import HostProcesses, WrappedNode, limit_facts, undone
 from provisioning.paths import ROOMS
 from provisioning.volumes import MOUNT
-from suite.errors import RequestError
+from suite.errors import CommandError, RequestError
 from suite.interfaces import Node
 from suite.job.envelope import Envelope, format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 
+TEMPORARY, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108 (inside, not here)
+OPEN_TO_ALL = ("--perms", "1777", "--tmpfs")
+NO_PRIVILEGES = ("--clear-groups", "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs")
+FIRST_USER, USERS = 0x7000_0000, 1 << 24
+"""The numbers of users that nobody is given: they follow those that systemd gives to containers (its UIDS-GIDS.md)."""
+HELD_WITHIN_S = 30.0
 
-def chroot_argv(tree: str, edits: Edits = NO_EDITS, data: tuple[str, bool] | None = None) -> list[str]:
+
+def chroot_argv(
+    tree: str, edits: Edits = NO_EDITS, data: tuple[str, bool] | None = None, user: int | None = None
+) -> list[str]:
     """Return the words that run a command with ``tree`` as its root, read-only, in a mount namespace of its own.
 
-    bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. It adds no other
-    namespace, and the tree's /dev, /proc and /sys are the machine's own. ``data``: the directory of the data volume,
-    and whether it may be written.
+    bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. ``data``: the directory
+    of the data volume, and whether it may be written. ``user`` is the number of the user and of its group that the
+    command runs as, without capabilities or devices but those of a container; without one it stays root and has all.
     """
     mounts = [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]
     if data:
         directory, writable = data
         mounts += ["--bind" if writable else "--ro-bind", directory, MOUNT]
+    if user is None:
+        places, becoming = ["--dev-bind", "/dev", "/dev", "--tmpfs", TEMPORARY], []
+    else:
+        places = ["--dev", "/dev", *OPEN_TO_ALL, SHARED_MEMORY, *OPEN_TO_ALL, TEMPORARY]
+        places += [word for device in edits.devices for word in ("--dev-bind", device.path, device.path)]
+        becoming = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", *NO_PRIVILEGES, "--"]
     return [
         # What runs inside has a clean environment, without the token by which it would be found: it dies with us.
-        *("bwrap", "--die-with-parent", "--ro-bind", tree, "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"),
-        *("--ro-bind", "/sys", "/sys", "--tmpfs", "/tmp", "--tmpfs", "/run", *mounts),  # noqa: S108 (inside, not here)
-        *("--chdir", "/", "--"),
+        *("bwrap", "--die-with-parent", "--ro-bind", tree, "/", "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
+        *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming),
     ]
+
+
+@contextmanager
+def namespaces(node: Node, tree: str, enter: Sequence[str]) -> Iterator[list[str]]:
+    """Make the process and IPC namespaces that all commands of a place share; yields the words that enter them.
+
+    bubblewrap is their first process: it waits for what loses its parent, and all end with it.
+    """
+    holder = ["bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL", "--ro-bind", tree]
+    process = node.start([*enter, *holder, "/", "--json-status-fd", "1", "--", "sleep", "infinity"])
+    try:
+        said = next(process.lines(HELD_WITHIN_S), None)
+        if said is None:
+            raise CommandError(holder, process.wait(HELD_WITHIN_S), process.output_tail())
+        first = json.loads(said)["child-pid"]
+        # nsenter waits for the command outside of the namespaces: it must not outlive the suite.
+        entering = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--target={first}", "--pid", "--ipc", "--"]
+        # bubblewrap shows the /proc that it finds, for it makes no namespace of processes here: that of this one.
+        yield [*entering, "unshare", "--mount-proc", "--"]
+    finally:
+        process.kill()
 
 
 @dataclass(frozen=True)
 class UserlandLayer:
-    """The tree of the image as the root of every command, under the envelope. Needs root."""
+    """The tree of the image as the root of every command, under the envelope. Needs root.
+
+    The commands themselves do not run as root, unless the properties say so: a job reads files of strangers.
+    """
 
     envelope: Envelope
     gpus: tuple[str, ...] = ()
@@ -64,22 +103,36 @@ class UserlandLayer:
             enter = cgroups.create(node, group, self.envelope, self.properties, disks)
             if pinned:
                 enter += taskset(self.envelope)
-            data = (node.data, self.writable) if node.data else None
-            enter += chroot_argv(tree, edits_for(node, self.gpus), data)
-
             host_processes = HostProcesses(group=ControlGroup.named(group))
-            inside = WrappedNode(
-                parent=node,
-                wrap=lambda argv: [*enter, *argv],
-                name=f"{node.name}/userland",
-                userland="/",
-                cpus=node.cpus,
-                local=node.local,
-                data=MOUNT if node.data else None,
-                facts={**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)},
-                host_processes=host_processes,
-            )
-            with node.opening.running():
+            edits = edits_for(node, self.gpus)
+
+            def place(words: Sequence[str], user: int | None, backing: Node | None = None) -> WrappedNode:
+                """Return the tree as this user sees it, entered by these words."""
+                data = (node.data, self.writable) if node.data else None
+                begin = [*words, *chroot_argv(tree, edits, data, user)]
+                return WrappedNode(
+                    parent=node,
+                    wrap=lambda argv: [*begin, *argv],
+                    name=f"{node.name}/userland",
+                    userland="/",
+                    cpus=node.cpus,
+                    local=node.local,
+                    data=MOUNT if node.data else None,
+                    backing=backing,
+                    facts={**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)},
+                    host_processes=host_processes,
+                )
+
+            inside = as_root = place(enter, None)
+            if self.properties.confined:
+                user = FIRST_USER + secrets.randbelow(USERS)
+                if node.data and self.writable:
+                    node.run(["chown", f"{user}:{user}", "--", node.data])
+                with node.opening.running("tree"):
+                    entered = stack.enter_context(namespaces(node, tree, enter))
+                # What of a file is in the page cache the kernel tells to its owner: root is asked for it.
+                inside = place([*enter, *entered], user, as_root)
+            with node.opening.running("tree"):
                 inside.run(["true"])
             yield inside
 
@@ -93,7 +146,7 @@ class OwnEnvironmentLayer:
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
         inside = own_environment(node, self.envelope)
-        with node.opening.running():
+        with node.opening.running("tree"):
             inside.run(["true"])
         yield inside
 

@@ -33,7 +33,7 @@ class VmLayer:
         volume, shared = self.spec.volume, self.spec.shared_directory
         elsewhere = ["disk:other-device"] if volume and not volume.same_device else []
         with ExitStack() as stack:
-            with node.opening.running():
+            with node.opening.running("boot"):
                 booted = stack.enter_context(self.provider.booted(node, self.spec))
             guest = WrappedNode(
                 parent=node,
@@ -48,6 +48,6 @@ class VmLayer:
                 substitutes=(*booted.substitutes, *elsewhere),
             )
             if shared:
-                with node.opening.running():
+                with node.opening.running("mount"):
                     virtiofs.mount(guest)
             yield guest

@@ -1,6 +1,5 @@
-"""A private directory on a node, for the sockets, keys and logs of one guest."""
+"""A private directory on a node, for the sockets and keys of one guest."""
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -8,7 +7,6 @@ from pathlib import Path, PurePath
 from provisioning import ledger
 from provisioning.nodes import local_node, undone, write_file
 from provisioning.paths import runtime
-from suite.errors import BenchError
 from suite.interfaces import Node
 
 ELSEWHERE = "/run/virtbench"
@@ -18,7 +16,7 @@ ELSEWHERE = "/run/virtbench"
 @contextmanager
 def private_directory(node: Node) -> Iterator[PurePath]:
     """Make the directory; at the end nothing of it is left."""
-    name = f"vm-{secrets.token_hex(6)}"
+    name = ledger.fresh("vm")
     if node.local:
         place = runtime() / name
         with ledger.holding("directory", str(place)):
@@ -49,14 +47,3 @@ def written_here(node: Node, directory: PurePath) -> Iterator[tuple[Node, Path]]
             if path.is_file():
                 write_file(node, f"{directory}/{path.name}", path.read_bytes())
                 node.run(["chmod", "600", "--", f"{directory}/{path.name}"])
-
-
-def log_text(node: Node, path: str) -> str:
-    """Return what a log on the node holds so far; empty if there is none."""
-    if node.local:
-        log = Path(path)
-        return log.read_text(errors="replace") if log.exists() else ""
-    try:
-        return node.run(["cat", "--", path], check=False).stdout
-    except BenchError:
-        return ""

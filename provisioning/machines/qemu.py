@@ -15,22 +15,23 @@ from provisioning.machines import accelerator, ssh, virtiofs
 from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
-from provisioning.machines.directory import log_text, private_directory, written_here
+from provisioning.machines.console import GuestConsole
+from provisioning.machines.directory import private_directory, written_here
 from provisioning.nodes import local_node
-from suite.errors import BenchError, MeasurementError
+from suite.errors import BenchError, MeasurementError, ending, signal_of
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
 from suite.job.properties import Properties
 
 READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0
-READY = "virtbench-ready"
-LOCKED_UP = "soft lockup"
-"""The message of a kernel about a CPU that has done nothing else for twenty seconds."""
 LOCKED_UP_REMEDY = (
     "run it again with the same --out; emulated CPUs can lock each other up while others want the host's CPUs"
 )
-CONSOLE_TAIL_BYTES = 6000
+_GONE_WITHIN_S = 1.0
+"""How long after a lost connection QEMU's end is waited for: the kernel closes its sockets first."""
+FLOOD_REMEDY = "see what in the guest writes to its console"
+KILLED_REMEDY = "see who ended it: the host's kernel log tells whether it was for want of memory"
 EMULATES_AVX2 = (7, 2)
 """The first QEMU whose emulation has AVX2 and FMA (its change log, "TCG: x86")."""
 ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
@@ -84,9 +85,11 @@ class Qemu(MachineProvider):
                 cpus = spec.envelope.cpus if spec.properties.pinned else None
                 virtiofs.serve(node, str(spec.shared_directory), _socket(directory), cpus)
             process = node.start(qemu.qemu_argv(started))
+            console = GuestConsole(process)
+            stack.callback(console.close)
             stack.callback(process.kill)
             try:
-                _wait_until_ready(node, process, started, within_s)
+                _wait_until_ready(console, process, started, within_s)
                 with node.opening.paused():
                     if spec.properties.pinned:
                         # Each virtual CPU has a host CPU of its own; other threads stay anywhere in the envelope.
@@ -97,7 +100,7 @@ class Qemu(MachineProvider):
                 yield guest
                 _end(node, access, process, started)
             except BenchError as error:
-                raise _with_console(node, error, process, started) from error
+                raise _explained(error, process, console) from error
 
 
 QEMU = Qemu()
@@ -194,20 +197,18 @@ def _socket(directory: PurePath) -> str:
     return f"{directory}/data.socket"
 
 
-def _wait_until_ready(node: Node, process: Process, spec: qemu.QemuSpec, within_s: float) -> None:
-    """Follow the console's log until the guest says that it is ready. Nothing is measured yet: polling harms nobody."""
-    deadline = time.monotonic() + within_s
-    while READY not in log_text(node, spec.console):
-        if time.monotonic() > deadline:
-            raise MeasurementError(
-                f"the guest was not ready within {within_s:.0f} s",
-                kind="boot",
-                command=qemu.qemu_argv(spec),
-                remedy="see what its console says; on a slow host try --accel tcg or fewer CPUs",
-            )
-        if not process.running():
-            raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=qemu.qemu_argv(spec))
-        time.sleep(0.05 if node.local else 0.2)
+def _wait_until_ready(console: GuestConsole, process: Process, spec: qemu.QemuSpec, within_s: float) -> None:
+    """Follow the console until the guest says that it is ready."""
+    if console.wait_until_ready(within_s):
+        return
+    if not process.running():
+        raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=qemu.qemu_argv(spec))
+    raise MeasurementError(
+        f"the guest was not ready within {within_s:.0f} s",
+        kind="boot",
+        command=qemu.qemu_argv(spec),
+        remedy="see what its console says; on a slow host try --accel tcg or fewer CPUs",
+    )
 
 
 def _end(node: Node, access: ssh.SshAccess, process: Process, spec: qemu.QemuSpec) -> None:
@@ -221,19 +222,41 @@ def _end(node: Node, access: ssh.SshAccess, process: Process, spec: qemu.QemuSpe
         time.sleep(0.02)
 
 
-def _with_console(node: Node, error: BenchError, process: Process, spec: qemu.QemuSpec) -> MeasurementError:
-    """Return the error with what the guest and QEMU said last; a kernel that locked up explains every other failure."""
-    console = log_text(node, spec.console)
+def _explained(error: BenchError, process: Process, console: GuestConsole) -> MeasurementError:
+    """Return the error with what the guest and QEMU said last, and with the cause where these know it.
+
+    A kernel that locked up explains every other failure, and so does the end of QEMU: all that the others see of it is
+    a connection that is gone.
+    """
+    status = _status(process)
+    if status is not None:
+        console.close()  # what it said last is heard before it is judged
     parts = [getattr(error, "output_tail", "")]
-    if console:
-        parts.append("--- the guest's console ---\n" + console[-CONSOLE_TAIL_BYTES:])
+    if said := console.text():
+        parts.append("--- the guest's console ---\n" + said)
     if tail := process.output_tail():
         parts.append("--- QEMU ---\n" + tail)
-    locked_up = LOCKED_UP in console
+    message, kind, remedy = error.message, error.kind, error.remedy
+    if console.locked_up:
+        message, kind, remedy = f"the guest's kernel locked up: {message}", "guest-locked-up", LOCKED_UP_REMEDY
+    elif console.flood:
+        message, kind, remedy = f"the guest's console: {console.flood.message}", "output", FLOOD_REMEDY
+    elif status is not None and signal_of(status):
+        message, kind, remedy = f"QEMU {ending(status)}: {message}", "killed", KILLED_REMEDY
     return MeasurementError(
-        f"the guest's kernel locked up: {error.message}" if locked_up else error.message,
-        kind="guest-locked-up" if locked_up else error.kind,
+        message,
+        kind=kind,
         command=getattr(error, "command", ()),
         output_tail="\n".join(part for part in parts if part),
-        remedy=LOCKED_UP_REMEDY if locked_up else error.remedy,
+        remedy=remedy,
     )
+
+
+def _status(process: Process) -> int | None:
+    """Return the exit status of QEMU; None while it runs."""
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while process.running():
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.02)
+    return process.wait(_GONE_WITHIN_S)

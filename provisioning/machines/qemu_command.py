@@ -9,7 +9,7 @@ from provisioning.machines import qmp
 from provisioning.machines.accelerator import PROGRAM, Accelerator
 from suite.errors import CommandError
 from suite.interfaces import Node
-from suite.job.envelope import format_cpu_list
+from suite.job.envelope import format_cpu_list, most_processes
 
 QMP_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 600.0
@@ -40,7 +40,7 @@ class QemuSpec:
     kernel: str
     initrd: str
     directory: str
-    """A private directory, with the control socket and the console's log."""
+    """A private directory, with the control socket."""
     disks: tuple[Disk, ...]
     ssh_port: int
     pinned: bool = True
@@ -54,10 +54,6 @@ class QemuSpec:
     def qmp(self) -> str:
         return f"{self.directory}/qmp"
 
-    @property
-    def console(self) -> str:
-        return f"{self.directory}/console.log"
-
 
 def qemu_argv(spec: QemuSpec) -> list[str]:
     """Return the command that runs the machine. Memory is in whole MiB; QEMU is confined by its seccomp sandbox."""
@@ -69,8 +65,9 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
         *("-machine", "q35", "-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
         *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
-        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", "console=ttyS0 quiet loglevel=4 panic=-1"),
-        *("-chardev", f"file,id=console,path={_escaped(spec.console)}", "-serial", "chardev:console"),
+        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", _kernel_words(len(spec.cpus))),
+        # The suite keeps the end of what it says: a file would grow for as long as the guest likes.
+        *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
         *("-qmp", f"unix:{_escaped(spec.qmp)},server=on,wait=off"),
         *("-object", "iothread,id=disks", "-device", "virtio-rng-pci"),
         *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
@@ -80,6 +77,11 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *(word for address in spec.vfio for word in ("-device", f"vfio-pci,host={address}")),
         *spec.more,
     ]
+
+
+def _kernel_words(cpus: int) -> str:
+    """Return the command line of the kernel. Its own threads count as processes, too."""
+    return f"console=ttyS0 quiet loglevel=4 panic=-1 sysctl.kernel.threads-max={2 * most_processes(cpus)}"
 
 
 def _disk(number: int, disk: Disk) -> list[str]:

@@ -36,6 +36,10 @@ class NoAccount(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None: ...
 
+    def meter(self, _: Sequence[Instance]) -> "Meter":
+        """See ``suite.interfaces.Account``."""
+        return Meter([])
+
 
 class HostAccount:
     """See ``suite.interfaces.Account``. It is entered once.
@@ -84,10 +88,26 @@ class HostAccount:
         sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
         self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
 
+    def meter(self, instances: Sequence[Instance]) -> "Meter":
+        """See ``suite.interfaces.Account``."""
+        return Meter([instance.node for instance in instances])
+
     def _read(self) -> tuple[HostReading, dict[str, Energy], Reading, Reading | None]:
         host = self._host.read(time.monotonic(), time.process_time())
         of_victims = self._of_victims.read() if self._of_victims else None
         return host, read_energy(), self._footprint.read(), of_victims
+
+
+class Meter:
+    """See ``suite.interfaces.Meter``. Make it when the job is running: its processes are looked for once."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._footprint = Footprint.of(nodes)
+        self._begin = self._footprint.read()
+
+    def cpu_s(self) -> float | None:
+        """See ``suite.interfaces.Meter``."""
+        return self._footprint.used(self._begin, self._footprint.read())["cpu_s"] if self._footprint.known else None
 
 
 def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:

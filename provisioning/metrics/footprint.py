@@ -82,8 +82,13 @@ class Footprint:
             networks=[network_bytes(each.main_pid) for each in self.host_processes if each.main_pid],
         )
 
-    def usage(self, before: Reading, after: Reading) -> Usage:
-        """Return what was used between two readings; the peak of memory is that of now."""
+    @property
+    def known(self) -> bool:
+        """Return whether there is anything of the instances on this host."""
+        return bool(self.pids or self.host_processes)
+
+    def used(self, before: Reading, after: Reading) -> Amounts:
+        """Return what was used between two readings."""
         used = difference(before.children, after.children)
         for pid, amounts in after.living.items():
             used = total(used, difference(before.living.get(pid, NOTHING), amounts))
@@ -95,6 +100,10 @@ class Footprint:
             by_children = all(each.by_children for each in self.host_processes)
             known = [amounts["cpu_s"] for amounts in (used, grouped) if amounts["cpu_s"] is not None]
             used = {**used, "cpu_s": max(known, default=None)} if by_children else total(used, grouped)
+        return used
+
+    def usage(self, before: Reading, after: Reading) -> Usage:
+        """Return what was used between two readings; the peak of memory is that of now."""
         pairs = [(a, b) for a, b in zip(before.networks, after.networks, strict=True) if a and b]
         names = NETWORK if pairs and len(pairs) == len(before.networks) else ()
         network = {name: sum(b[way] - a[way] for a, b in pairs) for way, name in enumerate(names)}
@@ -102,7 +111,7 @@ class Footprint:
         peaks: list[int | None] = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
         peaks += [each.group.peak_memory_bytes() for each in self.host_processes if each.group]
         peak = None if None in peaks else sum(filter(None, peaks)) or None
-        return Usage.model_validate({**used, **network, "peak_memory_bytes": peak})
+        return Usage.model_validate({**self.used(before, after), **network, "peak_memory_bytes": peak})
 
 
 def total(a: Amounts, b: Amounts) -> Amounts:

@@ -21,6 +21,7 @@ from provisioning.processes import TOKEN
 from provisioning.remote import agent
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
+from suite.untrusted.parse import parse_object
 
 CONNECTED_WITHIN_S = 60.0
 ANSWERED_WITHIN_S = 60.0
@@ -140,7 +141,7 @@ class RemoteAgent:
         """Return the answer with this number; earlier ones are left over from a caller that was interrupted."""
         try:
             for line in self._process.lines(within_s):
-                said = dict(json.loads(line))
+                said = parse_object(line)
                 if said["number"] == number:
                     return said
         except (CommandError, ValueError, LookupError):

@@ -1,11 +1,10 @@
 """The image on a machine: its tree, sent once, verified, and put in its place in one step."""
 
 import os
-import secrets
 from collections.abc import Callable
 
+from provisioning import artefacts
 from provisioning.images.image import Image
-from provisioning.nodes import undone
 from provisioning.remote.machine import Machine
 from provisioning.volumes import check_disk_space
 from suite.errors import CommandError, MeasurementError
@@ -27,53 +26,61 @@ def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> s
     Raises RequestError when there is no room, MeasurementError when what has arrived is not the image.
     """
     final = tree_of(machine.planned, image)
-    hashed = machine.run(["sha256sum", "--", f"{final}/{MANIFEST}"], check=False).stdout
-    if hashed.partition(" ")[0] == image.digest:
-        return final
+    with artefacts.making(f"image {image.digest[:12]} on {machine.name}", note):
+        hashed = machine.run(["sha256sum", "--", f"{final}/{MANIFEST}"], check=False).stdout
+        if hashed.partition(" ")[0] != image.digest:
+            _send_image(machine, image, final, note)
+    return final
+
+
+def _send_image(machine: Machine, image: Image, final: str, note: Callable[[str], None]) -> None:
     images = f"{machine.planned.directory}/images"
     machine.run(["mkdir", "-p", "-m", "700", "--", images])
     measured = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout
     size_bytes = int(measured.split()[0])
     check_disk_space(machine, images, size_bytes, "the image")
     note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
-    arriving = f"{images}/.arriving-{secrets.token_hex(6)}"
-    with undone(machine, ["rm", "-r", "-f", "--", arriving]):
-        machine.run(["mkdir", "-p", "-m", "755", "--", f"{arriving}/tree"])
+    with artefacts.workshop(machine, images) as arriving:
+        machine.run(["chmod", "755", "--", arriving])
+        machine.run(["mkdir", "-m", "755", "--", f"{arriving}/tree"])
         _send(machine, str(image.tree), f"{arriving}/tree")
         note(f"verifying the image on {machine.name}")
         _verify(machine, f"{arriving}/tree", image)
         place = final.removesuffix("/tree")
+        machine.run(["sync", "--file-system", "--", arriving], timeout_s=SENT_WITHIN_S)
         machine.run(["rm", "-r", "-f", "--", place])
-        machine.run(["mv", "-T", "--", arriving, place])
-    return final
+        artefacts.put(machine, arriving, place)
 
 
 def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
-    """Send one of the image's packed files. A file of the right size there is one that was verified.
+    """Send one of the image's packed files, unless the machine has it already.
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is another file.
     """
-    directory = tree_of(machine.planned, image).removesuffix("/tree")
-    final, stamp = f"{directory}/{name}", image.files[name]
-    if machine.run(["stat", "--format=%s", "--", final], check=False).stdout.strip() == str(stamp.size_bytes):
-        return
+    final, stamp = f"{tree_of(machine.planned, image).removesuffix('/tree')}/{name}", image.files[name]
+    with artefacts.making(f"{name} of image {image.digest[:12]} on {machine.name}", note):
+        if artefacts.digest_of(machine, final) != stamp.sha256:
+            _send_file(machine, image, name, final, note)
+
+
+def _send_file(machine: Machine, image: Image, name: str, final: str, note: Callable[[str], None]) -> None:
+    directory, stamp = final.rpartition("/")[0], image.files[name]
     check_disk_space(machine, directory, stamp.size_bytes, "the image")
     note(f"sending {name} to {machine.name}: {stamp.size_bytes / 1e9:.1f} GB (once)")
-    arriving = f"{directory}/.arriving-{secrets.token_hex(6)}"
-    with undone(machine, ["rm", "-f", "--", arriving]):
+    with artefacts.workshop(machine, directory) as half_made:
+        arriving = f"{half_made}/{name}"
         argv = ["dd", f"of={arriving}", "bs=1M", "conv=sparse", "iflag=fullblock", "status=none"]
         with image.file(name).open("rb") as content:
             writing = machine.start(argv, stdin=content)
         if status := writing.wait(SENT_WITHIN_S):
             raise CommandError(argv, status, f"{machine.name}: {writing.output_tail()}")
-        found = machine.run(["sha256sum", "--", arriving], timeout_s=VERIFIED_WITHIN_S).stdout.partition(" ")[0]
-        if found != stamp.sha256:
+        if artefacts.sha256_on(machine, arriving) != stamp.sha256:
             raise MeasurementError(
                 f"the {name} that arrived on {machine.name} is another",
                 kind="image",
                 remedy="see that the image is whole here: bench image verify; then run again",
             )
-        machine.run(["mv", "-T", "--", arriving, final])
+        artefacts.put_stamped(machine, arriving, final, stamp.sha256)
 
 
 def _send(machine: Machine, source: str, target: str) -> None:

@@ -1,7 +1,8 @@
 """The way between guests of different machines: each machine has a subnet for its guest, and knows the others'.
 
 A guest's card is a tap of its machine, which forwards what comes from it by its own interface: no tunnel, no address
-translation, the MTU of the network. The machines must be neighbours, with no router between them.
+translation, the MTU of the network. The machines must be neighbours, with no router between them. What a guest sends to
+anybody but the other guests its machine does not forward.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ DEVICE = "vbtap0"
 TABLES = ("iptables", "--wait")
 NOTHING_DROPPED = ("", "-P FORWARD ACCEPT")
 NETWORK = IPv4Network("10.245.0.0/16")
+TABLE, PRIORITY = 10245, 10245
+"""The table of routes for what a guest sends, and the priority of its rule: before that of the main table."""
 
 
 def subnet(number: int) -> IPv4Network:
@@ -32,6 +35,21 @@ def tap_argvs(number: int, mtu: int) -> list[list[str]]:
         ["ip", "link", "set", "dev", DEVICE, "mtu", str(mtu), "up"],
         ["ip", "address", "add", f"{own[1]}/{own.prefixlen}", "dev", DEVICE],
     ]
+
+
+def peers_only_argvs(peers: Sequence[IPv4Network]) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the commands by which what comes from the guest is led to these subnets alone, and what undoes each.
+
+    A table of routes that only the tap is led to: the peers are left to the other tables, all else is unreachable. It
+    needs no firewall, and whatever firewall there is stays as it is.
+    """
+    table = ["table", str(TABLE)]
+    routes = [*(["throw", str(peer)] for peer in peers), ["unreachable", "default"]]
+    rule = ["iif", DEVICE, "lookup", str(TABLE), "priority", str(PRIORITY)]
+    return (
+        [*(["ip", "route", "add", *route, *table] for route in routes), ["ip", "rule", "add", *rule]],
+        [*(["ip", "route", "delete", *route, *table] for route in routes), ["ip", "rule", "delete", *rule]],
+    )
 
 
 def route_argv(verb: str, number: int, address: str, interface: str) -> list[str]:
@@ -51,6 +69,10 @@ def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
             stack.enter_context(forwarding(each.node))
             stack.enter_context(forwarded(each.node, [DEVICE]))
             stack.enter_context(made(each.node, DEVICE, tap_argvs(number, mtu)))
+            peers = [subnet(other) for other in range(1, len(machines) + 1) if other != number]
+            for argv, undo in zip(*peers_only_argvs(peers), strict=True):
+                each.node.run(argv)
+                stack.enter_context(undone(each.node, undo))
             for other, peer in enumerate(machines, start=1):
                 if other != number:
                     stack.enter_context(_route(each, other, str(peer.address)))

@@ -28,8 +28,12 @@ class ScheduledJob:
     def __post_init__(self) -> None:
         check_name(self.name)
         words = (*self.argv, self.directory, self.log, *self.environment.values())
-        if any(ord(letter) < 32 for word in words for letter in word):
-            raise RequestError("a schedule cannot hold line breaks or other control characters")
+        for word in words:
+            if not word.isprintable():
+                raise RequestError(
+                    f"{word!r}: a schedule cannot hold line breaks or other control characters",
+                    remedy="name files and directories without them",
+                )
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ class Scrontab(Cron):
         return None
 
     def lines(self, job: ScheduledJob) -> list[str]:
-        return [f"#SCRON --job-name=virtbench-{job.name}", f"#SCRON --chdir={job.directory}", line(job)]
+        words = (f"--job-name=virtbench-{job.name}", f"--chdir={job.directory}")
+        return [*(f"#SCRON {shlex.quote(word)}" for word in words), line(job)]
 
 
 def command(job: ScheduledJob) -> str:
@@ -87,7 +88,10 @@ def command(job: ScheduledJob) -> str:
 
 def line(job: ScheduledJob) -> str:
     """Return one line of a crontab. The marker is a comment for the shell: entry and marker cannot come apart."""
-    # Cron takes % as the end of the line, unless it is escaped; sh never sees the escape.
+    # Cron takes % as the end of the line, unless it is escaped; sh never sees the escape. One that is there already
+    # would be taken with ours for an escaped backslash, and the line would end at the %.
+    if any("\\%" in word for word in (*job.argv, job.directory, job.log, *job.environment.values())):
+        raise RequestError(f"schedule {job.name}: cron cannot hold \\% in a command", remedy="name files without it")
     text = f"{command(job)} # {MARKER}{job.name}".replace("%", r"\%")
     if len(text.encode()) > LONGEST_COMMAND:
         raise RequestError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from provisioning.foreground import call
 from provisioning.timers.base import MARKER, Installed, ScheduledJob, check_name
+from suite.errors import RequestError
 from suite.results.store import write_atomic
 
 _AWAKE = {"running", "degraded", "starting", "initializing", "maintenance"}
@@ -78,7 +79,15 @@ class Systemd:
 
 
 def service(job: ScheduledJob) -> str:
-    """Return the service unit. With ``KillMode=mixed`` the sweep gets the signal, and has time to end."""
+    """Return the service unit. With ``KillMode=mixed`` the sweep gets the signal, and has time to end.
+
+    Raises RequestError for a directory that the unit cannot name: systemd takes no quotes there.
+    """
+    if job.directory != job.directory.strip() or job.directory.endswith("\\"):
+        raise RequestError(
+            f"schedule {job.name}: a unit cannot name the directory {job.directory!r}",
+            remedy="run it from one whose name begins and ends with a letter, or use --with cron",
+        )
     environment = "".join(
         f"Environment={quoted(f'{name}={value}')}\n" for name, value in sorted(job.environment.items())
     )

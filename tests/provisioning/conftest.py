@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -54,7 +55,7 @@ class FakeNode:
             raise CommandError(argv, answer.returncode, answer.stderr)
         return answer
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         raise NotImplementedError("no test starts anything on it")
 
 

@@ -11,20 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines.base import SLEEPER, ContainerSpec, get_engine, image_reference
 from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
 from provisioning.gpus import Device, Edits
-from provisioning.layers.userland import chroot_argv, taskset
+from provisioning.layers.userland import NO_PRIVILEGES, chroot_argv, taskset
 from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import PROGRAM
 from provisioning.machines.qemu_command import Disk, QemuSpec, qemu_argv
 from provisioning.machines.ssh import SshAccess, free_port
 from suite.errors import CommandError
 from suite.interfaces import Completed
-from suite.job.envelope import GIB, Envelope
+from suite.job.envelope import GIB, Envelope, most_processes
 from suite.registries import ENGINES
 
 VM = QemuSpec(
@@ -115,7 +116,6 @@ def test_every_disk_is_a_device_of_its_own_in_the_order_given() -> None:
 def test_a_comma_in_a_path_begins_no_option() -> None:
     argv = qemu_argv(replace(VM, disks=(Disk("/a,readonly=off"),), directory="/r,x"))
     assert values(argv, "-drive")[0].startswith("file=/a,,readonly=off,if=none,")
-    assert values(argv, "-chardev") == ["file,id=console,path=/r,,x/console.log"]
     assert values(argv, "-qmp") == ["unix:/r,,x/qmp,server=on,wait=off"]
 
 
@@ -136,10 +136,10 @@ def test_devices_are_passed_through_by_their_address() -> None:
     ]
 
 
-def test_the_console_goes_to_a_file() -> None:
+def test_the_console_is_qemus_own_output() -> None:
     argv = qemu_argv(VM)
     assert values(argv, "-append")[0].split()[0] == "console=ttyS0"
-    assert f"path={VM.console}" in values(argv, "-chardev")[0]
+    assert values(argv, "-chardev") == ["stdio,id=console,signal=off"]
     assert values(argv, "-serial") == ["chardev:console"]
 
 
@@ -154,7 +154,7 @@ def test_an_unpinned_machine_has_as_many_cpus_and_stays_on_none() -> None:
 
 @pytest.mark.parametrize("engine", RUN_ARGV)
 def test_a_container_sees_the_data_volume_read_only_unless_it_may_write(engine: str) -> None:
-    for writable, end in ((False, ",readonly"), (True, "")):
+    for writable, end in ((False, ",readonly,bind-nonrecursive"), (True, "")):
         spec = replace(CONTAINER, data=("/d,with a comma", "/mnt/data", writable))
         assert f'type=bind,"source=/d,with a comma",target=/mnt/data{end}' in values(RUN_ARGV[engine](spec), "--mount")
 
@@ -168,7 +168,8 @@ def test_each_switch_changes_its_own_property_and_nothing_else(engine: str) -> N
     ]  # fmt: skip
     assert values(RUN_ARGV[engine](replace(CONTAINER, network="ns:/n")), "--network") == ["ns:/n"]
     bound = values(RUN_ARGV[engine](replace(CONTAINER, bound_tree=True)), "--mount")
-    assert bound == [f'type=bind,"source=/i/tree{place}",target={place},readonly' for place in ("/usr", "/opt")]
+    only = "readonly,bind-nonrecursive"
+    assert bound == [f'type=bind,"source=/i/tree{place}",target={place},{only}' for place in ("/usr", "/opt")]
     by_count = RUN_ARGV[engine](replace(CONTAINER, by_count=True))
     assert (values(by_count, "--cpus"), values(by_count, "--cpuset-cpus")) == (["2"], [])
     held_back = RUN_ARGV[engine](replace(CONTAINER, cpu_share=0.9))
@@ -322,7 +323,25 @@ def test_a_bundle_has_the_data_volume(*, writable: bool, mode: str) -> None:
         for mount in bundle_config(replace(CONTAINER, data=("/d", "/mnt/data", writable)), {})["mounts"]
         if mount["destination"] == "/mnt/data"
     ]
-    assert (mount["source"], mount["options"]) == ("/d", ["rbind", mode, "nosuid", "nodev"])
+    assert (mount["source"], mount["options"]) == ("/d", ["bind", mode, "nosuid", "nodev"])
+
+
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_a_volume_is_bound_without_what_is_mounted_below_it(engine: str) -> None:
+    (mount,) = values(RUN_ARGV[engine](replace(CONTAINER, data=("/d", "/mnt/data", False))), "--mount")
+    assert mount.endswith(",readonly,bind-nonrecursive")
+
+
+def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., Any]) -> None:
+    limit = str(most_processes(2))
+    for run_argv in RUN_ARGV.values():
+        assert values(run_argv(CONTAINER), "--pids-limit") == [limit]
+    assert bundle_config(CONTAINER, {})["linux"]["resources"]["pids"] == {"limit": int(limit)}
+    node = fake_node()
+    cgroups.create(node, "g", Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2))
+    assert ["cgset", "-r", f"pids.max={limit}", "g"] in node.ran
+    (words,) = values(qemu_argv(replace(VM, cpus=(0, 1))), "-append")
+    assert f" sysctl.kernel.threads-max={2 * int(limit)}" in words
 
 
 # ---- bare metal
@@ -346,6 +365,18 @@ def test_bare_metal_is_pinned_and_enters_the_tree_read_only() -> None:
     last = len(argv) - 1 - argv[::-1].index("--ro-bind")
     assert argv[last + 1 : last + 3] == ["/a", "/b"]
     assert not [word for word in argv if word.startswith("--unshare")], "no namespace that bare metal does not have"
+
+
+def test_confined_bare_metal_is_a_user_of_its_own_with_the_devices_of_a_container_and_its_gpus() -> None:
+    argv = chroot_argv("/i/tree", Edits(devices=(Device("/dev/nvidia0", 195, 0),)), user=1879048200)
+    becoming = argv[argv.index("--") + 1 :]
+    assert becoming[:3] == ["/usr/bin/setpriv", "--reuid=1879048200", "--regid=1879048200"]
+    assert set(NO_PRIVILEGES) < set(becoming)
+    assert "/dev" not in values(argv, "--dev-bind")
+    assert values(argv, "--dev-bind") == ["/dev/nvidia0"]
+    assert argv.index("--dev") < argv.index("--dev-bind"), "laid over the others"
+    assert values(argv, "--perms") == ["1777", "1777"]
+    assert values(chroot_argv("/i/tree"), "--dev-bind") == ["/dev"], "as root it has all devices"
 
 
 # ---- SSH

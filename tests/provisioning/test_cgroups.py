@@ -39,8 +39,9 @@ def test_memory_is_limited_unless_that_is_switched_off(
 ) -> None:
     _, usual = settings(fake_node, kind)
     _, lifted = settings(fake_node, kind, properties=Properties(memory_limited=False))
-    assert usual == {"cpuset.cpus": "0-1", "cpuset.mems": "0-3", **memory}
-    assert lifted == {"cpuset.cpus": "0-1", "cpuset.mems": "0-3"}
+    always = {"cpuset.cpus": "0-1", "cpuset.mems": "0-3", "pids.max": "1152"}
+    assert usual == {**always, **memory}
+    assert lifted == always
 
 
 @pytest.mark.parametrize(

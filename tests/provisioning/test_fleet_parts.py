@@ -51,10 +51,10 @@ def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path
         check_data(node, str(tmp_path / "nowhere"), here, LISTER)
 
 
-def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, tmp_path: Path) -> None:
+def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, home: Path, tmp_path: Path) -> None:
     here, said = dataset(tmp_path / "here"), list[str]()
     dataset(tmp_path / "there")
-    planned = InventoryNode(name="n1", host="n1", data=str(tmp_path / "there"), directory=str(tmp_path / "suite"))
+    planned = InventoryNode(name="n1", host="n1", data=str(tmp_path / "there"), directory=str(home / "suite"))
     with pytest.raises(MeasurementError, match=r"localhost has no disk of the data set: .*No such file"):
         volume_on(node, planned, here)
     prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
@@ -63,13 +63,19 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, tmp
     assert volume.directory == tmp_path / "there"
     assert volume.same_device
     assert volume.disk
-    assert [volume.disk] == list((tmp_path / "suite/data-disks").iterdir()), "nothing else is left beside it"
+    there = [volume.disk, volume.disk.with_name(f"{volume.disk.name}.stamp")]
+    assert there == sorted(volume.disk.parent.iterdir()), "nothing else is left beside it"
     held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volume.disk)]).stdout.strip()
     assert held == "12345"
     made = volume.disk.stat()
     prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
     assert len(said) == 1
     assert volume.disk.stat() == made
+    with volume.disk.open("r+b") as file:  # somebody has written to it
+        file.write(b"x")
+    prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
+    assert len(said) == 2, "it was packed anew"
+    assert volume.disk.read_bytes()[:1] != b"x"
 
 
 def test_a_disk_that_lies_elsewhere_than_the_data_set_is_known(fake_node: FAKE, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from provisioning import ledger
 from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC
-from provisioning.lab import connectivity, nat, netns, overlay, reachability, tap
+from provisioning.lab import connectivity, forwarding_users, nat, netns, overlay, reachability, tap
 from provisioning.lab.containers import (
     ContainerBridge,
     Member,
@@ -286,7 +286,7 @@ class TestNamespaces:
     def test_one_that_is_gone_is_no_error(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(netns, "NETNS", tmp_path / "never-made")
         netns.remove("vb-abcdef-n1")
-        ledger.REMOVERS["netns"]("vb-abcdef-sw")
+        ledger.KINDS["netns"].remove("vb-abcdef-sw")
 
     def test_one_that_stays_is_an_error(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (tmp_path / "vb-abcdef-n1").touch()
@@ -348,14 +348,29 @@ class TestContainers:
         with pytest.raises(CommandError, match="gone"), undone(node, ["undo"]):
             pass
 
-    @pytest.mark.parametrize(("before", "after"), [("0\n", ["0"]), ("1\n", [])])
-    def test_forwarding_is_given_back_as_it_was(
-        self, before: str, after: list[str], fake_node: Callable[..., Any]
-    ) -> None:
-        node = fake_node({("sysctl", "-n"): Completed(0, before, "")})
+    def test_a_user_of_forwarding_is_counted_while_it_lasts(self, fake_node: Callable[..., Any]) -> None:
+        node = fake_node()
         with forwarding(node):
-            begun = len(node.ran)
-        assert [argv[-1] for argv in node.ran[begun:]] == [f"net.ipv4.ip_forward={value}" for value in after]
+            assert [argv[-2] for argv in node.ran] == ["enter"]
+        assert [argv[-2] for argv in node.ran] == ["enter", "leave"]
+        assert node.ran[0][-1] == node.ran[1][-1]
+
+    @pytest.mark.parametrize("before", ["0\n", "1\n"])
+    def test_the_last_user_of_forwarding_gives_back_what_the_first_has_found(
+        self, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        setting = tmp_path / "ip_forward"
+        setting.write_text(before)
+        monkeypatch.setattr(forwarding_users, "SETTING", setting)
+        monkeypatch.setattr(forwarding_users, "USERS", tmp_path / "users")
+        said = []
+        for verb, user in [("enter", "a"), ("enter", "b"), ("leave", "a"), ("leave", "a"), ("leave", "b")]:
+            forwarding_users.main(verb, user)
+            said.append(setting.read_text())
+        assert said == ["1", "1", "1", "1", before]
+        assert list((tmp_path / "users").iterdir()) == []
+        forwarding_users.main("leave", "stranger")
+        assert setting.read_text() == before
 
     @pytest.mark.parametrize("said", ["", "[]", "[{}]", "not json"])
     def test_an_interface_that_tells_no_mtu_is_an_error(self, said: str, fake_node: Callable[..., Any]) -> None:
@@ -395,7 +410,8 @@ class TestOverlay:
                 told = {argv[-1] for argv in node.ran if argv[:3] == ["bridge", "fdb", "append"]}
                 assert told == {other.address for other in members} - {me.address}
         for node in nodes:
-            assert [argv[-1] for argv in node.ran[-3:]] == ["cni0", "flannel.1", "net.ipv4.ip_forward=0"]
+            assert [argv[-1] for argv in node.ran[-3:-1]] == ["cni0", "flannel.1"]
+            assert node.ran[-1][-2] == "leave"
 
     @pytest.mark.parametrize("numbers", [[], [1, 1], [0, 1], [1, 255]])
     def test_members_that_would_share_a_subnet_are_refused(
@@ -462,7 +478,7 @@ class TestNat:
             undone_by = [argv for argv in node.ran if {"-D", "delete"} & set(argv)]
             assert undone_by[0][0] == tool
             assert undone_by[-1] == words("ip link delete dev vbnat0")
-            assert node.ran[-1][-1] == "net.ipv4.ip_forward=0"
+            assert node.ran[-1][-2] == "leave"
 
     def test_a_node_that_translates_nothing_is_refused_before_anything_is_made(
         self, fake_node: Callable[..., Any]
@@ -578,8 +594,9 @@ class Player:
         del argv, stdin, timeout_s, check
         return self.answer
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         script = self.plays(argv)
+        assert isinstance(stdin, bytes)
         self.started.append((list(argv), stdin, script))
         return script
 

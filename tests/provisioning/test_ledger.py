@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from provisioning import ledger
-from provisioning.ledger import Entry, LedgerError, clean, holding, living
+from provisioning.ledger import Entry, Kind, LedgerError, clean, holding, living
 from provisioning.processes import LocalProcess, carrying
-from suite.process_identity import boot_id
+from suite.process_identity import ProcessIdentity, boot_id
+from suite.results.files import temporary_name
 
 
 def entries(home: Path) -> list[Path]:
@@ -52,12 +53,12 @@ def left_by(home: Path, pid: int, kind: str, what: str, **changes: object) -> Pa
 @pytest.mark.parametrize("place", ["/", "/proc", "/run"])
 def test_a_mount_outside_the_suites_folders_is_left_alone(home: Path, place: str) -> None:
     with pytest.raises(LedgerError, match="left alone"):
-        ledger.REMOVERS["mount"](place)
-    ledger.REMOVERS["mount"](str(home / "never-mounted"))
+        ledger.KINDS["mount"].remove(place)
+    ledger.KINDS["mount"].remove(str(home / "never-mounted-0123456789ab"))
 
 
 def test_what_is_held_is_written_down_before_it_is_made_and_crossed_out_after_it_is_gone(home: Path) -> None:
-    place = home / "thing"
+    place = home / "thing-0123456789ab"
     with holding("directory", str(place)) as what:
         (path,) = entries(home)
         entry = Entry.model_validate_json(path.read_bytes())
@@ -72,7 +73,7 @@ def test_what_is_held_is_written_down_before_it_is_made_and_crossed_out_after_it
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
 def test_what_is_held_is_removed_when_the_body_fails(home: Path, error: type[BaseException]) -> None:
-    place = home / "thing"
+    place = home / "thing-0123456789ab"
 
     def fail() -> None:
         place.mkdir(parents=True)
@@ -88,7 +89,7 @@ def test_the_entry_stays_when_its_thing_could_not_be_removed(home: Path, monkeyp
     def stuck(what: str) -> None:
         raise OSError(f"{what} is busy")
 
-    monkeypatch.setitem(ledger.REMOVERS, "cgroup", stuck)
+    monkeypatch.setitem(ledger.KINDS, "cgroup", Kind(".*", stuck))
     with pytest.raises(OSError, match="g is busy"), holding("cgroup", "g"):
         assert len(entries(home)) == 1
     assert len(entries(home)) == 1
@@ -99,12 +100,12 @@ def test_nothing_is_begun_when_the_ledger_cannot_be_written(home: Path, monkeypa
         raise ledger.LedgerError("No space left on device")
 
     monkeypatch.setattr(ledger, "write_atomic", full)
-    with pytest.raises(LedgerError), holding("directory", str(home / "x")):
+    with pytest.raises(LedgerError), holding("directory", str(home / "x-0123456789ab")):
         pytest.fail("something was made that is written down nowhere")
 
 
 def test_clean_removes_what_a_dead_owner_left(home: Path, dead: int) -> None:
-    place = home / "left"
+    place = home / "left-0123456789ab"
     place.mkdir(parents=True)
     left_by(home, dead, "directory", str(place))
     assert clean() == [f"directory {place}"]
@@ -114,14 +115,14 @@ def test_clean_removes_what_a_dead_owner_left(home: Path, dead: int) -> None:
 
 
 def test_clean_crosses_out_what_is_gone_already(home: Path, dead: int) -> None:
-    left_by(home, dead, "directory", str(home / "gone"))
-    left_by(home, dead, "cgroup", f"virtbench-{uuid.uuid4().hex}")
+    left_by(home, dead, "directory", str(home / "gone-0123456789ab"))
+    left_by(home, dead, "cgroup", f"virtbench-{uuid.uuid4().hex[:12]}")
     assert len(clean()) == 2
     assert entries(home) == []
 
 
 def test_clean_leaves_what_the_living_hold(home: Path, sleeper: "subprocess.Popen[bytes]") -> None:
-    place = home / "used"
+    place = home / "used-0123456789ab"
     with holding("directory", str(place)):
         place.mkdir(parents=True)
         other = left_by(home, sleeper.pid, "directory", str(place), owner_started=started(sleeper.pid))
@@ -134,18 +135,25 @@ def test_clean_leaves_what_the_living_hold(home: Path, sleeper: "subprocess.Pope
 
 
 def test_a_number_that_another_process_has_now_is_no_owner(home: Path, sleeper: "subprocess.Popen[bytes]") -> None:
-    left_by(home, sleeper.pid, "directory", str(home / "x"), owner_started=started(sleeper.pid) - 1)
-    assert clean() == [f"directory {home / 'x'}"]
+    left_by(home, sleeper.pid, "directory", str(home / "x-0123456789ab"), owner_started=started(sleeper.pid) - 1)
+    assert clean() == [f"directory {home / 'x-0123456789ab'}"]
 
 
 def test_what_was_left_before_this_boot_is_left_by_the_dead(home: Path, sleeper: "subprocess.Popen[bytes]") -> None:
-    left_by(home, sleeper.pid, "directory", str(home / "x"), owner_started=started(sleeper.pid), boot_id="another")
+    left_by(
+        home,
+        sleeper.pid,
+        "directory",
+        str(home / "x-0123456789ab"),
+        owner_started=started(sleeper.pid),
+        boot_id="another",
+    )
     assert living() == []
-    assert clean() == [f"directory {home / 'x'}"]
+    assert clean() == [f"directory {home / 'x-0123456789ab'}"]
 
 
 def test_what_another_machine_wrote_into_a_shared_home_is_left_to_it(home: Path, dead: int) -> None:
-    place = home / "thing"
+    place = home / "thing-0123456789ab"
     place.mkdir(parents=True)
     path = left_by(home, dead, "directory", str(place), boot_id="another", host="another.example.org")
     assert clean() == []
@@ -162,8 +170,8 @@ def test_a_killed_owner_that_nobody_has_collected_is_dead(home: Path) -> None:
         born = started(process.pid)
         while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z":
             time.sleep(0.005)
-        left_by(home, process.pid, "directory", str(home / "x"), owner_started=born)
-        assert clean() == [f"directory {home / 'x'}"]
+        left_by(home, process.pid, "directory", str(home / "x-0123456789ab"), owner_started=born)
+        assert clean() == [f"directory {home / 'x-0123456789ab'}"]
     finally:
         process.wait()
 
@@ -185,34 +193,37 @@ def test_clean_sweeps_the_temporaries_of_a_killed_run_and_keeps_its_records(
 ) -> None:
     trials = tmp_path / "run-1/trials"
     trials.mkdir(parents=True)
-    for name in (".a.json.tmp", "a.json"):
+    for name in (temporary_name(ProcessIdentity.own().model_copy(update={"pid": dead})), "a.json"):
         (trials / name).touch()
     left_by(home, dead, "run-directory", str(tmp_path / "run-1"))
     clean()
     assert [path.name for path in trials.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize("outside", ["{tmp}/mine", "{home}", "{home}/../mine", "{home}/link/below"])
+@pytest.mark.parametrize(
+    "outside", ["{tmp}/mine-0123456789ab", "{home}/../mine-0123456789ab", "{home}/link/below-0123456789ab"]
+)
 def test_a_directory_outside_of_the_suites_folders_is_never_removed(
     home: Path, tmp_path: Path, dead: int, outside: str
 ) -> None:
-    (tmp_path / "mine/below").mkdir(parents=True)
-    (tmp_path / "mine/file").touch()
+    mine = tmp_path / "mine-0123456789ab"
+    (mine / "below-0123456789ab").mkdir(parents=True)
+    (mine / "file").touch()
     home.mkdir()
-    (home / "link").symlink_to(tmp_path / "mine")
+    (home / "link").symlink_to(mine)
     path = left_by(home, dead, "directory", outside.format(tmp=tmp_path, home=home))
     with pytest.raises(LedgerError, match="is not in a folder of the suite's and is left alone"):
         clean()
-    assert (tmp_path / "mine/file").exists()
-    assert (tmp_path / "mine/below").exists()
+    assert (mine / "file").exists()
+    assert (mine / "below-0123456789ab").exists()
     assert path.exists(), "what could not be removed stays in the ledger"
 
 
 def test_a_link_is_removed_and_not_what_it_leads_to(home: Path, tmp_path: Path, dead: int) -> None:
     (tmp_path / "mine").mkdir()
     home.mkdir(exist_ok=True)
-    (home / "link").symlink_to(tmp_path / "mine")
-    left_by(home, dead, "directory", str(home / "link"))
+    (home / "link-0123456789ab").symlink_to(tmp_path / "mine")
+    left_by(home, dead, "directory", str(home / "link-0123456789ab"))
     with pytest.raises(LedgerError):
         clean()
     assert (tmp_path / "mine").is_dir()
@@ -224,27 +235,32 @@ def test_what_cannot_be_removed_is_reported_and_all_else_is_removed(
     def stuck(what: str) -> None:
         raise OSError(f"{what} is busy")
 
-    monkeypatch.setitem(ledger.REMOVERS, "cgroup", stuck)
+    monkeypatch.setitem(ledger.KINDS, "cgroup", Kind(".*", stuck))
     kept = [left_by(home, dead, "cgroup", "g"), left_by(home, dead, "from-the-future", "f")]
-    kept.append(left_by(home, dead, "container", "no-such-engine:c"))
+    kept.append(left_by(home, dead, "container", "no-such-engine:virtbench-0123456789ab"))
     foreign = home / "ledger/foreign.json"
     foreign.write_text("{}")
     for name in ("a", "b"):
-        (home / name).mkdir()
-        left_by(home, dead, "directory", str(home / name))
+        (home / f"{name}-0123456789ab").mkdir()
+        left_by(home, dead, "directory", str(home / f"{name}-0123456789ab"))
     with pytest.raises(LedgerError) as caught:
         clean()
-    for word in ("cgroup g: g is busy", "from-the-future f", "container no-such-engine:c", "foreign.json"):
+    for word in (
+        "cgroup g: g is busy",
+        "from-the-future f",
+        "container no-such-engine:virtbench-0123456789ab",
+        "foreign.json",
+    ):
         assert word in caught.value.message
     assert caught.value.remedy
-    assert not (home / "a").exists()
-    assert not (home / "b").exists()
+    assert not (home / "a-0123456789ab").exists()
+    assert not (home / "b-0123456789ab").exists()
     assert entries(home) == sorted([*kept, foreign])
 
 
 def test_the_newest_is_removed_first(home: Path, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[str] = []
-    monkeypatch.setitem(ledger.REMOVERS, "cgroup", removed.append)
+    monkeypatch.setitem(ledger.KINDS, "cgroup", Kind(".*", removed.append))
     for number, name in enumerate(("first", "second", "third")):
         os.utime(left_by(home, dead, "cgroup", name), (number, number))
     clean()

@@ -74,13 +74,14 @@ class Machines:
 def test_what_the_suite_asks_for_itself_does_not_lengthen_the_opening(
     layers: tuple[str, ...], node: LocalNode, make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ledger.REMOVERS, "container", lambda _: None)
+    monkeypatch.setitem(ledger.KINDS, "container", ledger.Kind(".*", lambda _: None))
     made: dict[str, Layer] = {
         "container": ContainerLayer(Engine(), "f" * 64, GIB),
         "vm": VmLayer(cast("Any", Machines()), GuestSpec(make_image(), "tcg", ENVELOPE)),
     }
     node.userland = "/"
     with open_stack(node, [made[name] for name in layers]) as opened:
+        assert [{"boot": "vm"}.get(part, part) for part in opened.opening.parts] == list(layers)
         assert STARTS_S * len(layers) <= opened.opening.seconds < STARTS_S * len(layers) + ASKS_S
 
 
@@ -92,7 +93,7 @@ def test_bare_metal_opens_by_entering_it(node: LocalNode) -> None:
 
 def test_a_stopwatch_runs_on_after_a_pause_and_stops_after_an_error() -> None:
     watch = Stopwatch()
-    with suppress(KeyError), watch.running():
+    with suppress(KeyError), watch.running("boot"):
         time.sleep(STARTS_S)
         with watch.paused():
             time.sleep(ASKS_S)

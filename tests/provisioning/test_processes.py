@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from provisioning import ledger
+from provisioning.hearing import TAIL_BYTES
 from provisioning.nodes import LocalNode, WrappedNode, local_node, write_file
 from provisioning.paths import state
-from provisioning.processes import TAIL_BYTES, TOKEN, LocalProcess, carrying, end_all
+from provisioning.processes import TOKEN, LocalProcess, carrying, end_all
 from suite.errors import CommandError, RequestError
 
 PYTHON = sys.executable

@@ -31,7 +31,7 @@ def far_side(tmp_path: Path, then: str) -> RemoteExecutor:
         name="far",
         wrap=lambda argv: [sys.executable, *argv],
         command=["-c", FAR.format(given=GIVEN, then=then)],
-        receive=lambda line: void(receive_file(tmp_path / "out", line)),
+        receive=lambda _block, line: void(receive_file(tmp_path / "out", line)),
         files=lambda block: [encode("plan.toml", f"plan of {block}")],
         log=tmp_path / "logs/far.log",
     )

@@ -61,7 +61,7 @@ def test_a_table_without_a_last_line_break_keeps_its_last_entry() -> None:
 
 def test_the_options_of_a_scrontab_entry_go_with_it_and_those_of_others_stay() -> None:
     lines = Scrontab().lines(job())
-    assert [line.split("=")[0] for line in lines[:2]] == ["#SCRON --job-name", "#SCRON --chdir"]
+    assert [line.split("=")[0] for line in lines[:2]] == ["#SCRON --job-name", "#SCRON '--chdir"]
     table = "#SCRON --time=1:00\n3 3 * * * a\n"
     assert without(with_entry(table, "night", lines), "night") == table
 

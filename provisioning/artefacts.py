@@ -1,0 +1,88 @@
+"""Artefacts that the benches of one home share: made by one at a time, whole or not at all, checked before use."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pydantic import ValidationError
+
+from provisioning import ledger
+from provisioning.images.image import Stamp
+from provisioning.nodes import undone, write_file
+from provisioning.paths import state
+from suite.interfaces import Node
+from suite.results import files
+
+HASHED_WITHIN_S = 6 * 3600.0
+"""At 50 MB/s this is a terabyte."""
+
+
+@contextmanager
+def making(name: str, note: Callable[[str], object]) -> Iterator[None]:
+    """Hold the lock of an artefact. While another bench of this home makes it, say so once, and wait.
+
+    What is looked at before may have changed by then: look whether the artefact is there inside.
+    """
+    path = state("locks") / f"{re.sub(r'[^A-Za-z0-9.-]', '_', name)}.lock"
+    with files.locked(path, lambda: note(f"another bench is making {name}: waiting until it has ended")):
+        yield
+
+
+@contextmanager
+def workshop(node: Node, parent: str) -> Iterator[str]:
+    """Make a directory beside where an artefact is to be, for what is half made; at the end nothing of it is left.
+
+    On this machine it is in the ledger; another machine removes it by itself when the connection is lost.
+    """
+    place = f"{parent}/{ledger.fresh('.making')}"
+    removed = ledger.holding("directory", place) if node.local else undone(node, ["rm", "-r", "-f", "--", place])
+    with removed:
+        node.run(["mkdir", "-m", "700", "--", place])
+        yield place
+
+
+def put(node: Node, made: str, final: str) -> None:
+    """Rename what was made to its place, once its content is on the disk."""
+    node.run(["sync", "--", made], timeout_s=HASHED_WITHIN_S)
+    node.run(["mv", "-T", "--", made, final])
+    node.run(["sync", "--", final.rpartition("/")[0]])
+
+
+def put_stamped(node: Node, made: str, final: str, sha256: str) -> None:
+    """Put a file in its place, and a stamp with its digest beside it, for ``digest_of``."""
+    stamp = Stamp(sha256=sha256, size_bytes=int(_stat(node, made, "%s")), mtime_ns=_mtime_ns(node, made))
+    write_file(node, f"{made}.stamp", stamp.model_dump_json().encode())
+    put(node, made, final)
+    put(node, f"{made}.stamp", f"{final}.stamp")
+
+
+def digest_of(node: Node, path: str) -> str | None:
+    """Return the SHA-256 of a file that was put there with its stamp; None if it is not that file, or none is there.
+
+    A file of this user's that nobody else may write to is believed by its size and time, so that gigabytes are not
+    hashed before each run. Any other is hashed again.
+    """
+    if node.run(["test", "-f", path, "-a", "!", "-L", path], check=False).returncode:
+        return None
+    try:
+        stamp = Stamp.model_validate_json(node.run(["cat", "--", f"{path}.stamp"], check=False).stdout)
+    except ValidationError:
+        return None
+    if int(_stat(node, path, "%s")) != stamp.size_bytes:
+        return None
+    own = node.run(["test", "-O", path], check=False).returncode == 0 and not int(_stat(node, path, "%a"), 8) & 0o022
+    believed = own and _mtime_ns(node, path) == stamp.mtime_ns
+    return stamp.sha256 if believed or sha256_on(node, path) == stamp.sha256 else None
+
+
+def _stat(node: Node, path: str, what: str) -> str:
+    return node.run(["stat", f"--format={what}", "--", path]).stdout.strip()
+
+
+def _mtime_ns(node: Node, path: str) -> int:
+    return int(_stat(node, path, "%.9Y").replace(".", ""))
+
+
+def sha256_on(node: Node, path: str) -> str:
+    """Return the digest of a file on the node, hashed now."""
+    return node.run(["sha256sum", "--", path], timeout_s=HASHED_WITHIN_S).stdout.split()[0].lstrip("\\")

@@ -1,0 +1,99 @@
+"""Other work on the CPUs of a run: another bench, which is refused, and any load, which is told."""
+
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+
+from provisioning.metrics.conditions import Host
+from suite.errors import RequestError
+from suite.job.envelope import format_cpu_list
+
+NAME = "virtbench-cpu"
+"""The name of a lock: an abstract socket (unix(7)) ends with its process, and all users of a machine see it."""
+LOOK_S = 0.5
+MOST_LOAD = 0.05
+"""The share of the CPUs that other work may take before it is told."""
+MOST_NAMED = 3
+
+
+@contextmanager
+def alone_on(cpus: Sequence[int], note: Callable[[str], None], *, concurrent: bool = False) -> Iterator[None]:
+    """Hold the CPUs against other benches, and tell what else runs on them.
+
+    Raises RequestError where another bench measures on one of them, unless ``concurrent`` says that it may.
+    """
+    with ExitStack() as stack:
+        holders: dict[str, list[int]] = {}
+        for cpu in cpus:
+            if (holder := _held(stack, cpu)) is not None:
+                holders.setdefault(holder, []).append(cpu)
+        for holder, shared in holders.items():
+            what = f"{holder} measures on CPUs {format_cpu_list(shared)}"
+            if not concurrent:
+                raise RequestError(
+                    f"{what} now: two runs on the same CPUs disturb each other",
+                    remedy="wait for it, choose others with --cpus, or give --concurrent to run all the same",
+                )
+            note(f"{what}, too: the two disturb each other")
+        if not holders and (load := _load(cpus)):
+            note(load)
+        yield
+
+
+def _held(stack: ExitStack, cpu: int) -> str | None:
+    """Hold one CPU until the stack is closed; return who holds it already, None if nobody does."""
+    address = f"\0{NAME}-{cpu}"
+    lock = stack.enter_context(socket.socket(socket.AF_UNIX))
+    try:
+        lock.bind(address)
+        lock.listen()  # so that another process can ask who this is
+    except OSError:
+        return _holder(address)
+    return None
+
+
+def _holder(address: str) -> str:
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            # A process whose queue is full is there all the same.
+            asking.settimeout(0.5)
+            asking.connect(address)
+            pid, _, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        except OSError:  # it has just ended, or its file system is not seen from here
+            return "another bench"
+    # The interpreter and the program without their directories.
+    command = " ".join([*(Path(word).name for word in words[:2]), *words[2:]])
+    command = re.sub(r"[^ -~]", "?", command.strip())
+    return f"process {pid} ({command[:60]})"
+
+
+def _load(cpus: Sequence[int]) -> str | None:
+    """Return what other work the CPUs do now, and the busiest processes; None where it is little."""
+    host, used_before_s = Host(cpus), _used_s()
+    before = host.read(time.monotonic(), 0.0)
+    time.sleep(LOOK_S)
+    after = host.read(time.monotonic(), 0.0)
+    lasted_s = after.at_s - before.at_s
+    share = (host.conditions(before, after, 0.0).other_cpu_s or 0.0) / lasted_s / len(cpus)
+    if share <= MOST_LOAD:
+        return None
+    used = {who: used_s - used_before_s.get(who, used_s) for who, used_s in _used_s().items()}
+    busiest = sorted(used, key=lambda who: used[who], reverse=True)[:MOST_NAMED]
+    named = ", ".join(f"{name} ({100 * used[pid, name] / lasted_s:.0f} %)" for pid, name in busiest if used[pid, name])
+    what = f"CPUs {format_cpu_list(cpus)} are {100 * share:.0f} % busy with other work{f': {named}' if named else ''}"
+    return f"{what}; what is measured now is disturbed"
+
+
+def _used_s() -> dict[tuple[int, str], float]:
+    """Return the CPU seconds of every other process that this user may see."""
+    seen = (process.info for process in psutil.process_iter(["pid", "name", "cpu_times"]))
+    known = (each for each in seen if each["cpu_times"] and each["pid"] != os.getpid())
+    return {(each["pid"], each["name"]): each["cpu_times"].user + each["cpu_times"].system for each in known}

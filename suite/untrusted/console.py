@@ -1,0 +1,26 @@
+"""The console on which all tables are printed: text is text, whatever it holds."""
+
+import sys
+from collections.abc import Iterable
+from typing import IO, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from suite.untrusted.terminal import clean
+
+
+class PlainConsole(Console):
+    """A console that reads no markup in text, and makes what steers a terminal visible; see ``terminal``."""
+
+    def __init__(self, *, file: IO[str] | None = None, stderr: bool = False, **more: Any) -> None:  # noqa: ANN401
+        stream = file or (sys.stderr if stderr else sys.stdout)
+        # Now, and not when it prints: a live display puts itself before the streams.
+        own = getattr(stream, "rich_proxied_file", stream)
+        super().__init__(file=own, markup=False, emoji=False, highlight=False, **more)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield segments as rich does, with their text cleaned; control segments are rich's own."""
+        for segment in super().render(renderable, options):
+            kept = segment.text if segment.control else clean(segment.text)
+            yield segment if kept == segment.text else Segment(kept, segment.style)

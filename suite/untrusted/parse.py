@@ -1,0 +1,71 @@
+"""Read JSON that a stranger may have written: a worker, a machine of a pool, or whoever made a file."""
+
+import json
+from typing import Any
+
+from suite.untrusted.terminal import clean
+
+DEEPEST = 32
+"""The most objects and lists inside each other. A record has 9."""
+LARGEST = 1 << 63
+"""Integers are smaller than this, on both sides of zero: what follows computes with them in machine words."""
+_MOST_DIGITS = 20
+
+
+def parse(text: str | bytes) -> Any:  # noqa: ANN401 (whatever the text holds)
+    """Return the value of a JSON text. Raises ValueError for what is not JSON, and for what no record can hold.
+
+    That is a number that is not finite or has too many digits, what is nested too deeply, and text that is not Unicode.
+    """
+    try:
+        found = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_number)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    _check(found)
+    return found
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """Return the object of a JSON text, ``cleaned``. Raises ValueError as ``parse`` does, and for any other value."""
+    found = parse(text)
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return {clean(key): cleaned(value) for key, value in found.items()}
+
+
+def cleaned(found: Any) -> Any:  # noqa: ANN401 (as ``parse``)
+    """Return a value that ``parse`` has returned with every text fit for a terminal, a page and a figure."""
+    if isinstance(found, str):
+        return clean(found)
+    if isinstance(found, list):
+        return [cleaned(each) for each in found]
+    if isinstance(found, dict):
+        return {clean(key): cleaned(value) for key, value in found.items()}
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS or abs(number := int(digits)) >= LARGEST:
+        raise ValueError(f"{digits[:20]}... is too large a number")
+    return number
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if number != number or abs(number) == float("inf"):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return number
+
+
+def _check(found: object) -> None:
+    """Raise ValueError for what is nested too deeply, or for half a surrogate pair: no file can hold it as UTF-8."""
+    level: list[object] = [found]
+    for _ in range(DEEPEST + 1):
+        if not level:
+            return
+        for each in level:
+            if isinstance(each, str):
+                each.encode()
+        inside = [each for each in level if isinstance(each, (dict, list))]
+        level = [part for each in inside for part in (each if isinstance(each, list) else (*each, *each.values()))]
+    raise ValueError(f"it is nested more than {DEEPEST} deep")

@@ -1,0 +1,56 @@
+"""Text for the terminal: what comes from records, names of files and other programs must not steer it.
+
+An escape sequence can rewrite what stands above it, or what a user pastes next. Here is the one place where such
+characters are made visible: all that commands print goes through ``CleanStream``, and rich's own through
+``suite.untrusted.console``.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\N{ARABIC LETTER MARK}\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters but for line breaks and tabs, marks that turn the direction of text, and bytes that are no UTF-8.
+Python reads these from names of files as halves of surrogate pairs."""
+
+
+def clean(text: str) -> str:
+    r"""Return the text with what steers a terminal written as ``\u001b``, which JSON reads as the same character."""
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class CleanStream:
+    """Writes cleaned text to another stream; what its encoding does not have is written as an escape, too.
+
+    It has no ``buffer``: whoever writes bytes would go past it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+        """The stream that rich writes to, whose own sequences have to reach the terminal."""
+
+    def write(self, text: str) -> int:
+        encoding = self.rich_proxied_file.encoding or "utf-8"
+        self.rich_proxied_file.write(clean(text).encode(encoding, "backslashreplace").decode(encoding))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever a stream has)
+        """Return what the other stream has of this name."""
+        if name == "buffer":
+            raise AttributeError(name)
+        return getattr(self.rich_proxied_file, name)
+
+
+@contextmanager
+def clean_streams() -> Iterator[None]:
+    """Clean what is printed to standard output and standard error for as long as the context lasts."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = cast(TextIO, CleanStream(before[0])), cast(TextIO, CleanStream(before[1]))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

@@ -1,0 +1,207 @@
+"""What the operating system says, and what names can hold, at the edge of the program: a message each."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+import pytest
+from rich.table import Table
+
+from analysis.report.export import text
+from provisioning.paths import home
+from suite.progress import Display
+from suite.results.store import PLAN, TRIALS
+from suite.untrusted.console import PlainConsole
+from suite.untrusted.terminal import CleanStream, clean, clean_streams
+from tests.hostile.conftest import RUNS, Bench
+from tests.hostile.mutations import MARKUP, STEERING
+from worker.environment import collect
+
+SAMPLE = RUNS / "synthetic-docker"
+REPOSITORY = Path(__file__).parents[2]
+
+
+def bench_process(*words: str | bytes, **env: str) -> "subprocess.CompletedProcess[bytes]":
+    """Run ``bench`` as a process of its own, as a shell would."""
+    argv = [sys.executable, "-m", "cli", *words]
+    env = {key: value for key, value in os.environ.items() if key != "VIRTBENCH_DEBUG"} | env
+    return subprocess.run(
+        argv,
+        cwd=REPOSITORY,
+        env=env,
+        capture_output=True,
+        check=False,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def changed(run: Path, **changes: Any) -> None:
+    """Copy a sample run, with the same changes in each of its records."""
+    shutil.copytree(SAMPLE, run)
+    for path in (run / TRIALS).iterdir():
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}, indent=1))
+
+
+def test_a_home_that_cannot_be_written_is_a_message() -> None:
+    done = bench_process("image", "list", VIRTBENCH_HOME="/proc/virtbench")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"bench: /proc/virtbench")
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_link_to_the_home_is_followed_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "link"))
+    assert home() == tmp_path / "real", "runc refuses a path with a link"
+
+
+def test_a_path_that_is_too_long_is_a_message() -> None:
+    done = bench_process("compare", "x" * 300)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    done = bench_process("results", "show", "/tmp/" + "x" * 5000)
+    assert done.returncode == 2
+    assert b"File name too long" in done.stderr
+    assert b"use shorter names" in done.stderr
+
+
+def test_a_name_that_is_not_utf8_is_a_message(tmp_path: Path) -> None:
+    done = bench_process("compare", os.fsencode(tmp_path) + b"/\xff")
+    assert done.returncode == 2
+    assert b"is not UTF-8" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_directories_whose_names_are_not_utf8_or_steer_a_terminal_are_listed(tmp_path: Path, bench: Bench) -> None:
+    for name in (b"\xff", b"\x1b[2J", b"[/x]"):
+        shutil.copytree(SAMPLE, os.fsdecode(os.fsencode(tmp_path / "results") + b"/" + name))
+    done = bench("results", "list", "results")  # a long path would be folded
+    assert done.exit_code == 0
+    assert "[/x]" in "".join(done.stdout.split())
+    assert "\\udcff" in "".join(done.stdout.split())
+    assert len(json.loads(bench("results", "list", "--json", "results").stdout)["runs"]) == 3
+
+
+@pytest.mark.parametrize("odd", [MARKUP, STEERING])
+def test_markup_and_formulas_in_a_record_are_text(odd: str, tmp_path: Path, bench: Bench) -> None:
+    changed(tmp_path / "run", substitutes=[odd, "$\\frac$", "=1+1"])
+    run = str(tmp_path / "run")
+    for words in (["compare", "--force"], ["compare", "--force", "--markdown"], ["report", "--force"], ["audit"]):
+        assert bench(*words, run).exit_code in (0, 1)
+    assert list((tmp_path / "run/plots").glob("*.png"))
+    page = (tmp_path / "run/report.html").read_text()
+    assert "<script>alert" not in page
+    assert "\x1b" not in page
+
+
+def test_a_metric_is_no_way_to_another_directory(tmp_path: Path, bench: Bench) -> None:
+    metrics = {"../../../elsewhere/x": {"value": 1.5, "unit": "s", "better": "less"}}
+    changed(tmp_path / "run", metrics=metrics)
+    before = {path for path in tmp_path.rglob("*") if "run" not in path.parts}
+    bench("compare", "--force", str(tmp_path / "run"))
+    assert {path for path in tmp_path.rglob("*") if "run" not in path.parts} - before == set()
+
+
+def test_a_record_is_no_way_to_another_directory_when_runs_are_merged(tmp_path: Path, bench: Bench) -> None:
+    changed(tmp_path / "run", trial_id="../../../elsewhere")
+    bench("results", "merge", str(tmp_path / "run"), "--into", str(tmp_path / "into/deep"))
+    assert not list(tmp_path.rglob("elsewhere*"))
+
+
+def test_the_cells_of_a_sweep_lie_in_it(tmp_path: Path, bench: Bench) -> None:
+    shutil.copytree(RUNS / "sweep", tmp_path / "sweep")
+    path = tmp_path / "sweep/sweep.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "cells": {"../../elsewhere": {}, **stored["cells"]}}))
+    done = bench("sweep", "status", str(tmp_path / "sweep"))
+    assert done.exit_code == 2
+    assert "is not the plan of a sweep" in done.output
+
+
+def test_a_plan_without_end_keeps_no_reader_busy(tmp_path: Path, bench: Bench) -> None:
+    shutil.copytree(SAMPLE, tmp_path / "run")
+    path = tmp_path / "run" / PLAN
+    path.write_text(json.dumps({**json.loads(path.read_text()), "blocks": 2_000_000_000}))
+    for words in (["audit"], ["compare", "--json"], ["results", "show"], ["results", "list"]):
+        bench(*words, str(tmp_path / "run"))
+
+
+def test_infinity_is_no_number_of_a_record(tmp_path: Path, bench: Bench) -> None:
+    shutil.copytree(SAMPLE, tmp_path / "run")
+    for path in sorted((tmp_path / "run" / TRIALS).iterdir())[:1]:
+        path.write_text(path.read_text().replace('"elapsed_s": ', '"elapsed_s": 1e999, "x": ', 1))
+    done = bench("compare", "--json", str(tmp_path / "run"))
+    json.loads(done.stdout, parse_constant=pytest.fail)
+
+
+def test_a_spreadsheet_computes_nothing_of_an_exported_table() -> None:
+    odd = ["=1+1", "+1", "-1", "@x", "\tx", "x=1", None]
+    table = pd.DataFrame({"name": odd, "kind": pd.Categorical(odd), "value": [-1.5, 2, 3, 4, 5, 6, float("nan")]})
+    rows = list(csv.reader(io.StringIO(text(table, "csv"))))[1:]
+    assert [row[0] for row in rows] == ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "x=1", ""]
+    assert [row[1] for row in rows] == [row[0] for row in rows]
+    assert [row[2] for row in rows][:2] == ["-1.5", "2.0"]
+    assert json.loads(text(table, "jsonl").splitlines()[0])["name"] == "=1+1"
+
+
+def test_text_on_the_console_is_text() -> None:
+    out = io.StringIO()
+    console = PlainConsole(file=out, force_terminal=True, color_system="standard", width=200)
+    table = Table("[red]head[/]", title="[/title]")
+    table.add_row(f"[/x]{STEERING}", style="red")
+    console.print(table)
+    console.print(f"[/y] :smile: {STEERING}")
+    shown = out.getvalue()
+    assert "[/x]" in shown
+    assert "[/title]" in shown
+    assert ":smile:" in shown
+    assert "\x1b[2J" not in shown
+    assert "\x1b[31m" in shown, "a style of its own"
+    assert "\\u001b[2J" in shown
+
+
+def test_a_live_display_steers_the_terminal_and_what_it_shows_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", out)
+    with clean_streams():
+        display = Display(PlainConsole(stderr=True, force_terminal=True, width=100))
+        display.phase("warm-up", STEERING)
+        display.note(f"[/x]{STEERING}")
+        click.echo(STEERING, err=True)
+        display.close()
+    assert "\x1b[2K" in out.getvalue(), "the line is redrawn"
+    assert "\x1b[2J" not in out.getvalue()
+    assert "\\u001b[2J" in out.getvalue()
+    assert "[/x]" in out.getvalue()
+
+
+def test_what_is_printed_is_cleaned_and_what_json_holds_is_not_changed() -> None:
+    out = io.StringIO()
+    print(f"ü\n\t{STEERING}\udcff", file=CleanStream(out))
+    assert out.getvalue().startswith("ü\n\t\\u001b[2J")
+    assert "\\udcff" in out.getvalue()
+    value = {"text": "\x9b31m \u202e ü"}
+    assert json.loads(clean(json.dumps(value, ensure_ascii=False))) == value
+
+
+def test_process_1_is_named_without_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proc/1").mkdir(parents=True)
+    (tmp_path / "proc/1/cmdline").write_text("/sbin/init\0--password=secret\0")
+    monkeypatch.setattr("worker.environment.ROOT", tmp_path)
+    assert collect()["pid1"] == "/sbin/init"
+
+
+def test_every_table_is_printed_on_the_console_that_reads_no_markup() -> None:
+    here = [path for room in ("commands", "suite", "analysis") for path in (REPOSITORY / room).rglob("*.py")]
+    own = {path.relative_to(REPOSITORY).as_posix() for path in here if " Console(" in path.read_text()}
+    assert own == set()

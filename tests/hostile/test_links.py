@@ -1,0 +1,264 @@
+"""Links, pipes and directories that somebody else has put where the suite reads and writes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.compare.results import Comparison
+from analysis.figures.plots import draw
+from analysis.load.reader import Reader
+from analysis.report.export import FORMATS, Format, write
+from provisioning.batch.remote import RemoteExecutor
+from scenarios.datasets.generate import make
+from suite.errors import BenchError, RequestError
+from suite.records.headers import read_head, read_header
+from suite.records.record import Outcome
+from suite.results import files
+from suite.results.manifest import MANIFEST, ListedFile, read_manifest
+from suite.results.merging import merge
+from suite.results.store import PLAN, Run, StoreError, read_record, stored_plan, sweep_temporaries, write_atomic
+from suite.sweep.cell_run import CellRun
+from suite.sweep.directory import SweepDirectory
+from suite.sweep.file_transfer import Outbox, encode, receive_file
+from suite.sweep.locks import holders, locked
+from suite.sweep.pool import POOL
+from tests.analysis.test_plots import group
+from tests.suite.conftest import make_plan, make_record
+
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+NOBODY = 65534
+# A reader that waits for somebody to write into a pipe waits for ever.
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file, and a directory of its own, that nobody may change through the suite."""
+    place = tmp_path / "victim"
+    place.mkdir()
+    (place / "file").write_text("precious")
+    return place
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    place = tmp_path / "run"
+    place.mkdir()
+    return place
+
+
+def untouched(victim: Path) -> bool:
+    return [(path.name, path.read_text()) for path in victim.iterdir()] == [("file", "precious")]
+
+
+# ---- writing
+
+
+def test_a_figure_takes_the_place_of_a_link_and_leaves_what_it_leads_to(run: Path, victim: Path) -> None:
+    (run / "plots").mkdir()
+    for kind in ("png", "svg"):
+        (run / f"plots/figure-2-synthetic-throughput.{kind}").symlink_to(victim / "file")
+    paths = draw(Comparison(("run",), (group(),), ()), run / "plots")
+    assert len(paths) == 2
+    assert not any(path.is_symlink() for path in paths)
+    assert untouched(victim)
+
+
+def test_figures_are_not_drawn_into_the_directory_that_a_link_leads_to(run: Path, victim: Path) -> None:
+    (run / "plots").symlink_to(victim)
+    with pytest.raises(RequestError, match="plots is a link or a file, no directory"):
+        draw(Comparison(("run",), (group(),), ()), run / "plots")
+    assert untouched(victim)
+
+
+def test_a_directory_for_figures_that_the_user_names_may_be_a_link(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "mine").symlink_to(victim)
+    assert draw(Comparison(("run",), (group(),), ()), tmp_path / "mine")
+    assert len(list(victim.iterdir())) == 3
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_takes_the_place_of_links_and_leaves_what_they_lead_to(run: Path, victim: Path, form: Format) -> None:
+    for name in ("trials.x", ".trials.x.tmp"):  # the second: a temporary name that could be guessed
+        (run / name).symlink_to(victim / "file")
+    assert write([pd.DataFrame({"a": [1]})], form, run / "trials.x") == 1
+    assert not (run / "trials.x").is_symlink()
+    assert untouched(victim)
+
+
+def test_a_lock_file_that_is_a_link_is_refused_and_nothing_is_truncated(run: Path, victim: Path) -> None:
+    (run / ".lock").symlink_to(victim / "file")
+    with pytest.raises(RequestError, match="it is a link, and links are not followed"), Run(run).exclusive():
+        pytest.fail("held through a link")
+    assert untouched(victim)
+
+
+@pytest.mark.parametrize("part", ["trials", "attempts"])
+def test_records_are_not_written_through_a_linked_directory(run: Path, victim: Path, part: str) -> None:
+    (run / part).symlink_to(victim)
+    with pytest.raises(StoreError, match=f"{part} is a link or a file, no directory"):
+        CellRun(run, 0).save(make_record(**FAILED))
+    assert untouched(victim)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_records_are_not_written_into_a_directory_of_a_third_owner(run: Path) -> None:
+    (run / "trials").mkdir()
+    os.chown(run / "trials", NOBODY, NOBODY)
+    with pytest.raises(StoreError, match="trials belongs to another user"):
+        Run(run).save(make_record())
+    os.chown(run, NOBODY, NOBODY)  # a run of that user, which root was asked to continue
+    assert Run(run).save(make_record()).is_file()
+
+
+def test_a_run_that_the_user_names_by_a_link_is_continued(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "latest").symlink_to(run)
+    store = Run(tmp_path / "latest")
+    with store.exclusive():
+        store.begin(make_plan())
+        store.save(make_record())
+    assert len(list(run.glob("trials/*.json"))) == 1
+
+
+def test_a_sweeps_locks_and_stop_are_not_written_through_links(run: Path, victim: Path) -> None:
+    (run / ".stop").symlink_to(victim / "new")
+    SweepDirectory(run).request_stop()
+    assert SweepDirectory(run).stop_requested()
+    (run / ".locks").symlink_to(victim)
+    with pytest.raises(StoreError, match=r"\.locks is a link"), locked(run, "sweep"):
+        pytest.fail("locked through a link")
+    assert untouched(victim)
+
+
+def test_what_another_machine_sends_is_not_written_through_a_linked_cell(run: Path, victim: Path) -> None:
+    (run / "cell").symlink_to(victim)
+    with pytest.raises(StoreError, match="cell is a link"):
+        receive_file(run, encode("cell/trials/a.json", "{}"))
+    assert untouched(victim)
+
+
+def test_the_log_of_a_machine_is_not_appended_to_what_a_link_leads_to(run: Path, victim: Path) -> None:
+    (run / "logs").mkdir()
+    (run / "logs/n1.log").symlink_to(victim / "file")
+    far = RemoteExecutor("n1", list, ["true"], print, lambda _: [], run / "logs/n1.log")
+    with pytest.raises(OSError, match="links are not followed"):
+        far.run(0)
+    assert untouched(victim)
+
+
+def test_a_data_set_is_not_made_through_a_linked_class_folder(run: Path, victim: Path) -> None:
+    victim.chmod(0o700)
+    (run / "set").mkdir()
+    (run / "set/class-0000").symlink_to(victim)
+    # A directory of others is refused by its first look; the link comes after that.
+    with pytest.raises(BenchError):
+        make(run / "set", 2, "small", classes=1, workers=1)
+    assert untouched(victim)
+    assert victim.stat().st_mode & 0o777 == 0o700
+
+
+def test_temporary_names_cannot_be_guessed(run: Path) -> None:
+    seen = set()
+    for _ in range(2):
+        with files.whole(run / "file"):
+            seen |= {path.name for path in run.iterdir()}
+    assert len(seen - {"file"}) == 2
+
+
+def test_only_temporaries_of_the_suites_own_form_are_removed(run: Path, victim: Path) -> None:
+    (run / "trials").symlink_to(victim)
+    (run / "plots").mkdir()
+    for name in (".notes.tmp", ".a.json.tmp", ".virtbench.tmp", f".virtbench.{os.uname().nodename}.1-1-1.00.tmp"):
+        (run / name).touch()
+        (run / "plots" / name).touch()
+    assert sweep_temporaries(run) == []
+    assert len(list(run.iterdir())) == 6
+
+
+# ---- reading
+
+
+def as_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def as_link(path: Path) -> None:
+    target = path.with_name("elsewhere")
+    target.write_text(make_record().model_dump_json(indent=1))
+    path.symlink_to(target)
+
+
+SPECIAL = pytest.mark.parametrize("special", [as_pipe, as_link])
+Special = Callable[[Path], None]
+
+
+@SPECIAL
+def test_a_record_that_is_no_regular_file_is_none_and_holds_no_reader(run: Path, special: Special) -> None:
+    store = Run(run)
+    store.begin(make_plan())
+    store.save(make_record(trial_id="good"))
+    path = run / "trials/bad.json"
+    special(path)
+    assert [record.trial_id for record in store.records()] == ["good"]
+    assert list(store.finished()) == ["good"]
+    assert (read_head(path), read_header(path), read_record(path)) == (None, None, None)
+    assert "cannot be read" in str(Reader()(str(path)))
+    with pytest.raises(files.SpecialFileError):
+        ListedFile.of(path)
+    store.seal()
+    manifest = read_manifest(run)
+    assert manifest
+    assert set(manifest.files) == {PLAN, "trials/good.json"}
+    store.save(make_record(trial_id="bad"))
+    assert not path.is_symlink()
+    assert path.is_file(), "its record takes the place"
+
+
+@SPECIAL
+def test_a_merge_leaves_out_what_is_no_regular_file(tmp_path: Path, run: Path, special: Special) -> None:
+    store = Run(run)
+    store.begin(make_plan())
+    store.save(make_record(trial_id="good"))
+    (run / "attempts").mkdir()
+    special(run / "trials/bad.json")
+    special(run / "attempts/synthetic-resnet50-vm-b000.1.json")
+    merged = merge([run], tmp_path / "into")
+    assert merged.added == ["good"]
+    assert merged.left_out == [str(run / "trials/bad.json")]
+    assert not (tmp_path / "into/attempts").exists()
+
+
+@SPECIAL
+def test_no_other_file_of_a_run_holds_its_reader(run: Path, special: Special) -> None:
+    for name in (PLAN, MANIFEST, "sweep.json", POOL):
+        special(run / name)
+        (run / "elsewhere").unlink(missing_ok=True)
+    (run / ".locks").mkdir()
+    special(run / ".locks/sweep.json")
+    for read in (stored_plan, read_manifest, lambda place: SweepDirectory(place).accepted()):
+        with pytest.raises(RequestError):
+            read(run)
+    assert holders(run) == []
+    assert list(Outbox(run).unsent()) in ([], [run / ".locks/elsewhere"])
+
+
+def test_a_pipe_as_a_lock_file_is_refused_and_not_waited_for(run: Path) -> None:
+    os.mkfifo(run / ".lock")
+    with pytest.raises(RequestError, match="not a regular file"), Run(run).exclusive():
+        pytest.fail("held a pipe")
+
+
+def test_what_is_written_keeps_its_old_content_when_writing_fails(run: Path) -> None:
+    write_atomic(run / "file", "old")
+
+    def fail() -> None:
+        with files.whole(run / "file") as file:
+            file.write(b"new")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [(path.name, path.read_text()) for path in run.iterdir()] == [("file", "old")]

@@ -1,0 +1,144 @@
+"""A machine of a pool adds the records of the block that it was given, and can do nothing else to a sweep."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.plan import Plan
+from suite.records.environment import Environment, Environments
+from suite.records.record import Outcome, TrialRecord
+from suite.results.store import read_record
+from suite.sweep.cells import Cell, cells_of, request_of
+from suite.sweep.directory import SweepDirectory
+from suite.sweep.file import read_sweep
+from suite.sweep.file_transfer import TransferError, encode
+from suite.sweep.model import Sweep
+from suite.sweep.receiving import Receiver
+from tests.jobs import plan_of
+from tests.suite.conftest import ENVELOPE, WORKLOAD
+
+OK: dict[str, Any] = {"throughput_images_per_s": 10.0, "elapsed_s": 5.0, "outcome": Outcome(status="ok")}
+FAILED: dict[str, Any] = {"outcome": Outcome(status="failed", kind="killed", message="it was killed")}
+
+
+class Pool:
+    """A sweep of three blocks whose one cell was begun, and what a machine sends."""
+
+    def __init__(self, place: Path) -> None:
+        self.sweep: Sweep = read_sweep({"name": "night", "targets": ["bare-metal"], "blocks": 3}, "night.toml")
+        self.directory = SweepDirectory(place / "out")
+        cells = cells_of(self.sweep)
+        self.directory.accept(self.sweep, cells)
+        self.cell: Cell = cells[0]
+        self.receive = Receiver(self.sweep, self.directory)
+        self.plan = self.planned()
+
+    def planned(self, **changes: Any) -> Plan:
+        request = request_of(self.sweep, self.cell)
+        values = {"blocks": 3, "sizes": WORKLOAD, "envelope": ENVELOPE, "request": request, "profile": "quick"}
+        return plan_of(**{**values, **changes})
+
+    def begin(self) -> None:
+        self.receive(0, encode(f"{self.cell.cell_id}/plan.json", self.plan.model_dump_json()))
+
+    def record(self, block: int = 0, **changes: Any) -> TrialRecord:
+        (trial,) = self.plan.trials_of(block)
+        own = {name: getattr(trial, name) for name in trial.__class__.model_fields if name in TrialRecord.model_fields}
+        about = {
+            "run_id": "r",
+            "suite_version": "0",
+            "started_at": "now",
+            "environment": Environments(host=Environment()),
+        }
+        return TrialRecord(**{**own, **about, **OK, **changes})
+
+    def send(self, record: TrialRecord, block: int = 0, name: str | None = None) -> Path:
+        name = name or f"trials/{record.trial_id}.json"
+        self.receive(block, encode(f"{self.cell.cell_id}/{name}", record.model_dump_json()))
+        return self.directory.path / self.cell.cell_id / name
+
+    def files(self) -> dict[str, str]:
+        return {str(path): path.read_text() for path in self.directory.path.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Pool:
+    made = Pool(tmp_path)
+    made.begin()
+    return made
+
+
+def refused(pool: Pool, send: Callable[[], object]) -> None:
+    before = pool.files()
+    with pytest.raises(TransferError):
+        send()
+    assert pool.files() == before
+
+
+def test_a_record_of_the_block_is_taken_and_sent_again_it_changes_nothing(pool: Pool) -> None:
+    path = pool.send(pool.record())
+    assert read_record(path) == pool.record()
+    pool.send(pool.record())
+
+
+def test_a_failed_record_gives_way_to_the_next_attempt_and_an_ok_one_to_nothing(pool: Pool) -> None:
+    failed = {**dict.fromkeys(("throughput_images_per_s", "elapsed_s")), **FAILED}
+    path = pool.send(pool.record(**failed))
+    pool.send(pool.record(**failed), name=f"attempts/{path.stem}.1.json")
+    pool.send(pool.record())
+    refused(pool, lambda: pool.send(pool.record(throughput_images_per_s=99.0)))
+    refused(pool, lambda: pool.send(pool.record(**failed)))
+    refused(pool, lambda: pool.send(pool.record(**failed, suite_version="1"), name=f"attempts/{path.stem}.1.json"))
+    refused(pool, lambda: pool.send(pool.record(**failed), name=f"attempts/{path.stem}.7.json"))
+
+
+def test_a_record_of_another_block_or_of_no_trial_is_refused(pool: Pool) -> None:
+    refused(pool, lambda: pool.send(pool.record(1), block=0))
+    refused(pool, lambda: pool.send(pool.record(target="container")))
+    refused(pool, lambda: pool.send(pool.record(trial_id="synthetic-resnet50-vm-b000")))
+    refused(pool, lambda: pool.send(pool.record(), name="trials/another-b000.json"))
+    other = pool.record().job.model_copy(update={"recipe": "tuned"})
+    refused(pool, lambda: pool.send(pool.record(job=other)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sweep.json",
+        "converged.json",
+        "{cell}/manifest.json",
+        "{cell}/attempts/x.json",
+        "other-12345678/plan.json",
+        "x.toml",
+    ],
+)
+def test_no_other_file_of_the_sweep_is_taken(name: str, pool: Pool) -> None:
+    line = encode(name.format(cell=pool.cell.cell_id), (pool.directory.path / "sweep.json").read_text())
+    refused(pool, lambda: pool.receive(0, line))
+
+
+def test_the_plan_of_a_cell_is_the_sweeps_and_stays_as_it_is(tmp_path: Path, pool: Pool) -> None:
+    name = f"{pool.cell.cell_id}/plan.json"
+    new = Pool(tmp_path / "new")
+    for changes in ({"blocks": 4}, {"seed": 9}, {"aa": True}, {"request": None}):
+        refused(new, partial(new.receive, 0, encode(name, new.planned(**changes).model_dump_json())))
+    before = pool.files()
+    other = pool.planned(trial_timeout_s=1)
+    with pytest.raises(Exception, match="another plan"):
+        pool.receive(0, encode(name, other.model_dump_json()))
+    assert pool.files() == before
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema_version": 3}', "", "\ud800", '{"run_id": "\\ud800"}'])
+def test_what_is_no_record_is_refused(text: str, pool: Pool) -> None:
+    (trial,) = pool.plan.trials_of(0)
+    refused(pool, lambda: pool.receive(0, encode(f"{pool.cell.cell_id}/trials/{trial.trial_id}.json", text)))
+
+
+@pytest.mark.parametrize("line", ['{"path": "x.json", "text": 1' + "0" * 400 + "}", "[" * 100_000, json.dumps(7)])
+def test_what_is_no_line_is_refused(line: str, pool: Pool) -> None:
+    refused(pool, lambda: pool.receive(0, line))
