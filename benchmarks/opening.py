@@ -33,6 +33,7 @@ from provisioning.engines.runc import PROFILE, PROGRAM, bundle_config, bundle_pr
 from provisioning.images.image import Image, current  # noqa: E402
 from provisioning.layers.container import ContainerLayer  # noqa: E402
 from provisioning.nodes import LocalNode, local_node  # noqa: E402
+from suite.errors import BenchError  # noqa: E402
 from suite.interfaces import open_stack  # noqa: E402
 from suite.job.envelope import GIB  # noqa: E402
 from suite.registries import ENGINES  # noqa: E402
@@ -113,4 +114,7 @@ def summary(engine: str, hand: Sequence[float], suite: Sequence[float]) -> dict[
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BenchError as error:  # such as an engine that does not run here, or does not hold the image yet
+        sys.exit(f"{error.message}\n{error.remedy or ''}".rstrip())

@@ -14,13 +14,11 @@ at once         the same without going on to at least twice the pilot
 known           plans from earlier runs have nothing in common with the run: its blocks are simulated anew
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -28,6 +26,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 from scipy import special
+from simulations import parser
 
 from analysis.compare.detection import GROWTH, PILOT_BLOCKS
 from analysis.statistics.power import detectable
@@ -145,11 +144,7 @@ def settings() -> Iterator[Setting]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=4000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the rows to this file as well")
-    options = parser.parse_args()
+    options = parser(__doc__, "runs", 4000).parse_args()
     rows = [simulated(setting, options.runs, options.seed) for setting in settings()]
     table = Table(title=f"{options.runs} runs each; promised: a power of 80 %, at most 5 % false positives")
     for name in rows[0]:

@@ -7,15 +7,14 @@ slower. ``validity_samples`` has the families of noise, ``validity_rules`` what 
 and ``validity_intervals`` (with ``--intervals``) the candidates for the interval of the expected cost.
 """
 
-import argparse
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from multiprocessing import get_context
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from simulations import parser
 from validity_intervals import NAMES, coverage
 from validity_samples import FAMILIES
 from validity_simulation import SIZES, Row, Task, row_of
@@ -55,12 +54,9 @@ def intervals_table(sweeps: int, seed: int) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sweeps", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the shares to this file as well")
-    parser.add_argument("--intervals", action="store_true", help="compare the candidates for the expected cost instead")
-    options = parser.parse_args()
+    asked = parser(__doc__, "sweeps", 2000)
+    asked.add_argument("--intervals", action="store_true", help="compare the candidates for the expected cost instead")
+    options = asked.parse_args()
     console = Console(width=160)
     if options.intervals:
         console.print(intervals_table(options.sweeps, options.seed))

@@ -5,11 +5,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from simulations import blocks_until
 from validity_rules import RULES, hyperfine
 from validity_samples import FAMILIES, TRUTH, Family, Logs
 
 from analysis.statistics.ratios import MARGIN, SIGNIFICANCE, VerdictName, judge, locate
-from analysis.statistics.sequential import should_stop
 from analysis.statistics.tails import qualified, tail_of
 
 SIZES = (5, 10, 20, 40)
@@ -125,7 +125,9 @@ class Task:
         count = Count(family)
         base, own = family.blocks(rng, self.sweeps, self.blocks or MOST_BLOCKS)
         for one, other in zip(base, own, strict=True):
-            end = self.blocks or _blocks_until(one, other, family.until)
+            end = self.blocks or blocks_until(
+                {name: other[:, place] - one for place, name in enumerate(TRUTH)}, family.until
+            )
             count.add(one[:end], other[:end])
         if self.blocks is None:
             return count.row(f"until {family.until:.0%}", {})
@@ -135,18 +137,6 @@ class Task:
         }
         others["hyperfine covers"] = 1 - float(hyperfine(*samples[""], family.expected).mean())
         return count.row(f"{self.blocks} blocks", others)
-
-
-def _blocks_until(base: Logs, own: Logs, precision: float) -> int:
-    """Return the blocks after which the stop rule ends a sweep."""
-    blocks = 1
-    while True:
-        ratios = {name: (own[:, place] - base)[:blocks] for place, name in enumerate(TRUTH)}
-        decision = should_stop(ratios, precision, max_blocks=MOST_BLOCKS)
-        if decision.stop:
-            return blocks
-        # It says itself how many more are certainly needed: asking after each of these would change nothing.
-        blocks = min(blocks + decision.at_least, MOST_BLOCKS)
 
 
 def row_of(task: Task) -> Row:

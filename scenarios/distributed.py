@@ -25,6 +25,7 @@ class Distributed:
     """The paper's distributed benchmark: parameter servers, or all-reduce."""
 
     name = "distributed"
+    no_turns = "its ranks wait for each other, and would have to take turns as whole sets"
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]

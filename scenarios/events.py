@@ -1,8 +1,6 @@
 """The host's side of the worker's protocols: parses lines, and checks the order of events."""
 
 import bisect
-import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +12,11 @@ from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import Timeline, TrialRecord
 from suite.records.usage import Usage
+from suite.untrusted.parse import parse_object
 
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
+TURNS_ORDER = (*ORDER[:-3], "burst", *ORDER[-3:])
+"""The events of a job that takes turns: ``measuring`` says that it is ready for the first."""
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")
 """The events of a parameter server, which trains nothing."""
 PROBE_PHASES = {"started": "preparing", "environment": "measuring", "metrics": "finishing", "done": "finishing"}
@@ -52,8 +53,8 @@ class Silent:
 class EventLog:
     """The events of a worker so far. A subclass knows its protocol: every event comes once, and in ``order``."""
 
-    repeated: ClassVar[str] = ""
-    """The event that comes any number of times in its place, or not at all."""
+    repeated: ClassVar[Sequence[str]] = ()
+    """The events that come any number of times in their places, or not at all."""
     order: Sequence[str]
     observer: Observer = field(default_factory=Silent)
     clock: Callable[[], float] = time.monotonic
@@ -66,19 +67,22 @@ class EventLog:
         self._enter("launching")
         self.begun_s = self.clock()
 
-    def hear(self, line: str) -> None:
-        """Take in one line. Raises MeasurementError on one that is out of order, or that reports a failure."""
+    def hear(self, line: str) -> Event:
+        """Take in one line, and return its event.
+
+        Raises MeasurementError on one that is out of order, or that reports a failure.
+        """
         arrived_s = self.clock()
         try:
-            fields = dict(json.loads(line))
-        except (ValueError, TypeError):
+            fields = parse_object(line)
+        except ValueError:
             fields = {}
         name, t_s = fields.pop("event", None), fields.pop("t", None)
         if name == "error":
             remedy = fields.get("remedy")
             why, kind = str(fields.get("message")), str(fields.get("kind"))
             raise MeasurementError(why, kind=kind, remedy=None if remedy is None else str(remedy))
-        if not self._may_follow(name) or not isinstance(t_s, float | int) or not math.isfinite(t_s):
+        if not self._may_follow(name) or not isinstance(t_s, float | int):
             raise MeasurementError(
                 f"the worker said in the phase {self.phase!r}: {line[:_QUOTED_CHARACTERS]!r}",
                 kind="protocol",
@@ -87,14 +91,15 @@ class EventLog:
         event = Event(str(name), float(t_s), arrived_s, fields)
         self.events[event.name] = event
         self._take(event)
+        return event
 
     def _may_follow(self, name: object) -> bool:
         if name not in self.order:
             return False
         reached = max((self.order.index(known) for known in self.events), default=-1)
         place = self.order.index(str(name))
-        skipped = set(self.order[reached + 1 : place]) - {self.repeated}
-        return not skipped and (place > reached or (name == self.repeated and place == reached))
+        skipped = set(self.order[reached + 1 : place]) - set(self.repeated)
+        return not skipped and (place > reached or (name in self.repeated and place == reached))
 
     def _take(self, event: Event) -> None:
         """Note what an event says, and enter the phase that begins with it."""
@@ -131,7 +136,7 @@ class EventLog:
 class Transcript(EventLog):
     """The events of a training worker."""
 
-    repeated = "warmup"
+    repeated: ClassVar[Sequence[str]] = ("warmup",)
     order: Sequence[str] = ORDER
     workload: Sizes
 
@@ -170,6 +175,21 @@ class Transcript(EventLog):
 
 
 @dataclass(kw_only=True)
+class TurnsTranscript(Transcript):
+    """The events of a training worker that takes turns."""
+
+    repeated = ("warmup", "burst")
+    order: Sequence[str] = TURNS_ORDER
+
+    def _take(self, event: Event) -> None:
+        """Tell the phases until the warm-up has ended: from then on another job may compute."""
+        if "measuring" in self.events:
+            self.phase = "taking turns"
+        elif event.name != "warmup" or event.fields.get("step") != self.workload.warmup_steps:
+            super()._take(event)
+
+
+@dataclass(kw_only=True)
 class ProbeTranscript(EventLog):
     """The events of a probing worker."""
 
@@ -193,7 +213,7 @@ class Progress:
 class AggressorLog(EventLog):
     """The events of one aggressor, whose phases are its events. Calls ``ready`` once the victim can be launched."""
 
-    repeated = "progress"
+    repeated = ("progress",)
     order: Sequence[str] = AGGRESSOR_ORDER
     ready: Callable[[], None]
     progress: list[Progress] = field(default_factory=list)

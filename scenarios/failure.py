@@ -4,7 +4,7 @@ import contextlib
 import signal
 from collections.abc import Sequence
 
-from suite.errors import CommandError, MeasurementError
+from suite.errors import CommandError, MeasurementError, ending, signal_of
 from suite.interfaces import Process
 from suite.job.envelope import GIB
 
@@ -21,17 +21,14 @@ _REMEDIES = {
 
 def failure_of_exit(status: int, phase: str, memory_bytes: int) -> MeasurementError:
     """Return the failure of a worker that ended badly, or without its last line."""
-    # The signal that ended a process is negative for a child, and over 128 from engines, shells and SSH.
-    number = -status if status < 0 else status - 128
+    number = signal_of(status)
     if number == signal.SIGKILL:
         limit = f"{memory_bytes / GIB:.1f} GiB"
         why = f"most likely it wanted more memory than its limit of {limit}"
         return MeasurementError(f"the worker was killed in the phase {phase!r}; {why}", kind="killed")
-    if 0 < number <= signal.SIGRTMAX:
-        names = {int(known): known.name for known in signal.Signals}
-        name = names.get(number, f"signal {number}")
-        return MeasurementError(f"the worker was ended by {name} in the phase {phase!r}", kind="killed")
-    how = f"ended with exit status {status}" if status else "ended early"
+    if number is not None:
+        return MeasurementError(f"the worker {ending(status)} in the phase {phase!r}", kind="killed")
+    how = ending(status) if status else "ended early"
     return MeasurementError(f"the worker {how} in the phase {phase!r} without saying why", kind="protocol")
 
 

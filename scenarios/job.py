@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from scenarios.events import EventLog, Transcript
+from scenarios.events import EventLog, Transcript, TurnsTranscript
 from scenarios.failure import failure_of_exit, with_process
 from scenarios.members import member_keys
 from scenarios.reading import Seen, arrange_page_cache, asked, data_of, data_use
@@ -43,7 +43,8 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.properties.huge_pages else {}
     # Waiting threads that spin take the CPUs from those who read and decode, or from the job beside: up to four times.
-    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.job.dataset or trial.job.distributed or trial.job.sharing else {}
+    beside = trial.job.dataset or trial.job.distributed or trial.job.sharing or trial.job.turns
+    waiting = {"OMP_WAIT_POLICY": "passive"} if beside else {}
     variables = clean_environment(
         trial.job.envelope.threads, trial.job.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting
     )
@@ -89,6 +90,7 @@ def specification(trial: Trial, **more: Mapping[str, object] | None) -> bytes:
         "seed": trial.seed,
         **trial.job.devices.model_dump(),
         **({"injury": trial.properties.step_injury} if trial.properties.step_injury else {}),
+        **({"turns": trial.job.turns.model_dump(include={"rounds", "burst_steps"})} if trial.job.turns else {}),
         **{key: value for key, value in more.items() if value},
     }
     return json.dumps(spec).encode()
@@ -120,23 +122,30 @@ class AttestedJob(Generic[Log]):
         """Hear the worker to its end. Returns the seconds since right before its launch."""
         timeout_s, process = self.trial.trial_timeout_s, self.process or self.launch()
         try:
-            for line in process.lines(timeout_s):
-                self.log.hear(line)
-            left_s = timeout_s - (time.monotonic() - self.log.begun_s)
-            status = process.wait(max(1.0, left_s))
-            elapsed_s = time.monotonic() - self.log.begun_s
-            if status or "done" not in self.log.events:
-                raise failure_of_exit(status, self.log.phase, self.trial.job.envelope.memory_bytes)
+            with self.explained(process, "ended"):
+                for line in process.lines(timeout_s):
+                    self.log.hear(line)
+                left_s = timeout_s - (time.monotonic() - self.log.begun_s)
+                status = process.wait(max(1.0, left_s))
+                elapsed_s = time.monotonic() - self.log.begun_s
+                if status or "done" not in self.log.events:
+                    raise failure_of_exit(status, self.log.phase, self.trial.job.envelope.memory_bytes)
             return elapsed_s
+        finally:
+            process.kill()
+
+    @contextmanager
+    def explained(self, process: Process, awaited: str) -> Iterator[None]:
+        """Add the worker's command and output to the failure by which it has not ``awaited``: ended, or been ready."""
+        try:
+            yield
         except CommandError as error:
             if error.returncode is not None:
                 raise
-            late = f"the worker had not ended after {timeout_s:g} s: it was {self.log.phase!r}"
+            late = f"the worker had not {awaited} after {self.trial.trial_timeout_s:g} s: it was {self.log.phase!r}"
             raise with_process(MeasurementError(late, kind="timeout"), self.argv, process) from error
         except MeasurementError as error:
             raise with_process(error, self.argv, process) from error
-        finally:
-            process.kill()
 
     def environment(self) -> Environment:
         """Return the environment that the job saw. Raises ValidationError on what cannot be recorded."""
@@ -157,7 +166,8 @@ def prepare(
     """
     spec = specification(trial, data=data_of(trial, node), **more)
     observer.phase("attesting", detail)
-    job = attest(trial, node, spec, Transcript(workload=workload_of(trial), observer=observer))
+    log = TurnsTranscript if trial.job.turns else Transcript
+    job = attest(trial, node, spec, log(workload=workload_of(trial), observer=observer))
     job.seen = arrange_page_cache(trial, node, worker_argv, observer)
     return job
 
@@ -197,10 +207,13 @@ def recordable(argv: list[str]) -> Iterator[None]:
 
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:
     """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
-    transcript, devices = job.log, job.trial.job.devices
-    said = transcript.events["steps"].fields
-    steps = Steps.model_validate(said.get("steps"))
-    span_s, workload = transcript.between("measuring", "measured"), transcript.workload
+    steps = Steps.model_validate(job.log.events["steps"].fields.get("steps"))
+    return measurement(job, elapsed_s, steps, job.log.between("measuring", "measured"))
+
+
+def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, span_s: float) -> Measurement:
+    """Return these steps, which took ``span_s``, with what else the worker said. Raises as ``measurement_of`` does."""
+    transcript, devices, workload = job.log, job.trial.job.devices, job.log.workload
     if len(steps.elapsed_s) != workload.steps or span_s <= 0:
         raise MeasurementError(
             f"the worker measured {len(steps.elapsed_s)} steps in {span_s} s; {workload.steps} were asked for",
@@ -217,7 +230,7 @@ def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measuremen
         metrics=metrics_of(transcript.said("steps", "metrics")),
         details={
             **devices.model_dump(),
-            "measured_usage": said.get("usage"),
+            "measured_usage": transcript.events["steps"].fields.get("usage"),
             **({"injected": injected} if (injected := transcript.said("done", "injected")) else {}),
         },
     )

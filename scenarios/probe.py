@@ -40,6 +40,7 @@ class Probing:
     """One probe on one target."""
 
     name = "probe"
+    no_turns = "a probe measures in one piece"
 
     def __init__(self, *, fio_job: str | None = None) -> None:
         """Check ``fio_job``, the text of a job file for the disk probe. Raises RequestError when it cannot be run."""

@@ -1,6 +1,5 @@
 """A job's data set on the host's side: how it is read, the page cache as planned, and what the record says of both."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +10,10 @@ from suite.job.datasets import LEAST_WARM, MOST_COLD, Dataset
 from suite.job.job import Loading
 from suite.plan import Trial
 from suite.records.record import DataUse
+from suite.untrusted.parse import parse_object
+
+SHARED = "virtiofs"
+"""The type of a file system that a guest shares with its host, each with a page cache of its own."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,17 @@ def arrange_page_cache(
     if trial.job.dataset is None or trial.job.page_cache is None:
         return None
     observer.phase("page cache", trial.job.page_cache)
-    dataset, state = trial.job.dataset, trial.job.page_cache
-    if state == "cold" and node.backing:
-        _arranged(trial, dataset, state, node.backing, launch_of(node.backing, trial))
+    dataset, state, backing = trial.job.dataset, trial.job.page_cache, node.backing
+    below = None
+    if state == "cold" and backing:
+        below = _arranged(trial, dataset, state, backing, launch_of(backing, trial))
     share = _arranged(trial, dataset, state, node, launch_of(node, trial))
     mounts = node.run(["cat", "/proc/self/mountinfo"], check=False).stdout
-    return Seen(share, *(_mounted_at(_directory(node), mounts) or ()))
+    filesystem, device = _mounted_at(_directory(node), mounts) or (None, None)
+    if share is None and backing and filesystem != SHARED:
+        # One kernel, one cache: who may not see it from inside is told from below.
+        share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
+    return Seen(share, filesystem, device)
 
 
 def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequence[str]) -> float | None:
@@ -72,7 +80,7 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
             kind="timeout" if late else "dataset",
             command=command,
             output_tail=error.output_tail,
-            remedy="allow more with --trial-timeout" if late else "the target reads it as root: see who may read it",
+            remedy="allow more with --trial-timeout" if late else "let all users read it: chmod -R a+rX DIRECTORY",
         ) from error
     if said.get("sha256") != dataset.sha256:
         raise MeasurementError(
@@ -102,12 +110,11 @@ def asked(node: Node, argv: Sequence[str], timeout_s: float) -> Mapping[str, obj
     """Return the JSON object that the worker answers with. Raises CommandError, and MeasurementError on other text."""
     said = node.run(argv, timeout_s=timeout_s).stdout
     try:
-        answer = json.loads(said)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise MeasurementError(f"the answer is no JSON object: {said[:200]!r}", kind="protocol", command=argv)
-    return answer
+        return parse_object(said)
+    except ValueError as error:
+        raise MeasurementError(
+            f"the answer cannot be read ({error}): {said[:200]!r}", kind="protocol", command=argv
+        ) from error
 
 
 def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from scenarios.job import run_job
+from scenarios.turns import WorkerTurns
 from suite.errors import MeasurementError
-from suite.interfaces import Instance, Measurement, Observer
+from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.plan import Trial
 
 
@@ -18,9 +19,19 @@ class Real:
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
-        if trial.job.dataset is None:
-            raise MeasurementError(
-                "training on real data was planned without a data set", kind="dataset", remedy="name one with --data"
-            )
+        _check(trial)
         (instance,) = instances
         return run_job(trial, instance.node, observer, account)
+
+    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
+        """Prepare the job to take turns; the page cache is then in its planned state."""
+        _check(trial)
+        (instance,) = instances
+        return WorkerTurns(trial, instance.node, observer)
+
+
+def _check(trial: Trial) -> None:
+    if trial.job.dataset is None:
+        raise MeasurementError(
+            "training on real data was planned without a data set", kind="dataset", remedy="name one with --data"
+        )

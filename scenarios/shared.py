@@ -22,6 +22,7 @@ class Shared:
     """The paper's third question: how much a job slows down when another runs beside it."""
 
     name = "shared"
+    no_turns = "a victim and its aggressors run at the same time on purpose"
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]

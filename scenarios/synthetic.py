@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from scenarios.job import run_job
-from suite.interfaces import Instance, Measurement, Observer
+from scenarios.turns import WorkerTurns
+from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.plan import Trial
 
 
@@ -19,3 +20,8 @@ class Synthetic:
         """Run the job. Raises MeasurementError unless it comes to its end."""
         (instance,) = instances
         return run_job(trial, instance.node, observer, account)
+
+    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
+        """Prepare the job to take turns."""
+        (instance,) = instances
+        return WorkerTurns(trial, instance.node, observer)

@@ -29,8 +29,13 @@ class Host(BaseModel):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Host":
-        """Make one from the fields of ``records.Environment``; other keys are ignored."""
+        """Make one from the fields of ``records.Environment``; other keys are ignored.
+
+        Raises ValueError for facts that are of none.
+        """
         flaws, cpus = facts.get("mitigations"), facts.get("cpus")
+        if not isinstance(flaws, dict | None) or not isinstance(cpus, list | None):
+            raise ValueError("mitigations is a table, and cpus a list")
         known = {"mitigations": flaws and tuple(sorted(flaws.items())), "cpus": cpus and len(cpus)}
         return cls.model_validate({**facts, **known})
 

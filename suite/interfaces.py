@@ -4,11 +4,12 @@ A node runs commands, a layer opened on a node gives a new node, a scenario meas
 argument lists everywhere; nothing takes shell text.
 """
 
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import IO, Protocol, runtime_checkable
 
 from suite.plan import Trial
 from suite.records.environment import Environment
@@ -26,10 +27,14 @@ class Completed:
 
 
 class Process(Protocol):
-    """A command that is running on a node. Its standard input was given at the start and is closed."""
+    """A command that is running on a node. Its standard input, or the end that it reads, was given at the start."""
 
     def lines(self, timeout_s: float) -> Iterator[str]:
-        """Yield standard output line by line until it ends. Raises CommandError after ``timeout_s``."""
+        """Yield standard output line by line until it ends. Of a command that waits for input after a line, ask again.
+
+        Raises CommandError after ``timeout_s``, however much is still being said, and MeasurementError of kind
+        ``output`` for more than any command of the suite says.
+        """
 
     def wait(self, timeout_s: float) -> int:
         """Return the exit status. Raises CommandError, after killing the command, if it outlives ``timeout_s``."""
@@ -45,31 +50,40 @@ class Process(Protocol):
 
 
 class Stopwatch:
-    """Adds up the seconds for which it runs, on the host's monotonic clock."""
+    """Adds up the seconds for which it runs, on the host's monotonic clock, for each part of what it times."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.parts: dict[str, float] = {}
+        self._part = ""
         self._since_s: float | None = None
 
-    def running(self) -> AbstractContextManager[None]:
-        """Run it for as long as the context lasts."""
-        return self._switched(on=True)
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of all parts together."""
+        return math.fsum(self.parts.values())
+
+    def running(self, part: str) -> AbstractContextManager[None]:
+        """Run it for as long as the context lasts; the time is that of the part."""
+        return self._switched(part, on=True)
 
     def paused(self) -> AbstractContextManager[None]:
         """Stop it for as long as the context lasts; it then runs again if it did before."""
-        return self._switched(on=False)
+        return self._switched(self._part, on=False)
 
     @contextmanager
-    def _switched(self, *, on: bool) -> Iterator[None]:
-        before = self._switch(on=on)
+    def _switched(self, part: str, *, on: bool) -> Iterator[None]:
+        before, part_before = self._switch(on=on), self._part
+        self._part = part
         try:
             yield
         finally:
             self._switch(on=before)
+            self._part = part_before
 
     def _switch(self, *, on: bool) -> bool:
         now_s, since_s = time.monotonic(), self._since_s
-        self.seconds += 0.0 if since_s is None else now_s - since_s
+        if since_s is not None:
+            self.parts[self._part] = self.parts.get(self._part, 0.0) + now_s - since_s
         self._since_s = now_s if on else None
         return since_s is not None
 
@@ -85,7 +99,7 @@ class Node(Protocol):
 
     @property
     def backing(self) -> "Node | None":
-        """A further node whose page cache the data volume is read through; None if there is none."""
+        """A further node whose page cache the data volume is read through, or that may see this one's; None without."""
 
     python: tuple[str, str]
     """The interpreter that runs the worker here, and the PYTHONPATH under which it finds it."""
@@ -108,8 +122,8 @@ class Node(Protocol):
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
         """Run to the end. With ``check``, a non-zero exit status raises CommandError."""
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
-        """Start and return at once."""
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+        """Start and return at once. ``stdin`` is all of the input, or the reading end of a pipe, then the command's."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +179,7 @@ class Measurement:
     """The numbers of one trial that came to its end."""
 
     elapsed_s: float
+    """From the launch to the end; of a job that took turns it holds the waiting, and is not recorded."""
     throughput_images_per_s: float | None
     steps: Steps | None
     timeline: Timeline | None
@@ -197,6 +212,51 @@ class Account(AbstractContextManager[object], Protocol):
     def resources(self) -> Resources | None:
         """What the host counted, without the worker's own figures; None before it was left."""
 
+    def meter(self, instances: Sequence[Instance]) -> "Meter":
+        """Return what counts these of the instances that the account was opened for, while it is entered."""
+
+
+OpenTarget = Callable[[Trial], AbstractContextManager[Sequence[Instance]]]
+OpenAccount = Callable[[Trial, Sequence[Instance]], Account]
+"""Gives the counters of this host for the opened target of the trial, or for the targets of trials that take turns."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the worker says of one of its turns; see ``records.Burst``."""
+
+    span_s: float
+    steps: int
+    own_cpu_s: float
+    own_waiting_cpu_s: float
+    faults: int
+
+
+class TurnTaker(Protocol):
+    """The job of a trial that takes turns: between two of these methods it waits, and nothing of it computes.
+
+    All raise MeasurementError when the job does not come so far.
+    """
+
+    def begin(self) -> None:
+        """Launch the job, and return when it is ready for its first turn."""
+
+    def turn(self) -> Turn:
+        """Let it take one burst of steps."""
+
+    def end(self) -> Measurement:
+        """End the job after its last turn. ``Measurement.usage`` is that of its turns."""
+
+    def kill(self) -> None:
+        """End the job at once; harmless if it has ended."""
+
+
+class Meter(Protocol):
+    """Counts what the host has spent on one opened target, from when it was made."""
+
+    def cpu_s(self) -> float | None:
+        """Return the CPU seconds of everything that serves the target; None if they cannot be read."""
+
 
 class Scenario(Protocol):
     """A job that is run on targets, and how it is measured."""
@@ -214,3 +274,11 @@ class Scenario(Protocol):
 
         ``account`` is entered right before the job is launched and left right after it has ended; see ``Account``.
         """
+
+
+@runtime_checkable
+class TurnScenario(Protocol):
+    """A scenario whose jobs can take turns, too, for the alternating design."""
+
+    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
+        """Prepare the trial's job on its opened instances. Raises MeasurementError where that fails."""

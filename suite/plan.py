@@ -1,12 +1,13 @@
 """The plan of a run: which trials, in which order. Deterministic in its seed."""
 
+import itertools
 import random
-from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
@@ -16,6 +17,8 @@ from suite.request.request import RunRequest
 from suite.targets import BASELINE
 from suite.trial_names import arm_name, trial_name
 
+MOST_TRIALS = 200_000
+"""The most trials of a plan, or of a sweep: months of measuring. All of them are walked again and again."""
 Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
 
@@ -100,7 +103,7 @@ class Plan(Part):
     """Everything that decides which trials are run and how. Stored beside the records as ``plan.json``."""
 
     jobs: Annotated[tuple[Job, ...], Field(min_length=1)]
-    """One for each model; they are alike in all but the model, its sizes and its source."""
+    """One for each design and model; they are alike in all but these, the sizes and the source of the model."""
     targets: Annotated[tuple[str, ...], Field(min_length=1)]
     blocks: Annotated[int, Field(gt=0)] = 1
     seed: int = 0
@@ -115,8 +118,21 @@ class Plan(Part):
     """The disk space that each model or probe needs, without those that write nothing."""
     detection: Detection | None = None
     """Why it has so many blocks; None where they were asked for, or are not yet planned."""
+    margin: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The share within which a target is equivalent to bare metal; None for the usual one. It decides no trial."""
     request: RunRequest | None = None
     """The request that it was made from, to repeat it; None in plans of older suites. It decides nothing."""
+
+    @model_validator(mode="after")
+    def _can_be_walked(self) -> Self:
+        # Without replicas, ablations and aggressors, whose names another package may have to know.
+        trials = (self.blocks + self.warmup_blocks) * len(self.jobs) * len(self.targets)
+        if trials > MOST_TRIALS:
+            raise RequestError(
+                f"{self.blocks:,} blocks are {trials:,} trials or more: {MOST_TRIALS:,} are the most",
+                remedy=f"ask for fewer with {option('blocks')}",
+            )
+        return self
 
     @property
     def job(self) -> Job:
@@ -125,10 +141,10 @@ class Plan(Part):
 
     @property
     def models(self) -> tuple[str, ...]:
-        return tuple(job.model for job in self.jobs)
+        return tuple(dict.fromkeys(job.model for job in self.jobs))
 
     def trials(self) -> Iterator[Trial]:
-        """Yield every trial in the order in which it is run: blocks, in each the models, in each the arms shuffled."""
+        """Yield every trial in the order in which it is run: blocks, in each the jobs, in each the arms shuffled."""
         for block in range(self.blocks):
             yield from self.trials_of(block)
 
@@ -144,7 +160,7 @@ class Plan(Part):
         for warm_up, blocks in ((True, self.warmup_blocks), (False, self.blocks)):
             for block in range(blocks):
                 for position, job, arm in self._order(block, warm_up=warm_up):
-                    name = trial_name(job.scenario, job.model, arm_name(*arm), block, warm_up=warm_up)
+                    name = trial_name(job.scenario, job.model, arm_name(*arm, job.design), block, warm_up=warm_up)
                     yield TrialPlace(name, block, position, warm_up, self._seed(block), arm, job)
 
     def _seed(self, block: int) -> int:
@@ -173,6 +189,9 @@ class Plan(Part):
             *((target, 1, None) for target in twice),
             *switched,
         ]
+        if job.turns and (partner := job.turns.partner):
+            plain = (BASELINE, 0, None)
+            alone = [plain, *(arm for arm in alone if arm[0] == partner and arm != plain)]
         aggressors = job.sharing.aggressors if job.sharing else ()
         beside = [(*arm, name) for arm in alone if not arm[1] for name in aggressors]
         return [*((*arm, None) for arm in alone), *beside]
@@ -184,7 +203,7 @@ class Plan(Part):
         else:
             instances = instances_of(job.distributed, job.envelope) if job.distributed else ()
         return Trial(
-            trial_id=trial_name(job.scenario, job.model, arm_name(*arm), block, warm_up=warm_up),
+            trial_id=trial_name(job.scenario, job.model, arm_name(*arm, job.design), block, warm_up=warm_up),
             job=job,
             target=target,
             replica=replica,
@@ -198,6 +217,24 @@ class Plan(Part):
             scratch_bytes=self.scratch_bytes.get(job.model),
             instances=instances,
         )
+
+
+def together(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
+    """Yield the trials that are open at once: those of a block that take turns, and every other one by itself."""
+    for _, group in itertools.groupby(trials, _place):
+        yield list(group)
+
+
+def rounds_of(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+    """Yield the order of the turns in each round of trials that are open at once."""
+    first = trials[0]
+    order = random.Random(f"{first.seed}/{first.job.model}/{first.job.design}/{first.warm_up}")
+    for _ in range(first.job.turns.rounds if first.job.turns else 0):
+        yield order.sample(trials, len(trials))
+
+
+def _place(trial: Trial) -> tuple[object, ...]:
+    return (trial.warm_up, trial.block, trial.job.model, trial.job.design) if trial.job.turns else (trial.trial_id,)
 
 
 def lower(capability: CpuCapability | None) -> CpuCapability:

@@ -1,6 +1,10 @@
 """Show a run while it works. Nothing is written between the phase ``measuring`` and the one after it."""
 
+import statistics
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console, RenderableType
@@ -9,34 +13,29 @@ from rich.text import Text
 
 from suite.plan import Trial
 from suite.records.record import TrialRecord
+from suite.units import format_duration
 
 
 class Lines:
-    """Prints one plain line per phase, for logs, pipes and CI. See ``suite.interfaces.Observer``."""
+    """Prints one plain line per trial, for logs, pipes and CI. See ``suite.interfaces.Observer``."""
 
     def __init__(self, stream: TextIO) -> None:
+        self.clock = Clock()
         self._stream = stream
-        self._clock = Clock()
-        self._head = ""
+        self._heads: dict[str, str] = {}
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
-        self._clock.started(number, of)
-        self._head = f"[{number}/{of}] {name(trial)}"
-        self._say(f"{self._head}: {block(trial)}, {trial.job.profile}{self._clock.left()}")
+        self.clock.started(trial, number, of)
+        self._heads[trial.trial_id] = head(trial, number, of)
 
     def phase(self, name: str, detail: str = "") -> None:
-        # Every step of the warm-up would be a line.
-        if not (name == "warm-up" and not detail.startswith("0/")):
-            self._say(f"{self._head}: {name} {detail}".rstrip())
+        """Say nothing: a line of a log is worth a result."""
 
     def trial_finished(self, record: TrialRecord) -> None:
-        self._clock.finished()
-        self._say(f"{self._head}: {summary(record)}")
+        self.clock.finished(record.trial_id)
+        self.note(f"{self._heads.pop(record.trial_id)}: {summary(record)}{self.clock.left()}")
 
     def note(self, text: str) -> None:
-        self._say(text)
-
-    def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
 
@@ -44,25 +43,26 @@ class Display:
     """Shows one live line on a terminal, redrawn on each call and never by itself."""
 
     def __init__(self, console: Console) -> None:
+        self.clock = Clock()
         self._console = console
-        self._clock = Clock()
         self._head = ""
+        self._heads: dict[str, str] = {}
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
-        self._clock.started(number, of)
-        self._head = f"[{number}/{of}] {name(trial)}, {block(trial)}"
+        self.clock.started(trial, number, of)
+        self._head = self._heads[trial.trial_id] = head(trial, number, of)
 
     def phase(self, name: str, detail: str = "") -> None:
-        line = Text(f"{self._head}: {name} {detail}".rstrip() + self._clock.left(), "cyan")
-        self._live.update(self._shown(line), refresh=True)
+        text = f"{self._head}: {name} {detail}".rstrip() + self.clock.left()
+        self._live.update(self._shown(Text(text, "cyan", no_wrap=True, overflow="ellipsis")), refresh=True)
 
     def trial_finished(self, record: TrialRecord) -> None:
-        self._clock.finished()
+        self.clock.finished(record.trial_id)
         style = "green" if record.outcome.status == "ok" else "red"
-        self._live.update(Text(""), refresh=True)
-        self._console.print(Text(f"{self._head}: {summary(record)}", style))
+        self._live.update(self._shown(Text("")), refresh=True)
+        self._console.print(Text(f"{self._heads.pop(record.trial_id)}: {summary(record)}", style))
 
     def _shown(self, line: Text) -> RenderableType:
         return line
@@ -74,47 +74,91 @@ class Display:
         self._live.stop()
 
 
-class Clock:
-    """Estimates the time left from how long trials have taken so far."""
+class Allowance:
+    """Keeps the time that is spent on saying how far it is to a small share of the whole."""
+
+    GRACE_S, SHARE = 3.0, 0.05
+    """The first time imports what it needs."""
 
     def __init__(self) -> None:
-        self._durations_s: list[float] = []
-        self._begin_s = 0.0
+        self._begun_s = time.monotonic()
+        self._spent_s = 0.0
+
+    def left(self) -> bool:
+        """Return whether more may be spent."""
+        return self._spent_s <= self.GRACE_S + self.SHARE * (time.monotonic() - self._begun_s)
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time until this is left."""
+        begin_s = time.monotonic()
+        yield
+        self._spent_s += time.monotonic() - begin_s
+
+
+class Clock:
+    """Estimates the time to go of the whole from how long each kind of trial has taken, or is expected to take.
+
+    Blocks are balanced: of what is left, every kind has the same share. Trials that are open at once share their time.
+    """
+
+    def __init__(self) -> None:
+        self._expected_s: dict[str, float] = {}
+        self._taken_s: defaultdict[str, list[float]] = defaultdict(list)
+        self._open: dict[str, tuple[str, float]] = {}
+        self._together = 0
         self._remaining = 0
 
-    def started(self, number: int, of: int) -> None:
-        self._begin_s = time.monotonic()
-        self._remaining = of - number + 1
+    def expect(self, trial: Trial, seconds: float) -> None:
+        """Take it that such a trial lasts so long, until one has been measured."""
+        self._expected_s[name(trial)] = seconds
 
-    def finished(self) -> None:
-        self._durations_s.append(time.monotonic() - self._begin_s)
+    def started(self, trial: Trial, number: int, of: int) -> None:
+        if not self._open:
+            self._remaining, self._together = of - number + 1, 0
+        self._open[trial.trial_id] = name(trial), time.monotonic()
+        self._together += 1
+
+    def finished(self, trial_id: str) -> None:
+        kind, begin_s = self._open.pop(trial_id)
+        self._taken_s[kind].append((time.monotonic() - begin_s) / self._together)
+        self._remaining -= 1
+
+    def seconds_of(self, trials: int) -> float | None:
+        """Return the seconds that so many trials take; None as long as nothing is known."""
+        known = self._expected_s | {kind: statistics.median(taken) for kind, taken in self._taken_s.items()}
+        return trials * statistics.fmean(known.values()) if known else None
 
     def left(self) -> str:
-        """Return `` (about 3 min left)``, or nothing before the first trial has ended."""
-        if not self._durations_s:
-            return ""
-        seconds = self._remaining * sum(self._durations_s) / len(self._durations_s)
-        return f" (about {seconds / 60:.0f} min left)" if seconds >= 90 else f" (about {seconds:.0f} s left)"
+        """Return ``, about 3 min to go``; nothing at the end, and as long as nothing is known."""
+        seconds = self.seconds_of(self._remaining)
+        return f", about {format_duration(seconds)} to go" if seconds else ""
+
+
+def head(trial: Trial, number: int, of: int) -> str:
+    """Return ``[3/12] block 1, resnet50 on vm``."""
+    return f"[{number}/{of}] {'warm-up block' if trial.warm_up else 'block'} {trial.block}, {name(trial)}"
 
 
 def name(trial: Trial) -> str:
     """Return what runs where: ``resnet50 on vm, beside disk``."""
     switched = f", {trial.ablation} switched" if trial.ablation else ""
     beside = "" if not trial.job.sharing else f", beside {trial.aggressor}" if trial.aggressor else ", alone"
-    return f"{trial.job.model} on {trial.target}{switched}{beside}"
-
-
-def block(trial: Trial) -> str:
-    """Return ``block 3`` or ``warm-up block 0``."""
-    return f"warm-up block {trial.block}" if trial.warm_up else f"block {trial.block}"
+    turns = ", in turns" if trial.job.turns else ""
+    return f"{trial.job.model} on {trial.target}{switched}{beside}{turns}"
 
 
 def summary(record: TrialRecord) -> str:
     """Return the result of a trial in one line."""
     if record.outcome.status == "failed":
         return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
-    marks = f"  [{', '.join(record.substitutes)}]" if record.substitutes else ""
+    marks = f" [{', '.join(record.substitutes)}]" if record.substitutes else ""
     numbers = [f"{name} {metric.value:.3g} {metric.unit}" for name, metric in record.metrics.items()]
     if record.throughput_images_per_s is not None:
         numbers.append(f"{record.throughput_images_per_s:.3g} images/s")
-    return f"{', '.join(numbers)}, elapsed {record.elapsed_s:.1f} s, opened in {record.open_s:.2f} s{marks}"
+    if record.alternation:
+        numbers.append(f"{len(record.alternation.bursts)} turns")
+    else:
+        opened = "" if record.open_s is None else f" + {record.open_s:.1f} s to open"
+        numbers.append(f"{record.elapsed_s:.1f} s{opened}")
+    return f"{', '.join(numbers)}{marks}"

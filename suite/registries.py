@@ -41,6 +41,12 @@ FIGURES = Registry(
     },
 )
 
+HISTORY_FIGURES = Registry(
+    "virtbench.history-figures",
+    "figure of a history",
+    {"values": "analysis.figures.history:values"},
+)
+
 BACKENDS = Registry(
     "virtbench.backends",
     "sweep backend",
@@ -100,6 +106,7 @@ ABLATIONS = Registry(
         "isa": "suite.job.ablations:ISA",
         "memory-limit": "suite.job.ablations:MEMORY_LIMIT",
         "disk-limit": "suite.job.ablations:DISK_LIMIT",
+        "confinement": "suite.job.ablations:CONFINEMENT",
         "virtiofs": "suite.job.ablations:VIRTIOFS",
         "data-layer": "suite.job.ablations:DATA_LAYER",
         "disk-cache": "suite.job.ablations:DISK_CACHE",

@@ -1,19 +1,23 @@
 """Names of trials and of their files: composed here, taken apart here, and nowhere else.
 
 ``synthetic-resnet50-vm+isa-b007`` is the trial of scenario, model and arm in block 7; ``-w000`` ends the name of one in
-a warm-up block. Its record is the file ``NAME.json``, its second failed attempt ``NAME.2.json``.
+a warm-up block, and ``vm-alternating`` is the arm of a job that takes turns. Its record is the file ``NAME.json``, its
+second failed attempt ``NAME.2.json``.
 """
 
 from collections.abc import Iterable
+
+from suite.job.job import SEQUENTIAL
 
 RECORD_FILES = "[!.]*.json"
 """The pattern of the files of records and attempts, without files that are still being written."""
 
 
-def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | None) -> str:
+def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | None, design: str = SEQUENTIAL) -> str:
     """Return what tells trials of one model in a block apart: ``vm``, ``bare-metal-again``, ``vm+isa-beside-disk``."""
     again, switched = "-again" if replica else "", f"+{ablation}" if ablation else ""
-    return f"{target}{again}{switched}{f'-beside-{aggressor}' if aggressor else ''}"
+    beside, turns = f"-beside-{aggressor}" if aggressor else "", "" if design == SEQUENTIAL else f"-{design}"
+    return f"{target}{again}{switched}{beside}{turns}"
 
 
 def trial_name(scenario: str, model: str, arm: str, block: int, *, warm_up: bool) -> str:

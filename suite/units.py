@@ -30,3 +30,10 @@ def parse_duration_s(text: str) -> float:
     if seconds <= 0:
         raise RequestError(f"{text!r} is no time at all", remedy="write it as 90s, 30m or 1h30m")
     return float(seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time as people write it: ``"45 s"``, ``"12 min"``, ``"3.4 h"``."""
+    if seconds < 150:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

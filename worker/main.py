@@ -55,7 +55,8 @@ def _arrange_page_cache(state: str, directory: str, events: Events) -> int:
 
 
 def _train(events: Events) -> None:
-    spec = parse_spec(sys.stdin.read())
+    # One line: a job that takes turns reads further ones.
+    spec = parse_spec(sys.stdin.readline())
     # Here and not above: the line that says the worker has started comes before torch is imported.
     from worker.training.job import run
 

@@ -5,6 +5,9 @@ import os
 import threading
 import time
 
+BURST = "burst"
+"""The line that gives a job that takes turns its next one. After the last, any line or the end of input ends it."""
+
 
 class Events:
     """Writes events to a file descriptor, each at once and whole."""

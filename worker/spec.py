@@ -41,6 +41,14 @@ class StepInjury:
 
 
 @dataclass(frozen=True)
+class Turns:
+    """The measured steps in bursts, each begun by a line of the host's; see ``worker.training.turns``."""
+
+    rounds: Annotated[int, 1]
+    burst_steps: Annotated[int, 1]
+
+
+@dataclass(frozen=True)
 class Spec:
     """One training job. ``batch`` is per device, ``threads`` for all of the job's processes together."""
 
@@ -64,6 +72,8 @@ class Spec:
     """The workload's module, where it is not part of the image."""
     injury: StepInjury | None = None
     """What is added on purpose; None but in a self-test."""
+    turns: Turns | None = None
+    """None for a job that takes its steps one after the other."""
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""
@@ -98,8 +108,17 @@ def parse_spec(text: str) -> Spec:
         raise SpecError(f"injury is {spec.injury.kind!r}; only a job on one instance and one device can be injured")
     if spec.injury and spec.injury.share and spec.warmup_steps < 3:
         raise SpecError(f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more")
+    if spec.turns:
+        _check_turns(spec, spec.turns)
     spec.load_workload()
     return spec
+
+
+def _check_turns(spec: Spec, turns: Turns) -> None:
+    if spec.steps != (steps := turns.rounds * turns.burst_steps):
+        raise SpecError(f"steps is {spec.steps}; {turns.rounds} rounds of {turns.burst_steps} steps are {steps}")
+    if spec.distributed or spec.parallel == "ddp":
+        raise SpecError("turns is given; only a job of one process can take turns")
 
 
 def parse_request(text: str) -> Request:

@@ -1,10 +1,9 @@
 """Making a set: the plan first, then every image, then the manifest. At any point it can be stopped and continued."""
 
 import errno
-import fcntl
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from scenarios.datasets.images import JOURNAL, Task, append, begin_journal, ensure, known_images
@@ -21,6 +20,8 @@ from scenarios.datasets.manifest import (
 from scenarios.datasets.parallel import Progress, spread, worker_count
 from scenarios.datasets.pictures import MAKES
 from suite.errors import BenchError, RequestError
+from suite.results.files import directory as opened
+from suite.results.files import lock, open_regular, remove_temporaries
 from worker.data.listing import files, listing
 
 _AT_ONCE = 16
@@ -36,16 +37,17 @@ def make(
     classes: int = 1000,
     workers: int | None = None,
     progress: Progress | None = None,
+    note: Callable[[str], object] | None = None,
 ) -> Manifest:
     """Make a folder of JPEG files, one folder for each class; the same bytes whatever the number of workers.
 
-    What is there already is kept; more images than before extend a set. Raises RequestError for a set that cannot be,
-    and BenchError for what went wrong on the way.
+    What is there already is kept; more images than before extend a set. While another process makes it, wait, after
+    telling ``note``. Raises RequestError for a set that cannot be, and BenchError for what went wrong on the way.
     """
     plan, count = make_plan(images, size, seed, classes), worker_count(workers)
     if not directory.exists():
         _check_disk_space(directory, plan, images)
-    with _locked(directory):
+    with _locked(directory, note):
         _refuse_others(directory, plan)
         manifest = read_manifest(directory)
         if manifest and manifest.images == images and is_unchanged(directory, manifest):
@@ -74,13 +76,15 @@ def is_unchanged(directory: Path, manifest: Manifest) -> bool:
 
 def _begin(directory: Path, plan: SetPlan, known: Mapping[int, str]) -> None:
     directory.chmod(0o755)
+    for place in (directory, *(directory / name for name in plan.class_names())):
+        remove_temporaries(place)  # what a killed process has left
     begin_journal(directory, known)
     # From here until its manifest is written again, a set that was whole is not taken for one.
     (directory / MANIFEST).unlink(missing_ok=True)
     write_readable(directory / PLAN, plan.text())
     for name in plan.class_names():
-        (directory / name).mkdir(exist_ok=True)
-        (directory / name).chmod(0o755)
+        with opened(directory / name, directory) as folder:
+            os.fchmod(folder, 0o755)
 
 
 def _write(
@@ -91,7 +95,10 @@ def _write(
     spans = (range(start, min(start + _AT_ONCE, plan.images)) for start in starts)
     tasks = (Task(directory, plan, tuple((index, known.get(index)) for index in span)) for span in spans)
     hashes: dict[int, str] = {}
-    with (directory / JOURNAL).open("a") as journal, closing(spread(ensure, tasks, min(workers, len(starts)))) as done:
+    with (
+        open(directory / JOURNAL, "a", encoding="ascii", opener=open_regular) as journal,
+        closing(spread(ensure, tasks, min(workers, len(starts)))) as done,
+    ):
         for made in done:
             append(journal, made)
             hashes |= {each.index: each.sha256 for each in made}
@@ -120,22 +127,21 @@ def _finish(directory: Path, plan: SetPlan, hashes: Mapping[int, str]) -> Manife
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Make the directory if need be, and lock it against other processes."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        why = "is a file" if directory.is_file() else error.strerror
-        raise RequestError(f"cannot make {directory}: {why}", remedy="give another directory with --out") from error
-    try:
+def _locked(directory: Path, note: Callable[[str], object] | None) -> Iterator[None]:
+    """Make the directory if need be, and lock it against other processes; wait for one that makes the same."""
+
+    def waiting() -> None:
+        if note:
+            note(f"another bench is making {directory}: waiting until it has ended")
+
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RequestError(f"another bench is making {directory}", remedy="wait for it") from error
+            handle = held.enter_context(opened(directory))
+        except OSError as error:
+            why = "is a file" if directory.is_file() else error.strerror
+            raise RequestError(f"cannot make {directory}: {why}", remedy="give another directory with --out") from error
+        lock(handle, waiting)
         yield
-    finally:
-        os.close(handle)
 
 
 def _refuse_others(directory: Path, plan: SetPlan) -> None:

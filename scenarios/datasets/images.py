@@ -15,6 +15,7 @@ from typing import TextIO
 
 from scenarios.datasets.manifest import Manifest, SetPlan, write_readable
 from scenarios.datasets.pictures import picture
+from suite.results import files
 
 JOURNAL = ".made"
 _LINE = re.compile(r"(\d{1,9}) ([0-9a-f]{64})")
@@ -54,29 +55,26 @@ def ensure(task: Task) -> list[Made]:
 
 def hash_of(path: Path) -> str | None:
     """Return the SHA-256 of a file's content; None where there is no file."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError), path.open("rb") as file:
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError, files.SpecialFileError),
+        open(path, "rb", opener=files.open_regular) as file,
+    ):
         return hashlib.file_digest(file, "sha256").hexdigest()
     return None
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write under another name first: whoever stops half-way leaves no half image."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), 0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write an image of a set, two directories above: whoever stops half-way leaves no half image."""
+    with files.whole(path, below=path.parents[1], sync=False) as file:
+        file.write(content)
+        os.fchmod(file.fileno(), 0o644)
 
 
 def read_journal(directory: Path) -> dict[int, str]:
     """Return the hashes by index. A line that a crash left half-written does not count."""
     try:
-        lines = (directory / JOURNAL).read_text("ascii", errors="replace").splitlines()
-    except FileNotFoundError:
+        lines = files.read(directory / JOURNAL).decode("ascii", errors="replace").splitlines()
+    except (FileNotFoundError, files.SpecialFileError):
         return {}
     return {int(match[1]): match[2] for match in map(_LINE.fullmatch, lines) if match}
 

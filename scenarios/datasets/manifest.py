@@ -1,5 +1,6 @@
 """The description of a generated set: its plan, written first, and its manifest, written once the set is whole."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -7,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scenarios.datasets.pictures import SIZES, Size
 from suite.errors import BenchError, RequestError
-from suite.results.store import StoreError, write_atomic
+from suite.results.files import read, whole
 from worker.workloads.workload import CLASSES
 
 PLAN, MANIFEST = "plan.json", "manifest.json"
@@ -80,7 +81,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 def _read(path: Path, model: type[_Model]) -> _Model | None:
     try:
-        return model.model_validate_json(path.read_bytes())
+        return model.model_validate_json(read(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as error:
@@ -94,9 +95,11 @@ def _read(path: Path, model: type[_Model]) -> _Model | None:
 def write_readable(path: Path, text: str) -> None:
     """Write a file whole or not at all, and readable by all, whatever this process's umask is."""
     try:
-        write_atomic(path, text)
-        path.chmod(0o644)
-    except (StoreError, OSError) as error:
+        with whole(path) as file:
+            file.write(text.encode())
+            os.fchmod(file.fileno(), 0o644)
+    except OSError as error:
         raise BenchError(
-            f"{error}", remedy="free some space, or see who may write there; the same command continues"
+            f"cannot write {path}: {error.strerror}",
+            remedy="free some space, or see who may write there; the same command continues",
         ) from error

@@ -45,6 +45,12 @@ def resolve(text: str, home: Path) -> tuple[str, Dataset]:
     directory = Path(given).expanduser() if given else newest(home)
     try:
         root = _directory(directory).resolve()
+        if '"' in str(root) or not str(root).isprintable():
+            raise RequestError(
+                f"--data {name}: {str(root)!r} holds a quotation mark or a control character, and engines would read "
+                "the name of another directory",
+                remedy="rename it, or bind-mount it under another name",
+            )
         if name == GENERATED:
             finished(root)
         return name, _dataset(next((kind for kind in KINDS if kind == name), "imagefolder"), root)

@@ -86,6 +86,12 @@ DISK_LIMIT = Ablation(
     lambda usual: replace(usual, disk_limit_bytes_per_s=32 << 20),
     differs=("disk_limit_bytes_per_s",),
 )
+CONFINEMENT = Ablation(
+    "the job as root, with all capabilities, devices and processes of the machine",
+    "root on the machine",
+    ("bare-metal",),
+    lambda usual: replace(usual, confined=False),
+)
 VIRTIOFS = Ablation(
     "the data set's directory shared with the VM instead of a virtual disk that holds it",
     "data by virtiofs",

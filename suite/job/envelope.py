@@ -20,6 +20,14 @@ class Envelope(Part):
     threads: Annotated[int, Field(gt=0)]
 
 
+def most_processes(cpus: int) -> int:
+    """Return how many processes and threads a target with so many CPUs may have: no job needs them, a fork bomb does.
+
+    It is the same for every target, and costs a job that stays below it nothing.
+    """
+    return 1024 + 64 * cpus
+
+
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Return the CPUs of a list in the kernel's notation: ``"0-2,5"`` is ``(0, 1, 2, 5)``. Raises RequestError."""
     cpus: set[int] = set()

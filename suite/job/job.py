@@ -16,9 +16,10 @@ from suite.job.profiles import Recipe, Sizes
 from suite.job.sharing import Sharing
 from suite.part import Part
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$")]
 """Names come to stand in file names, so they are names and not paths."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+SEQUENTIAL = "sequential"
 CpuCapability = Literal["default", "avx2", "avx512"]
 CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")
 """Levels of vector instructions, lowest first, as torch's ATen names them."""
@@ -39,6 +40,17 @@ class Loading(Part):
     loader_workers: Annotated[int, Field(ge=0)] | None = None
 
 
+class Alternating(Part):
+    """The alternating design: targets of a block are open at once, and their jobs take their steps in turns."""
+
+    design: Literal["alternating"] = "alternating"
+    rounds: Annotated[int, Field(gt=0)]
+    """The bursts of one job."""
+    burst_steps: Annotated[int, Field(gt=0)]
+    partner: str | None = None
+    """The target that takes turns with bare metal alone; None where all targets of the block do, with each other."""
+
+
 class Layers(Part):
     """The layers that the targets are made of. None where a record of an older suite does not say."""
 
@@ -52,6 +64,9 @@ class Layers(Part):
     """GPUs of containers and bare metal, by index: ``0,1``."""
     vfio: str | None = None
     """GPUs of virtual machines, by PCI address."""
+    confinement: Literal["user"] | None = None
+    """How the job on bare metal is confined: as a user of its own, without capabilities. None for the user who runs the
+    suite, which was root in records of an older suite."""
 
 
 class Job(Part):
@@ -80,6 +95,20 @@ class Job(Part):
     workload_sha256: Digest | None = None
     """Digest of the source of a workload or probe that another package provides."""
     layers: Layers = Layers()
+    turns: Alternating | None = None
+    """None for the sequential design: a trial has the machine to itself from its launch to its end."""
+
+    @property
+    def design(self) -> str:
+        """Return the name of the design by which trials of the job are measured."""
+        return design_of(self.turns.model_dump() if self.turns else None)
+
+
+def design_of(turns: Mapping[str, Any] | None) -> str:
+    """Return the name of the design, which is part of the names of trials, of the ``turns`` of a job."""
+    if not turns:
+        return SEQUENTIAL
+    return str(turns["design"]) + (f"-with-{turns['partner']}" if turns.get("partner") else "")
 
 
 IN_COLUMNS = ("scenario", "model", "data", "profile", "recipe")
@@ -119,7 +148,7 @@ def leaves(part: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
             continue
         if isinstance(value, dict):
             yield from leaves(value, here)
-        elif isinstance(value, list) and isinstance(value[0], dict):
+        elif isinstance(value, list) and all(isinstance(one, dict) for one in value):
             yield from leaves({key: [one.get(key) for one in value] for key in value[0]}, here)
         else:
             yield here, value

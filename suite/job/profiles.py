@@ -15,6 +15,8 @@ from suite.registries import WORKLOADS
 
 Positive = Annotated[int, Field(gt=0)]
 Recipe = Literal["reference", "tuned"]
+MOST_STEPS = 100_000
+"""The most measured steps: the worker says them in one line, whose length is bounded."""
 
 
 class Sizes(Part):
@@ -23,7 +25,7 @@ class Sizes(Part):
     batch: Positive
     image_px: Positive
     warmup_steps: Annotated[int, Field(ge=0)]
-    steps: Positive
+    steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
 
 
 class Profile(Part):
@@ -35,6 +37,8 @@ class Profile(Part):
     steps: Positive
     memory_bytes: Positive
     trial_timeout_s: Positive
+    decides: bool = True
+    """Whether its trials are long enough for a verdict."""
 
     def sizes_of(self, workload: str) -> Sizes:
         """Return the sizes of a workload. Raises RequestError for an unknown one, or one that has none here."""
@@ -74,6 +78,7 @@ PROFILES = {
             steps=2,
             memory_bytes=2 * GIB,
             trial_timeout_s=600,
+            decides=False,
         ),
     )
 }

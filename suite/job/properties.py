@@ -11,6 +11,8 @@ class Properties:
     pinned: bool = True
     """Whether the CPUs are given by number; otherwise as many of them, any."""
     memory_limited: bool = True
+    confined: bool = True
+    """Whether the job on bare metal is a user of its own, without capabilities, the machine's devices or processes."""
     disk_limit_bytes_per_s: int | None = None
     """The most that is read from each disk, and as much again written to it; None for no limit."""
     huge_pages: bool = False
@@ -34,7 +36,7 @@ class Properties:
     link: Mapping[str, str] | None = None
     """Fields of ``suite.job.lab.LabSpec`` in which the links of the lab differ from those of the job."""
     step_injury: Mapping[str, str | int | float] | None = None
-    """What the worker adds to its own steps on purpose, as ``worker.training.injury.StepInjury`` has it."""
+    """The load that the worker adds to its own steps on purpose, as ``worker.training.injury.StepInjury`` has it."""
 
 
 AS_IT_IS = Properties()

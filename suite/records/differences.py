@@ -28,9 +28,9 @@ class Field:
     treatment: Treatment
     why: str
     label: str = ""
-    """What messages call it, where a difference is named or refused."""
+    """Its name in messages, where a difference is named or refused."""
     group: str = ""
-    """What a mark beside a number calls it together with others of its kind."""
+    """The name of its kind in a mark beside a number."""
 
 
 def _refused(path: str, label: str, why: str) -> Field:
@@ -136,6 +136,18 @@ _ELSEWHERE = (
     Field("close_s", "ignored", "everything that is compared has ended before"),
     *_many("checked", "steps and their phases sum to the measured span", "steps.*"),
     *_many("checked", "its parts sum to the elapsed time", "timeline.*"),
+    *_many("measured", "the parts of a metric", "opening.*"),
+    *_many("checked", "trials of a block take turns together, and never at once", "alternation.instances"),
+    *_many("checked", "see alternation.instances", "alternation.block_s", "alternation.bursts.begun_s"),
+    *_many("checked", "see alternation.instances", "alternation.bursts.ended_s"),
+    *_many("checked", "every round has one turn of each", "alternation.bursts.round", "alternation.bursts.position"),
+    *_many("checked", "spans and steps sum to those of the trial", "alternation.bursts.span_s"),
+    *_many("checked", "see alternation.bursts.span_s", "alternation.bursts.steps"),
+    *_many("checked", "they sum to the CPU time of the trial", "alternation.bursts.cpu_s"),
+    *_many("checked", "see alternation.bursts.cpu_s", "alternation.bursts.own_cpu_s"),
+    *_many("measured", "a warning says what waiting costs", "alternation.bursts.waiting_cpu_s"),
+    *_many("ignored", "waiting_cpu_s holds it, and what serves the job, too", "alternation.bursts.own_waiting_cpu_s"),
+    *_many("ignored", "explains a burst; no table holds it", "alternation.bursts.faults"),
     _refused("data_use.sha256", "data set", "other images are other work"),
     *_many("checked", "it is the data set of the job", "data_use.kind", "data_use.images", "data_use.size_bytes"),
     _named("data_use.decoder", "decoder", "loading", "decoders differ in speed; auto takes what is there"),

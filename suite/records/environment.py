@@ -30,7 +30,7 @@ class Environment(Part):
     kernel: str | None = None
     hostname: str | None = None
     pid1: str | None = None
-    """Command line of process 1: which init, or that the place is a container."""
+    """Name of process 1, without its arguments: which init, or that the place is a container."""
     cpus: list[int] | None = None
     """The CPUs this process may use, in this kernel's own numbers."""
     host_cpus: list[int] | None = None

@@ -6,13 +6,16 @@ Made for 100,000 records. This is the only place, beside the models of whole rec
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from suite.host_compatibility import Host
+from suite.job.job import design_of
+from suite.part import Seconds
 from suite.records.migrations import NewerRecordError, current
-from suite.records.record import Outcome
+from suite.records.record import Outcome, TrialId
+from suite.results.files import open_regular
 from suite.results.store import TRIALS
 from suite.trial_names import arm_name
 
@@ -21,12 +24,18 @@ _BEFORE_JOB, _BEFORE_STEPS = b',\n "job":', b',\n "steps":'
 """The layout that the store writes: a line per key, indented by one. A JSON string holds no line break."""
 
 
+def _host(facts: object) -> Host:
+    if not isinstance(facts, dict):
+        raise ValueError("the host is a table")
+    return Host.of(facts)
+
+
 class RecordHead(BaseModel):
     """The first lines of a record, the same in every schema version."""
 
     model_config = ConfigDict(frozen=True)
 
-    trial_id: str
+    trial_id: TrialId
     started_at: str
     outcome: Outcome
 
@@ -42,14 +51,19 @@ class RecordHeader(RecordHead):
     target: str
     replica: int = 0
     ablation: str | None = None
+    measured_s: float | None = Field(None, validation_alias=AliasPath("timeline", "measured_s"))
+    """The seconds of the measured steps."""
     aggressor: str | None = None
     warm_up: bool = False
     job: dict[str, Any]
     """The job as its JSON has it."""
-    open_s: float | None = None
-    elapsed_s: float | None = None
-    close_s: float | None = None
-    host_facts: dict[str, Any] = Field(validation_alias=AliasPath("environment", "host"))
+    open_s: Seconds | None = None
+    elapsed_s: Seconds | None = None
+    close_s: Seconds | None = None
+    block_s: Seconds | None = Field(None, validation_alias=AliasPath("alternation", "block_s"))
+    instances: int | None = Field(None, validation_alias=AliasPath("alternation", "instances"))
+    host: Annotated[Host, BeforeValidator(_host)] = Field(validation_alias=AliasPath("environment", "host"))
+    """The machine, as far as it decides whether records may be pooled."""
 
     @property
     def model(self) -> str:
@@ -57,16 +71,14 @@ class RecordHeader(RecordHead):
 
     @property
     def arm(self) -> str:
-        return arm_name(self.target, self.replica, self.ablation, self.aggressor)
-
-    @property
-    def host(self) -> Host:
-        """The machine, as far as it decides whether records may be pooled."""
-        return Host.of(self.host_facts)
+        turns = self.job.get("turns")
+        return arm_name(self.target, self.replica, self.ablation, self.aggressor, design_of(turns))
 
     @property
     def duration_s(self) -> float:
-        """Seconds that the trial took: opening the target, the job, closing the target."""
+        """Seconds that the trial took: opening, the job, closing; of a job that takes turns its share of the block."""
+        if self.block_s and self.instances:
+            return self.block_s / self.instances
         return (self.open_s or 0.0) + (self.elapsed_s or 0.0) + (self.close_s or 0.0)
 
 
@@ -78,7 +90,7 @@ def read_head(path: str | Path) -> RecordHead | None:
     """
     try:
         # Not Path.open: with 100,000 files, its objects and buffers are most of the time.
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             content = file.read(_HEAD_BYTES)
         if (end := content.find(_BEFORE_JOB)) > 0 or (end := content.find(_BEFORE_STEPS)) > 0:
             return RecordHead.model_validate_json(content[:end] + b"}")
@@ -93,7 +105,7 @@ def read_header(path: str | Path) -> RecordHeader | None:
     Raises NewerRecordError for a record of a later suite.
     """
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (as above)
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             content = current(file.readall())
     except OSError:
         return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from suite.errors import RequestError
 from suite.records.record import SCHEMA_VERSION
+from suite.untrusted.parse import cleaned, parse
 
 Json = dict[str, Any]
 _OLDEST = 1
@@ -53,18 +54,23 @@ def migrate(record: Json) -> Json:
 
 
 def current(content: bytes) -> bytes:
-    """Return the text of a record at the present version.
+    """Return the text of a record at the present version, without characters that could steer a terminal.
 
     What is no record comes back as it is, for the model to refuse.
 
     Raises NewerRecordError.
     """
-    if _CURRENT.match(content):
+    # Such characters are escaped in JSON, or not ASCII: few records have to be parsed for them.
+    odd = b"\\u" in content or b"\x7f" in content or not content.isascii()
+    if _CURRENT.match(content) and not odd:
         return content
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
+        given = parse(content)
+    except ValueError:
         return content
+    found = cleaned(given) if odd else given
+    if found != given:
+        content = json.dumps(found, indent=1).encode()
     version = found.get("schema_version") if isinstance(found, dict) else None
     if type(version) is not int or version == SCHEMA_VERSION or version < _OLDEST:
         return content

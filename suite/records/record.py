@@ -4,6 +4,7 @@ What was not measured is ``null``, never zero. ``record.schema.json`` beside thi
 The machines are described in ``environment``, what the job used in ``usage``.
 """
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -17,6 +18,10 @@ from suite.records.usage import Conditions, Resources, Usage
 
 SCHEMA_VERSION = 3
 """See ``suite.records.migrations`` for what the versions before were like."""
+
+
+TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,239}$")]
+"""The name of a trial is that of its file, and of no place elsewhere; see ``suite.trial_names``."""
 
 
 class Steps(Part):
@@ -160,6 +165,46 @@ class AggressorInstance(Part):
     """Null where the instance was idle."""
 
 
+class Burst(Part):
+    """One turn of a job that takes turns; its steps follow those of its earlier bursts in ``steps``.
+
+    CPU seconds are those of everything that serves the target, as the host counts them; ``own`` and ``faults`` are the
+    worker's own accounting. ``waiting`` is since its turn before, or since it was ready.
+    """
+
+    round: Count
+    position: Count
+    """Its place in the round, in the order in which the turns were taken."""
+    begun_s: Seconds
+    """The time at which it was given its turn, on the host's clock, since the first turn of the block."""
+    ended_s: Seconds
+    """The time at which the host heard of its end, on the same clock."""
+    span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """From the begin of its first step to the end of its last, on the worker's clock."""
+    steps: Annotated[int, Field(gt=0)]
+    cpu_s: Seconds | None = None
+    waiting_cpu_s: Seconds | None = None
+    own_cpu_s: Seconds
+    own_waiting_cpu_s: Seconds
+    faults: Count
+    """Minor page faults during its turn."""
+
+
+class Alternation(Part):
+    """The turns of one trial of the alternating design, and the block that it took them in."""
+
+    instances: Annotated[int, Field(gt=1)]
+    """The instances that were open at once."""
+    block_s: Seconds
+    """From opening the first of them until the last was closed."""
+    bursts: Annotated[list[Burst], Field(min_length=1)]
+
+    @property
+    def span_s(self) -> float:
+        """The seconds of all bursts."""
+        return math.fsum(burst.span_s for burst in self.bursts)
+
+
 class Outcome(Part):
     """``ok``, or ``failed`` with what is needed to see why."""
 
@@ -182,7 +227,7 @@ class TrialRecord(Part):
 
     schema_version: Literal[3] = 3
     run_id: str
-    trial_id: str
+    trial_id: TrialId
     suite_version: str
     started_at: str
     """UTC, ISO 8601."""
@@ -202,11 +247,16 @@ class TrialRecord(Part):
     """The job that decides the meaning of the numbers, as the plan and the trial had it."""
     throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     elapsed_s: Seconds | None = None
-    """The time from launching the job in the ready target until it has ended, on the host's monotonic clock."""
+    """The time from launching the job in the ready target until it has ended, on the host's monotonic clock. Null for
+    a job that takes turns, as are the next two: while it waited, others had the machine."""
     open_s: Seconds | None = None
     """The time that the target needs to be ready to launch the job, without what the suite asks on its own account."""
+    opening: dict[str, Seconds] = {}
+    """The parts of ``open_s``: ``boot``, ``container``, ``network``, ``tree`` and what else was opened."""
     close_s: Seconds | None = None
     steps: Steps | None = None
+    alternation: Alternation | None = None
+    """The turns of a job of the alternating design."""
     timeline: Timeline | None = None
     metrics: dict[str, Metric] = {}
     """The numbers of a probe, in place of a throughput, by name."""
@@ -224,8 +274,12 @@ class TrialRecord(Part):
     @model_validator(mode="after")
     def _numbers_only_when_measured(self) -> Self:
         measured = self.throughput_images_per_s is not None or bool(self.metrics)
-        if self.outcome.status == "ok" and not (measured and self.elapsed_s is not None):
-            raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
+        timed = self.alternation is not None if self.job.turns else self.elapsed_s is not None
+        if self.outcome.status == "ok" and not (measured and timed):
+            raise ValueError(
+                "a trial that is ok has elapsed_s, and throughput_images_per_s or metrics; a job that takes turns "
+                "has an alternation in place of the first"
+            )
         if self.outcome.status == "failed" and measured:
             raise ValueError("a failed trial has no throughput and no metrics")
         return self

@@ -16,8 +16,11 @@ from suite.part import Part, checked
 from suite.registry import Registry
 from suite.suggest import nearest
 
-Count = Annotated[int, Field(gt=0, strict=True)]
-NotNegative = Annotated[int, Field(ge=0, strict=True)]
+MOST = 1_000_000
+"""The most of anything that is counted in a request: more is a slip of the finger, or would be walked for ever."""
+Count = Annotated[int, Field(gt=0, le=MOST, strict=True)]
+NotNegative = Annotated[int, Field(ge=0, le=MOST, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 32, strict=True)]
 Text = Annotated[str, Field(min_length=1)]
 ALL = "all"
 """Stands for every choice of an option that can be given several times."""

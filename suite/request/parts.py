@@ -17,21 +17,28 @@ from suite.job.ablations import get_ablation
 from suite.job.datasets import PageCache, parse_data
 from suite.job.distributed import ContainerNetwork, Strategy
 from suite.job.envelope import parse_bytes, parse_cpu_list
+from suite.job.job import SEQUENTIAL, Alternating
 from suite.job.lab import parse_lab
 from suite.job.profiles import PROFILES, Recipe
 from suite.job.sharing import BareMetalCpus, victim_names
 from suite.registries import ABLATIONS, AGGRESSORS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
-from suite.request.option import Count, NotNegative, OptionGroup, Text, about
+from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about
 from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
 
 MOST_BLOCKS = 100
 """The most blocks of a run with ``until`` or ``detect``, unless ``max_blocks`` says otherwise."""
+ROUNDS, BURST_STEPS = 8, 5
+"""The turns of a job in a block, and the steps of one, where nothing else is asked for."""
 _DATA = ("real", "distributed")
 _DISTRIBUTED = ("distributed",)
 _PROBE = ("probe",)
 _SHARED = ("shared",)
 _ENDS = f"{option('until')} or {option('detect')}"
+DECIDED = "decided"
+"""The value of ``until`` that goes on until every comparison has a verdict."""
+_LEAST_MEMORY_BYTES = 1 << 20
+"""A bare number below it is no memory of a target: its unit was forgotten."""
 
 
 def _models(scenario: str | None) -> tuple[str, ...]:
@@ -58,6 +65,19 @@ pci_addresses = words_of(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "a PCI a
 def _cpus(text: str) -> None:
     if not (text.isascii() and text.strip().isdigit()):
         parse_cpu_list(text)
+
+
+def memory_of(text: str) -> int:
+    """Return the bytes of an amount of memory. Raises RequestError for one whose unit was forgotten: ``4``."""
+    found = parse_bytes(text)
+    if text.strip().isdigit() and found < _LEAST_MEMORY_BYTES:
+        raise RequestError(f"{text!r} is {found} bytes", remedy=f"is {found}G meant? write {found}G")
+    return found
+
+
+def _until(text: str) -> None:
+    if text != DECIDED:
+        parse_share(text)
 
 
 class MeasurementOptions(OptionGroup):
@@ -95,11 +115,31 @@ class MeasurementOptions(OptionGroup):
     )
     batch: Count | None = about(None, "Images per step and device.", never=_PROBE)
     image_px: Count | None = about(None, "Width and height of the images.", never=_PROBE)
-    steps: Count | None = about(None, "Measured steps.", never=_PROBE)
+    steps: Count | None = about(None, "Measured steps of a trial that takes no turns.", never=_PROBE)
     warmup_steps: NotNegative | None = about(None, "Steps before the measured ones.", never=_PROBE)
-    trial_timeout: Count | None = about(
-        None, "Seconds after which a job is given up. Default: the profile's.", meaning=False
+    design: Literal["sequential", "alternating", "both"] = about(
+        SEQUENTIAL,
+        "How the trials of a block share the machine. sequential: one after the other, each launched and ended. "
+        "alternating: all open at once, their jobs take short bursts of steps in turns; on a busy machine this takes a "
+        "fraction of the blocks, and gives no elapsed times. both: the sequential trials of each block, then the "
+        "alternating ones.",
     )
+    rounds: Count | None = about(
+        None, f"Turns of each job in a block, with {option('design')} alternating or both. Default: {ROUNDS}."
+    )
+    burst_steps: Count | None = about(
+        None, f"Steps of one turn, with {option('design')} alternating or both. Default: {BURST_STEPS}."
+    )
+    trial_timeout: Count | None = about(
+        None, "Seconds after which a job, or a turn of it, is given up. Default: the profile's.", meaning=False
+    )
+
+    @property
+    def turns(self) -> Alternating | None:
+        """Return how the jobs take turns; None where they do not."""
+        if self.design == SEQUENTIAL:
+            return None
+        return Alternating(rounds=self.rounds or ROUNDS, burst_steps=self.burst_steps or BURST_STEPS)
 
 
 class TargetOptions(OptionGroup):
@@ -140,7 +180,7 @@ class EnvelopeOptions(OptionGroup):
         None, "How many CPUs (2), or which (0-1,4). Default: all that this process may use.", parse=_cpus, common=True
     )
     memory: Text | None = about(
-        None, "Memory of every target, such as 4G. Default: the profile's.", parse=parse_bytes, common=True
+        None, "Memory of every target, such as 4G. Default: the profile's.", parse=memory_of, common=True
     )
     threads: Count | None = about(None, "Threads of the training. Default: one per CPU.")
 
@@ -157,8 +197,9 @@ class Repetitions(OptionGroup):
     )
     until: Text | None = about(
         None,
-        "Go on, block by block, until every 95 % interval is within plus or minus this: 2%.",
-        parse=parse_share,
+        "Go on, block by block, until every 95 % interval is within plus or minus this: 2%. decided: until every "
+        f"comparison has a verdict at the {option('margin')}.",
+        parse=_until,
         never=_SHARED,
         meaning=False,
         common=True,
@@ -170,6 +211,14 @@ class Repetitions(OptionGroup):
         "planned once: from earlier runs on this machine, or else after the first 10 blocks.",
         parse=parse_share,
         never=_SHARED,
+        meaning=False,
+        common=True,
+    )
+    margin: Text | None = about(
+        None,
+        "The difference from bare metal that does not matter: within it a target is equivalent, beyond it slower or "
+        "faster. bench compare and bench report take it from the plan. Default: 2%.",
+        parse=parse_share,
         meaning=False,
         common=True,
     )
@@ -186,7 +235,7 @@ class Repetitions(OptionGroup):
     aa: Annotated[bool, Field(strict=True)] = about(
         False, "Measure bare metal twice in every block: the difference is what is only noise.", meaning=False
     )
-    seed: NotNegative = about(0, "Random seed of trial order and data.")
+    seed: Seed = about(0, "Random seed of trial order and data.")
 
     @model_validator(mode="after")
     def _one_way_to_end(self) -> Self:
@@ -218,6 +267,21 @@ class Repetitions(OptionGroup):
         """Return the difference to be detected, as a share; None without ``detect``."""
         return None if self.detect is None else parse_share(self.detect)
 
+    @property
+    def decides(self) -> bool:
+        """Return whether it ends when every comparison has a verdict."""
+        return self.until == DECIDED
+
+    @property
+    def half_width(self) -> float | None:
+        """Return how wide half an interval may be in the end, as a share; None unless ``until`` says so."""
+        return None if self.until is None or self.decides else parse_share(self.until)
+
+    @property
+    def margin_share(self) -> float | None:
+        """Return the difference that does not matter, as a share; None for the usual one."""
+        return None if self.margin is None else parse_share(self.margin)
+
 
 class RepetitionOptions(Repetitions):
     """How often."""
@@ -230,10 +294,14 @@ class RepetitionOptions(Repetitions):
         meaning=False,
     )
 
-    @property
-    def half_width(self) -> float | None:
-        """Return how wide half an interval may be in the end, as a share; None without ``until``."""
-        return None if self.until is None else parse_share(self.until)
+    @model_validator(mode="after")
+    def _a_budget_ends_something(self) -> Self:
+        if self.budget and not self.open_ended:
+            raise RequestError(
+                f"{option('budget')} {self.budget} ends nothing without {_ENDS}",
+                remedy=f"add {option('until')} decided, or leave it out: {option('blocks')} says how long the run is",
+            )
+        return self
 
     @property
     def budget_s(self) -> float | None:

@@ -123,4 +123,7 @@ def _refusal(error: ValidationError) -> RequestError:
     if first["type"] in ("greater_than", "greater_than_equal"):
         least = context["ge"] if "ge" in context else context["gt"] + 1
         return RequestError(f"{option(name)} {value}", remedy=f"give a number from {least} up")
+    if first["type"] in ("less_than", "less_than_equal"):
+        most = context["le"] if "le" in context else context["lt"] - 1
+        return RequestError(f"{option(name)} {value:,} is too many", remedy=f"give a number up to {most:,}")
     return RequestError(f"{option(name)} {value!r}: {first['msg']}", remedy="bench run --help says what it takes")

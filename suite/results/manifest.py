@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from suite.errors import RequestError
 from suite.part import Count, Part
+from suite.results.files import read
 
 MANIFEST = "manifest.json"
 
@@ -26,7 +27,7 @@ class ListedFile(Part):
     @classmethod
     def of(cls, path: Path) -> "ListedFile":
         """Return what lists the file as it is now. Raises OSError."""
-        content = path.read_bytes()
+        content = read(path)
         return cls(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
 
 
@@ -41,7 +42,7 @@ def read_manifest(run: Path) -> Manifest | None:
     """Return the manifest of a run; None where it has none. Raises RequestError for a file that is not one."""
     path = run / MANIFEST
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(read(path))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:

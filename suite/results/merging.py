@@ -13,6 +13,7 @@ from suite.errors import RequestError
 from suite.host_compatibility import Host, differences
 from suite.plan import Plan
 from suite.records.headers import read_header, record_entries
+from suite.results import files
 from suite.results.manifest import ListedFile, read_manifest
 from suite.results.runs import SWEEP, is_run, is_sweep
 from suite.results.store import ATTEMPTS, PLAN, TRIALS, Run, plan_differences, stored_plan, write_atomic
@@ -75,7 +76,8 @@ def _cells(sources: Sequence[Path], into: Path) -> Iterator[tuple[Path, list[Pat
 
 
 def _copy_sweep(sources: Iterable[Path], into: Path) -> None:
-    texts = {place: (place / SWEEP).read_text() for place in (into, *sources) if (place / SWEEP).is_file()}
+    found = {place: _text(place / SWEEP) for place in (into, *sources)}
+    texts = {place: text for place, text in found.items() if text is not None}
     if len(set(texts.values())) > 1:
         raise RequestError(
             f"{', '.join(map(str, texts))} are sweeps of different plans", remedy="merge sweeps of one plan file"
@@ -108,12 +110,13 @@ class _Step:
                 self._take(Path(entry.path))
 
     def _take(self, path: Path) -> None:
-        header, digest = read_header(path), hashlib.sha256(path.read_bytes()).digest()
+        header = read_header(path)
         # The trial's name is to become a file's: what the record says of itself could lead elsewhere.
         if header is None or path.name != record_file(header.trial_id):
             self.merged.left_out.append(str(path))
             return
         self.hosts[header.host] = None
+        digest = hashlib.sha256(files.read(path)).digest()
         before = self.chosen.get(header.trial_id)
         if before and before.digest != digest and before.ok and header.ok:
             raise RequestError(
@@ -128,20 +131,20 @@ class _Step:
         run = Run(self.into)
         with run.exclusive():
             plan = self.plan.model_dump_json(indent=2) + "\n"
-            if not ((self.into / PLAN).exists() and (self.into / PLAN).read_text() == plan):
+            if _text(self.into / PLAN) != plan:
                 run.unlist(PLAN)
                 write_atomic(self.into / PLAN, plan)
             for trial_id, chosen in self.chosen.items():
                 place = self.into / TRIALS / record_file(trial_id)
-                there, text = place.read_text() if place.exists() else None, chosen.path.read_text()
+                there, text = _text(place), files.read(chosen.path).decode()
                 if there == text:
                     self.merged.kept += 1
                     continue
                 run.unlist(f"{TRIALS}/{place.name}")
-                write_atomic(place, text)
+                write_atomic(place, text, below=self.into)
                 (self.merged.added if there is None else self.merged.replaced).append(trial_id)
             for source in self.runs:
-                _copy_attempts(source / ATTEMPTS, self.into / ATTEMPTS)
+                _copy_attempts(source, self.into)
             run.seal(self._listed())
 
     def _listed(self) -> dict[str, ListedFile]:
@@ -171,8 +174,16 @@ def _copy_attempts(source: Path, into: Path) -> None:
     """Copy every attempt that is not there yet, under the next number that is free."""
     if source == into:
         return
-    for path in sorted(source.glob(RECORD_FILES)):
-        trial_id, text = trial_of_attempt(path.name), path.read_text()
-        there = sorted(into.glob(attempts_of(trial_id)))
-        if trial_id and text not in {other.read_text() for other in there}:
-            write_atomic(into / attempt_file(trial_id, len(there) + 1), text)
+    for path in sorted((source / ATTEMPTS).glob(RECORD_FILES)):
+        trial_id, text = trial_of_attempt(path.name), _text(path)
+        there = sorted((into / ATTEMPTS).glob(attempts_of(trial_id)))
+        if trial_id and text is not None and text not in set(map(_text, there)):
+            write_atomic(into / ATTEMPTS / attempt_file(trial_id, len(there) + 1), text, below=into)
+
+
+def _text(path: Path) -> str | None:
+    """Return what a file holds; None where there is no regular file of text."""
+    try:
+        return files.read(path).decode()
+    except (FileNotFoundError, files.SpecialFileError, UnicodeDecodeError):
+        return None

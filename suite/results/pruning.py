@@ -1,7 +1,7 @@
 """Remove old runs by a stated rule: only runs, and never one that is in use or named to be kept."""
 
 import datetime
-import fcntl
+import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.errors import RequestError
+from suite.results import files
 from suite.results.runs import find_runs, is_run, is_sweep, summarise
-from suite.results.store import PLAN, TRIALS, StoreError
+from suite.results.store import LOCK, PLAN, TRIALS, StoreError
 from suite.sweep.locks import holders
 
 
@@ -80,8 +81,10 @@ def remove(entry: PruneCandidate) -> None:
             raise RequestError(f"{entry.directory} is kept: {entry.kept or 'it has come into use'}")
         # The records first: an interrupted removal leaves a run, which the next one finds.
         try:
-            for path in [path for run in find_runs([entry.directory]) for path in (run / TRIALS).iterdir()]:
-                path.unlink()
+            for run in find_runs([entry.directory]):
+                with files.directory(run / TRIALS, entry.directory) as place:
+                    for name in os.listdir(place):
+                        os.unlink(name, dir_fd=place)
             shutil.rmtree(entry.directory)
         except OSError as error:
             raise StoreError(f"cannot remove {entry.directory}: {error.strerror}") from error
@@ -121,8 +124,9 @@ def _hold(directory: Path, held: ExitStack) -> bool:
         return False
     for path in _locks(directory):
         try:
-            file = held.enter_context(path.open("r+b"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = files.open_regular(path, os.O_RDWR)
+            held.callback(os.close, descriptor)
+            files.lock(descriptor)
         except OSError:
             return False
     return True
@@ -130,4 +134,4 @@ def _hold(directory: Path, held: ExitStack) -> bool:
 
 def _locks(directory: Path) -> Iterator[Path]:
     places = dict.fromkeys((directory, *find_runs([directory])))
-    yield from (place / ".lock" for place in places if (place / ".lock").exists())
+    yield from (place / LOCK for place in places if (place / LOCK).exists())

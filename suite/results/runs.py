@@ -74,6 +74,11 @@ def _below(directory: Path) -> list[Path]:
         return []
 
 
+def contains(directory: Path, other: Path) -> bool:
+    """Return whether a directory is the other one, or holds it at any depth; links are followed."""
+    return other.resolve().is_relative_to(directory.resolve())
+
+
 def find_run(name: str, results: Path = RESULTS) -> Path:
     """Return a run by its directory or its id below ``results``. Raises RequestError if there is none, or several."""
     if is_run(Path(name)):

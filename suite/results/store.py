@@ -6,11 +6,10 @@ DIR/manifest.json       digests of both; see ``suite.results.manifest``
 """
 
 import datetime
-import fcntl
-import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,13 +18,21 @@ from suite.errors import BenchError, RequestError
 from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current, migrate_plan
 from suite.records.record import TrialRecord
+from suite.results import files
 from suite.results.manifest import MANIFEST, ListedFile, Manifest, read_manifest
 from suite.trial_names import RECORD_FILES, record_file
+from suite.untrusted.parse import parse_object
 
 RESULTS = Path("results")
 PLAN, TRIALS = "plan.json", "trials"
+LOCK = ".lock"
+"""The file that the one process which writes a run has locked."""
+LOCKS = ".locks"
+"""The directory of a sweep's locks; older versions call it so, too, and must see the same locks."""
 ATTEMPTS = "attempts"
 """The directory in which a sweep keeps the failed records of trials that were tried again."""
+PLOTS = "plots"
+"""The directory for the figures of a run."""
 
 
 class StoreError(BenchError):
@@ -34,28 +41,14 @@ class StoreError(BenchError):
     kind = "store"
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write ``path`` so that a reader, or a crash, sees the old content or the new one and nothing between.
+def write_atomic(path: Path, text: str, *, below: Path | None = None) -> None:
+    """Write ``path`` whole or not at all; see ``files.whole``, for ``below`` too.
 
     Raises StoreError, with the old content in place, when the disk is full or the directory cannot be written.
     """
-    # A name of this process's own: the blocks of a sweep may be written by several machines at once.
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        with files.whole(path, below=below) as file:
+            file.write(text.encode())
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}",
@@ -68,23 +61,12 @@ def sweep_temporaries(directory: Path) -> list[Path]:
 
     What a living process of this machine, or any process of another machine, is writing is left alone.
     """
-    runs = [directory]
-    if (directory / "sweep.json").exists():
-        runs += [place for place in directory.iterdir() if place.is_dir()]
-    places = [place for run in runs for place in (run, run / TRIALS, run / ATTEMPTS)]
-    left = [path for place in places for path in place.glob(".*.tmp") if not _being_written(path)]
-    for path in left:
-        path.unlink(missing_ok=True)
-    return left
-
-
-def _being_written(temporary: Path) -> bool:
-    host, _, number = temporary.name.removesuffix(".tmp").rpartition(".")
-    if not number.isdigit():
-        return False  # a name that older versions gave
-    if not host.endswith(f".{os.uname().nodename}"):
-        return True
-    return int(number) != os.getpid() and Path(f"/proc/{number}").exists()
+    top = directory.resolve()
+    runs = [top]
+    if (top / "sweep.json").exists():
+        runs += [place for place in top.iterdir() if place.is_dir() and not place.is_symlink()]
+    parts = ("", TRIALS, ATTEMPTS, PLOTS, LOCKS)
+    return [path for run in runs for part in parts for path in files.remove_temporaries(run / part)]
 
 
 def new_run_directory(results: Path = RESULTS) -> Path:
@@ -105,7 +87,7 @@ class Run:
     """One run's directory."""
 
     # Another number of blocks is the same plan, for longer or for less long: every record stays part of it.
-    growing = frozenset({"blocks", "detection"})
+    growing = frozenset({"blocks", "detection", "margin"})
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -117,19 +99,16 @@ class Run:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the directory against other processes. Raises RequestError if another one holds it."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            lock = (self.directory / ".lock").open("w")
-        except OSError as error:
-            raise RequestError(
-                f"cannot write {self.directory}: {error.strerror}", remedy="give another --out"
-            ) from error
-        with lock:
+        with ExitStack() as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.enter_context(files.locked(self.directory / LOCK))
             except BlockingIOError as error:
                 raise RequestError(
                     f"another bench is writing {self.directory}", remedy="wait for it, or give another --out"
+                ) from error
+            except OSError as error:
+                raise RequestError(
+                    f"cannot write {self.directory}: {error.strerror}", remedy="give another --out"
                 ) from error
             yield
 
@@ -154,7 +133,7 @@ class Run:
     def save(self, record: TrialRecord) -> Path:
         """Write the record, in place of an older one of its trial; return its file. Raises StoreError."""
         path = self.directory / TRIALS / record_file(record.trial_id)
-        write_atomic(path, record.model_dump_json(indent=1) + "\n")
+        write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
         return path
 
     @contextmanager
@@ -203,8 +182,9 @@ class Run:
         yield from filter(None, map(read_record, self.record_files()))
 
     def record_files(self) -> list[Path]:
-        """Return the files of the records, in the order of their names."""
-        return sorted((self.directory / TRIALS).glob(RECORD_FILES))
+        """Return the files of the records, in the order of their names; regular files alone."""
+        found = sorted((self.directory / TRIALS).glob(RECORD_FILES))
+        return [path for path in found if stat.S_ISREG(path.lstat().st_mode)]
 
     def finished(self) -> Iterator[str]:
         """Yield the trials that need not be run again: those with a record that is ok."""
@@ -217,10 +197,10 @@ def read_record(path: Path) -> TrialRecord | None:
     Raises NewerRecordError for a record of a later suite, which must not be overwritten.
     """
     try:
-        return TrialRecord.model_validate_json(current(path.read_bytes()))
+        return TrialRecord.model_validate_json(current(files.read(path)))
     except NewerRecordError as error:
         raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
-    except ValidationError:
+    except (ValidationError, files.SpecialFileError):
         return None
 
 
@@ -230,7 +210,7 @@ def stored_plan(run: Path) -> Plan:
     Raises RequestError if it cannot be read.
     """
     try:
-        return Plan.model_validate(migrate_plan(json.loads((run / PLAN).read_bytes())))
+        return Plan.model_validate(migrate_plan(parse_object(files.read(run / PLAN))))
     except (OSError, ValueError, RecursionError) as error:
         raise RequestError(
             f"{run / PLAN} is not a plan of this suite, or of a newer one ({_problem(error)})",
@@ -257,5 +237,7 @@ def plan_differences(old: Plan, new: Plan) -> list[str]:
     found = [key for key in one if one[key] != other[key]]
     if old.models != new.models:
         return sorted([*found, "models"])
+    if len(own) != len(its):
+        return sorted([*found, "design"])
     pairs = zip(own, its, strict=True)
     return sorted([*found, *{key for mine, theirs in pairs for key in mine if mine[key] != theirs[key]}])

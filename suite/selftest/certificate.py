@@ -1,6 +1,5 @@
 """The certificate of a machine: what the suite has found of the injuries that were done to its targets."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from suite.part import Part
+from suite.results.files import read
+from suite.untrusted.parse import parse_object
 
 FILE = "selftest.json"
 """The certificate's name in the directory of its self-test, and in the suite's own folder."""
@@ -149,6 +150,6 @@ def by_chance(intervals: int) -> int:
 def read_certificate(path: Path) -> Certificate | None:
     """Return the certificate; None where there is none that this suite can read."""
     try:
-        return Certificate.model_validate(json.loads(path.read_bytes()))
+        return Certificate.model_validate(parse_object(read(path)))
     except (OSError, ValueError, ValidationError):
         return None

@@ -56,7 +56,7 @@ class Injury(Ablation):
 
     truth: TruthOf = lambda _injured, _usual: Truth.exactly(1.0)
     witness: str = ""
-    """What knows the size."""
+    """The witness of the size."""
     metric: str = THROUGHPUT
     phase: str | None = None
     """The phase of a step that must carry it; None if none does."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from suite.records.record import TrialRecord
+from suite.results.files import read
 from suite.results.store import ATTEMPTS, TRIALS, Run, read_record, write_atomic
 from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
 
@@ -29,7 +30,7 @@ class CellRun(Run):
         if record.outcome.status == "failed":
             number = self.attempts()[record.trial_id] + 1
             path = self.directory / ATTEMPTS / attempt_file(record.trial_id, number)
-            write_atomic(path, record.model_dump_json(indent=1) + "\n")
+            write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
         return super().save(record)
 
     def attempts(self) -> Counter[str]:
@@ -53,7 +54,8 @@ class CellRun(Run):
         """Write the record that a kill between writing the attempt and writing the trial has left out."""
         path = self.directory / TRIALS / record_file(trial_id)
         if not path.exists():
-            write_atomic(path, (self.directory / ATTEMPTS / attempt_file(trial_id, failed)).read_text())
+            attempt = read(self.directory / ATTEMPTS / attempt_file(trial_id, failed))
+            write_atomic(path, attempt.decode(), below=self.directory)
 
 
 StopRule = Callable[[CellRun], str | None]

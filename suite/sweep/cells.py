@@ -3,18 +3,22 @@
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from suite.errors import RequestError
+from suite.plan import MOST_TRIALS
 from suite.request.parts import Repetitions
 from suite.request.request import OPTIONS, RunRequest
 from suite.sweep.model import Sweep
 
 _NAMED = ("data", "cache", "recipe", "profile", "strategy", "network", "aggressor", "aggressors", "engine", "isa")
 _LONGEST_SLUG = 64
+MOST_CELLS = 4096
+"""The most cells of a sweep. Each is a run, with a directory of its own."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +42,23 @@ def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
 def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
     """Return the cells in the order of the matrix, each once.
 
-    Raises RequestError for a plan without cells, and for keys that change nothing.
+    Raises RequestError for a plan without cells or with too many, and for keys that change nothing.
     """
+    if (count := math.prod(map(len, sweep.matrix.values())) + len(sweep.include)) > MOST_CELLS:
+        raise RequestError(
+            f"the matrix has {count:,} cells: {MOST_CELLS:,} are the most", remedy="make lists of it shorter"
+        )
     every = list(_settings(sweep))
     _refuse_idle(sweep, every)
     kept = [settings for settings in every if not any(_has(settings, out.given()) for out in sweep.exclude)]
     if not kept:
         raise RequestError("the plan has no cell: all are excluded", remedy="take an exclude away")
+    if (trials := len(kept) * sweep.block_count * len(sweep.targets)) > MOST_TRIALS:
+        raise RequestError(
+            f"{len(kept):,} cells of {sweep.block_count:,} blocks are {trials:,} trials or more: "
+            f"{MOST_TRIALS:,} are the most",
+            remedy="ask for fewer blocks, or fewer cells",
+        )
     return tuple(Cell(_cell_id(sweep, settings), settings) for settings in kept)
 
 

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from suite.errors import RequestError
 from suite.part import Part
 from suite.records.record import TrialRecord
+from suite.results.files import read
 from suite.results.store import PLAN, RESULTS, TRIALS, StoreError, write_atomic
 from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import Cell
@@ -37,7 +38,7 @@ class Accepted(Part):
     sha256: str
     """The hash of the plan, as ``plan_hash`` gives it."""
     sweep: Sweep
-    cells: dict[str, dict[str, Any]]
+    cells: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,99}$")], dict[str, Any]]
 
 
 class ConvergedCells(Part):
@@ -84,7 +85,7 @@ class SweepDirectory:
         """Return what is stored; None in a new directory. Raises RequestError for a file that is not a sweep's."""
         path = self.path / "sweep.json"
         try:
-            return Accepted.model_validate_json(path.read_bytes())
+            return Accepted.model_validate_json(read(path))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -162,7 +163,7 @@ class SweepDirectory:
     def converged(self, sweep: Sweep) -> frozenset[str]:
         """Return the names of these cells; none where nothing was decided yet, or unless the sweep is open-ended."""
         try:
-            found = ConvergedCells.model_validate_json((self.path / CONVERGED).read_bytes())
+            found = ConvergedCells.model_validate_json(read(self.path / CONVERGED))
         except (OSError, ValidationError):
             return frozenset()
         return frozenset(found.cells) if sweep.open_ended and found.sha256 == plan_hash(sweep) else frozenset()
@@ -173,10 +174,7 @@ class SweepDirectory:
 
     def request_stop(self) -> None:
         """Ask the process that runs the sweep to end after its current trial. Raises StoreError."""
-        try:
-            (self.path / ".stop").touch()
-        except OSError as error:
-            raise StoreError(f"cannot write {self.path / '.stop'}: {error.strerror}") from error
+        write_atomic(self.path / ".stop", "")
 
     def clear_stop(self) -> None:
         """Withdraw the request to stop. Raises StoreError."""

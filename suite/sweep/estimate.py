@@ -1,13 +1,15 @@
-"""Estimate how long trials take from the records of earlier ones like them. Without such records it stays unknown."""
+"""Estimate how long trials take: from earlier ones like them, from those on the same target, or else roughly."""
 
+import datetime
 import itertools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from suite.host_compatibility import Host
 from suite.job.job import leaves
 from suite.plan import Plan, Trial
 from suite.records.headers import RecordHeader, headers
@@ -17,6 +19,31 @@ from suite.trial_names import arm_name
 
 MOST_RECORDS = 5000
 """The newest directories suffice: what was measured long ago says no more, and an estimate is wanted at once."""
+ROUGH_OPENED_S = {"bare-metal": 9.0, "container": 10.0, "vm": 25.0, "container-vm": 30.0}
+"""What opening a target, starting Python with torch, and closing take on a usual machine."""
+ROUGH_EMULATED_S = {"vm": 100.0, "container-vm": 115.0}
+"""The same where the CPU of the guest is emulated."""
+ROUGH_CPU_S_PER_UNIT = 10.0
+"""CPU seconds of training on a million pixels: ResNet-50 with 4 images/s of 224 px on two CPUs, 50 of 64 px."""
+ROUGH_EMULATION, ROUGH_CUDA = 300.0, 0.02
+"""How much longer than on the CPU computing takes under emulation, and on a GPU."""
+ROUGH_EXCHANGE_S, ROUGH_PROBE_S = 1.0, 30.0
+"""What a step of a distributed job takes for each worker beside computing, and a probe."""
+Source = Literal["records", "similar", "rough"]
+
+
+class Guess(NamedTuple):
+    """The seconds that a trial takes, and what says so: trials like it, others on the same target, or a rough rule."""
+
+    seconds: float
+    source: Source
+
+
+class _Fit(NamedTuple):
+    """What one record says of other sizes: the seconds beside its steps, and those of a step for each unit of work."""
+
+    beside_s: float
+    rate_s: float
 
 
 class Durations:
@@ -24,30 +51,53 @@ class Durations:
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._fits: defaultdict[tuple[str, ...], list[_Fit]] = defaultdict(list)
 
-    def add(self, header: RecordHeader) -> None:
-        """Take a record into account; a failed one says nothing of how long a trial takes."""
-        if header.ok:
-            self._seconds[_key(header.job, header)].append(header.duration_s)
+    def add(self, header: RecordHeader, took_s: float | None = None) -> None:
+        """Take a record into account; a failed one says nothing of how long a trial takes.
+
+        ``took_s`` is how long it took with what the suite did on its own account, where that is known.
+        """
+        if not header.ok:
+            return
+        seconds = took_s or header.duration_s
+        self._seconds[_key(header.job, header)].append(seconds)
+        fit = _fit(header, seconds)
+        for key in _similar(header.job, header):
+            self._fits[key].append(fit)
 
     def of(self, trial: Trial) -> float | None:
         """Return the seconds that the trial takes; None if no record is like it."""
         found = self._seconds.get(_key(trial.job.model_dump(mode="json"), trial))
         return statistics.median(found) if found else None
 
+    def guess(self, trial: Trial) -> Guess:
+        """Return the seconds that the trial takes, by the best that is known."""
+        if (known := self.of(trial)) is not None:
+            return Guess(known, "records")
+        job = trial.job.model_dump(mode="json")
+        work = _steps(job) * _unit(job)
+        for key in _similar(job, trial):
+            if fits := self._fits.get(key):
+                beside_s, rate_s = map(statistics.median, zip(*fits, strict=True))
+                return Guess(beside_s + work * rate_s, "similar")
+        return Guess(_rough_s(trial, job), "rough")
+
     def of_block(self, plan: Plan, block: int) -> float | None:
         """Return the seconds that one block of a plan takes; None as soon as one of its trials is unknown."""
         return total(self.of(trial) for trial in plan.trials_of(block))
 
 
-def durations_below(directory: Path) -> Durations:
-    """Return what the newest records below a directory of runs and sweeps tell."""
-    runs = [directory, *directory.glob("*"), *directory.glob("*/*")]
-    begun = [run for run in runs if (run / TRIALS).is_dir()]
+def durations_below(*directories: Path, here: Host | None = None) -> Durations:
+    """Return what the newest records below directories of runs and sweeps tell; with ``here`` those of this machine."""
+    runs = [run for each in directories for run in (each, *each.glob("*"), *each.glob("*/*"))]
+    begun = [run for run in dict.fromkeys(runs) if (run / TRIALS).is_dir()]
     newest = sorted(begun, key=lambda each: (each / TRIALS).stat().st_mtime, reverse=True)
     found = Durations()
-    for header in itertools.islice(itertools.chain.from_iterable(map(headers, newest)), MOST_RECORDS):
-        found.add(header)
+    for header, took_s in itertools.islice(itertools.chain.from_iterable(map(_timed, newest)), MOST_RECORDS):
+        machine = header.host
+        if here is None or (machine.hostname, machine.cpu_model) == (here.hostname, here.cpu_model):
+            found.add(header, took_s)
     return found
 
 
@@ -57,12 +107,72 @@ def total(seconds: Iterable[float | None]) -> float | None:
     return None if None in each else sum(filter(None, each))
 
 
+def _timed(run: Path) -> Iterator[tuple[RecordHeader, float]]:
+    """Yield the trials of a run with the seconds that each took: until the next one began, unless there was a pause."""
+    in_order = sorted(headers(run), key=lambda header: header.started_at)
+    begins = [datetime.datetime.fromisoformat(header.started_at).timestamp() for header in in_order]
+    for header, begin_s, end_s in zip(in_order, begins, [*begins[1:], 0.0], strict=False):
+        beside_s = end_s - begin_s - header.duration_s
+        pause_s = 15 + header.duration_s / 2
+        yield header, header.duration_s + (beside_s if 0 < beside_s < pause_s else 0.0)
+
+
 def _key(job: Mapping[str, Any], what: RecordHeader | Trial) -> str:
     """Return what trials that take equally long have in common: the job and the arm."""
     same = dict(leaves(job))
-    accelerator = same.get("layers.accelerator") if what.target in VMS else None
     # A new image, or another engine, says little of how long a trial takes, and is to find earlier records.
     same = {name: value for name, value in same.items() if not name.startswith("layers.")}
+    return json.dumps([same, _accelerator(job, what), _arm(what)], sort_keys=True)
+
+
+def _similar(job: Mapping[str, Any], what: RecordHeader | Trial) -> Sequence[tuple[str, ...]]:
+    """Return what trials of other sizes, and then of other models, have in common, the nearest first."""
+    place = (str(job["scenario"]), str(_accelerator(job, what)), _arm(what))
+    nearest = (*place, str(job["model"]))
+    # What one probe takes says nothing of another.
+    return (nearest, place) if job.get("sizes") else (nearest,)
+
+
+def _accelerator(job: Mapping[str, Any], what: RecordHeader | Trial) -> str | None:
+    return (job.get("layers") or {}).get("accelerator") if what.target in VMS else None
+
+
+def _arm(what: RecordHeader | Trial) -> str:
     # The second bare metal of an A/A block is the first one again.
-    arm = arm_name(what.target, 0, what.ablation, what.aggressor)
-    return json.dumps([same, accelerator, arm], sort_keys=True)
+    return arm_name(what.target, 0, what.ablation, what.aggressor)
+
+
+def _steps(job: Mapping[str, Any]) -> int:
+    sizes = job.get("sizes") or {}
+    return int(sizes.get("steps", 0)) + int(sizes.get("warmup_steps", 0))
+
+
+def _unit(job: Mapping[str, Any]) -> float:
+    """Return the millions of pixels that one step is about, of all workers and devices."""
+    sizes, devices = job.get("sizes") or {}, (job.get("devices") or {}).get("devices", 1)
+    pixels = sizes.get("batch", 0) * sizes.get("image_px", 0) ** 2
+    return float(pixels * devices * _workers(job) / 1e6)
+
+
+def _workers(job: Mapping[str, Any]) -> int:
+    return int((job.get("distributed") or {}).get("workers", 1))
+
+
+def _fit(header: RecordHeader, seconds: float) -> _Fit:
+    measured, unit = (header.job.get("sizes") or {}).get("steps", 0), _unit(header.job)
+    if not (header.measured_s and measured and unit):
+        return _Fit(seconds, 0.0)
+    step_s = header.measured_s / measured
+    return _Fit(max(0.0, seconds - _steps(header.job) * step_s), step_s / unit)
+
+
+def _rough_s(trial: Trial, job: Mapping[str, Any]) -> float:
+    emulated = _accelerator(job, trial) == "tcg"
+    opened_s = ROUGH_EMULATED_S[trial.target] if emulated else ROUGH_OPENED_S[trial.target]
+    opened_s *= max(1, len(trial.instances))
+    if not job.get("sizes"):
+        return opened_s + ROUGH_PROBE_S
+    computing_s = _unit(job) * ROUGH_CPU_S_PER_UNIT / trial.job.envelope.threads
+    computing_s *= ROUGH_EMULATION if emulated else ROUGH_CUDA if trial.job.devices.device == "cuda" else 1.0
+    exchange_s = ROUGH_EXCHANGE_S * _workers(job) if trial.job.distributed else 0.0
+    return opened_s + _steps(job) * (computing_s + exchange_s)

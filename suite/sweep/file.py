@@ -10,6 +10,7 @@ from suite.errors import RequestError
 from suite.request.parts import EnvelopeOptions
 from suite.suggest import nearest
 from suite.sweep.model import Budget, Output, Settings, Sweep, key_of
+from suite.untrusted.files import refuse_writable_by_others
 
 _TABLES: dict[str, type[BaseModel]] = {
     "include": Settings,
@@ -31,6 +32,8 @@ _WANTED = {
     "string_too_short": "it is empty",
     "too_short": "give at least one",
     "int_type": "give a whole number",
+    "less_than_equal": "it is too large a number",
+    "less_than": "it is too large a number",
     "bool_type": "give true or false",
     "string_pattern_mismatch": "small letters, digits, dots and dashes, at most 64, the first a letter or a digit",
 }
@@ -50,13 +53,18 @@ def shipped_plans() -> list[str]:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """Return the sweep of a plan file. Raises RequestError for a file that cannot be read, or that is no plan."""
+    """Return the sweep of a plan file. Raises RequestError for a file that cannot be read, or that is no plan.
+
+    A plan that names other machines, or how to reach them, is refused if others may write it.
+    """
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_BYTES + 1)
         if len(text) > _LARGEST_BYTES:
             raise RequestError(f"{path} is larger than 1 MiB", remedy="name a plan file: see docs/sweeps.md")
         found = tomllib.loads(text.decode())
+    except RecursionError as error:
+        raise RequestError(f"{path} is nested too deeply", remedy="see docs/sweeps.md") from error
     except OSError as error:
         raise RequestError(
             f"cannot read {path}: {error.strerror}",
@@ -64,7 +72,11 @@ def load_sweep(path: Path) -> Sweep:
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/sweeps.md") from error
-    return read_sweep(found, str(path))
+    sweep = read_sweep(found, str(path))
+    named = {*sweep.matrix, *sweep.options.given(), *(key for cell in sweep.include for key in cell.given())}
+    if sweep.engine.kind != "local" or "inventory" in named:
+        refuse_writable_by_others(path, "the plan")
+    return sweep
 
 
 def read_sweep(found: dict[str, Any], where: str) -> Sweep:

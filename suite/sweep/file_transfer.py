@@ -6,16 +6,21 @@ worse. The other machine is not trusted with paths: only names that a run's dire
 
 import json
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from suite.errors import BenchError
+from suite.results.files import read
 from suite.results.store import write_atomic
+from suite.untrusted.parse import parse
 
 GIVEN = '{"given": "all"}'
 """The line after the last file that is sent to the machine which runs a block."""
 ENDED = '{"ended": true}'
 """The line after the last file that comes back: the block is complete."""
+LONGEST_LINE_BYTES = 64 << 20
+"""A longer line is refused: a record of 100,000 steps takes less than a third of it."""
 DEEPEST = 3
 """CELL/trials/ID.json"""
 _PART = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,199}")
@@ -29,7 +34,7 @@ class TransferError(BenchError):
 
 def encode_file(root: Path, path: Path) -> str:
     """Return the file ``path`` below ``root`` as one line, without its end."""
-    return encode(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+    return encode(path.relative_to(root).as_posix(), read(path).decode())
 
 
 def encode(name: str, text: str) -> str:
@@ -43,14 +48,14 @@ def receive_file(root: Path, line: str) -> Path:
     Raises TransferError, StoreError.
     """
     name, text = decode(line)
-    write_atomic(root / name, text)
+    write_atomic(root / name, text, below=root)
     return root / name
 
 
 def decode(line: str) -> tuple[str, str]:
     """Return name and text of a line's file. Raises TransferError for a name that a run's directory cannot hold."""
     try:
-        found = json.loads(line)
+        found = parse(line)
         name, text = found["path"], found["text"]
     except (ValueError, TypeError, KeyError) as error:
         raise TransferError(f"not a file of a run: {line[:100]!r}") from error
@@ -76,11 +81,13 @@ class Outbox:
         self._sent[path] = path.stat().st_mtime_ns
 
     def unsent(self) -> Iterator[Path]:
-        """Yield each new or changed file once, in the order of their names, and take it as sent."""
-        for path in sorted(self._root.rglob("*.json")):
-            if not _is_valid(path.relative_to(self._root).as_posix()):
+        """Yield each new or changed file once, the uppermost first, and take it as sent."""
+        # The plan of a cell before its records and attempts: the other side refuses those that are in no plan.
+        for path in sorted(self._root.rglob("*.json"), key=lambda path: (len(path.parts), path)):
+            info = path.lstat()
+            if not stat.S_ISREG(info.st_mode) or not _is_valid(path.relative_to(self._root).as_posix()):
                 continue
-            stamp = path.stat().st_mtime_ns
+            stamp = info.st_mtime_ns
             if self._sent.get(path) != stamp:
                 self._sent[path] = stamp
                 yield path

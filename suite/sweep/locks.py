@@ -6,7 +6,6 @@ machine from doing so at once. No file is locked: over NFS such a lock may hang,
 """
 
 import hashlib
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,12 +16,12 @@ from pydantic import ValidationError
 from suite.errors import RequestError
 from suite.part import Part
 from suite.process_identity import ProcessIdentity
-from suite.results.store import StoreError, write_atomic
+from suite.results import files
+from suite.results.store import LOCKS, StoreError, write_atomic
 
 WHOLE = "sweep"
 """The name of the lock on all of a sweep."""
-FOLDER = ".locks"
-"""The directory of the locks; older versions call it so, too, and must see the same locks."""
+SOCKETS = Path("/proc/net/unix")
 
 
 class LockHolder(Part):
@@ -41,14 +40,15 @@ class LockHolder(Part):
 class Lock:
     """A lock that this process holds."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        self._path = path
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
         self._holder = LockHolder(name=name, owner=ProcessIdentity.own())
 
-    def update(self, **what: str | int) -> None:
-        """Say what is run now. Raises StoreError."""
+    def update(self, **what: str | int | None) -> None:
+        """Say what is run now, or that nothing is. Raises StoreError."""
         self._holder = self._holder.model_copy(update=what)
-        write_atomic(self._path, self._holder.model_dump_json() + "\n")
+        path = _path(self._directory, self._holder.name)
+        write_atomic(path, self._holder.model_dump_json() + "\n", below=self._directory)
 
 
 def block_lock(block: int) -> str:
@@ -62,77 +62,102 @@ def locked(directory: Path, name: str, *, take_over: bool = False) -> Iterator[L
 
     ``take_over``: the caller knows that a lock of another machine is that of a process which has ended.
     """
-    folder = directory / FOLDER
-    path = folder / f"{name}.json"
-    with _alone_on_this_machine(folder, name, directory):
-        _link(path, name, directory, take_over=take_over)
+    with _alone_on_this_machine(directory, name):
+        _link(directory, name, take_over=take_over)
         try:
-            yield Lock(path, name)
+            yield Lock(directory, name)
         finally:
-            path.unlink(missing_ok=True)
+            _path(directory, name).unlink(missing_ok=True)
 
 
 def remove_stale(directory: Path, name: str) -> None:
     """Remove a lock that is not needed any more, if it was left by a process of this machine that was killed."""
-    path = directory / FOLDER / f"{name}.json"
+    path = _path(directory, name)
     if path.exists():
-        with suppress(RequestError), _alone_on_this_machine(path.parent, name, directory):
+        with suppress(RequestError), _alone_on_this_machine(directory, name):
             holder = _read(path)
-            if holder and holder.owner.here and not holder.owner.lives_here():
+            if holder and holder.owner.has_ended():
                 path.unlink(missing_ok=True)
 
 
 def lock_files(directory: Path) -> list[Path]:
     """Return the files of all locks of a sweep, stale ones too; each changes when what is run changes."""
-    return sorted((directory / FOLDER).glob("*.json"))
+    return sorted((directory / LOCKS).glob("*.json"))
 
 
 def holders(directory: Path) -> list[LockHolder]:
-    """Return who runs something of the sweep now: living processes of this machine, and any of another machine."""
+    """Return who runs something of the sweep now: processes that are not known to have ended, here or elsewhere."""
     found = map(_read, lock_files(directory))
-    return [holder for holder in found if holder and (holder.owner.lives_here() or not holder.owner.here)]
+    return [holder for holder in found if holder and not holder.owner.has_ended()]
+
+
+def is_held(directory: Path, holder: LockHolder) -> bool:
+    """Return whether the process that a lock names does hold it: its file may have been written by anybody.
+
+    A bench has the lock's socket open, and no other process has. It is seen in this network namespace alone.
+    """
+    try:
+        name = _socket_name(directory, holder.name)
+        lines = SOCKETS.read_text().splitlines()
+        sockets = {Path(f"socket:[{line.split()[6]}]") for line in lines if line.endswith(f" @{name}")}
+        for link in Path(f"/proc/{holder.owner.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if link.readlink() in sockets:
+                    return True
+    except OSError:
+        pass  # another user's process
+    return False
+
+
+def _path(directory: Path, name: str) -> Path:
+    return directory / LOCKS / f"{name}.json"
+
+
+def _socket_name(directory: Path, name: str) -> str:
+    place = (directory / LOCKS).stat()
+    return f"virtbench-lock-{hashlib.sha256(f'{place.st_dev}:{place.st_ino}:{name}'.encode()).hexdigest()[:32]}"
 
 
 @contextmanager
-def _alone_on_this_machine(folder: Path, name: str, directory: Path) -> Iterator[None]:
+def _alone_on_this_machine(directory: Path, name: str) -> Iterator[None]:
     """Keep other processes of this machine out until this one ends, however it does."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        place = folder.stat()
+        with files.directory(directory / LOCKS, directory):
+            socket_name = _socket_name(directory, name)
     except OSError as error:
-        raise StoreError(f"cannot write {folder}: {error.strerror}", remedy="give another place with --out") from error
-    what = hashlib.sha256(f"{place.st_dev}:{place.st_ino}:{name}".encode()).hexdigest()
+        raise _unwritable(directory / LOCKS, error) from error
     with socket.socket(socket.AF_UNIX) as held:
         try:
-            held.bind(f"\0virtbench-lock-{what[:32]}")
+            held.bind(f"\0{socket_name}")
         except OSError as error:
-            raise _held(directory, name, _read(folder / f"{name}.json")) from error
+            raise _held(directory, name, _read(_path(directory, name))) from error
         yield
 
 
-def _link(path: Path, name: str, directory: Path, *, take_over: bool) -> None:
+def _link(directory: Path, name: str, *, take_over: bool) -> None:
     """Link the lock's file into place; remove before what a process has left that has ended."""
-    own = path.with_name(f".{name}.{os.uname().nodename}.{os.getpid()}.tmp")
-    write_atomic(own, LockHolder(name=name, owner=ProcessIdentity.own()).model_dump_json() + "\n")
+    path, own = _path(directory, name), LockHolder(name=name, owner=ProcessIdentity.own())
     try:
         for _ in range(2):
-            with suppress(FileExistsError):
-                os.link(own, path)
+            with suppress(FileExistsError), files.whole(path, below=directory, new=True) as file:
+                file.write(own.model_dump_json().encode() + b"\n")
+            if (holder := _read(path)) == own:
                 return
-            holder = _read(path)
-            if holder and (holder.owner.lives_here() or not (holder.owner.here or take_over)):
+            if holder and not holder.owner.has_ended() and (holder.owner.lives_here() or not take_over):
                 break
             path.unlink(missing_ok=True)
         raise _held(directory, name, _read(path))
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}", remedy="give another place with --out") from error
-    finally:
-        own.unlink(missing_ok=True)
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot write {path}: {error.strerror}", remedy="give another place with --out")
 
 
 def _read(path: Path) -> LockHolder | None:
     try:
-        return LockHolder.model_validate_json(path.read_bytes())
+        return LockHolder.model_validate_json(files.read(path))
     except (OSError, ValidationError):
         return None
 

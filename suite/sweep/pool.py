@@ -4,7 +4,7 @@ A block is measured on one machine, so its ratios never mix two. But blocks of u
 that no target has, and their mean is that of no machine.
 """
 
-import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -13,6 +13,7 @@ from suite import host_compatibility
 from suite.errors import RequestError
 from suite.host_compatibility import Host
 from suite.records.environment import Environment
+from suite.results.files import SpecialFileError, read, whole
 
 POOL = "pool.json"
 
@@ -57,22 +58,15 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
 
 def _establish(path: Path, machine: PoolMember) -> PoolMember:
     """Write the file unless another machine did in the meantime; return what is in it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{POOL}.{uuid.uuid4().hex}.tmp")
-    temporary.write_text(machine.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        pass  # another machine was first
-    finally:
-        temporary.unlink(missing_ok=True)
+    with suppress(FileExistsError), whole(path, new=True) as file:  # else another machine was first
+        file.write(machine.model_dump_json(indent=1).encode() + b"\n")
     return _first(path) or machine
 
 
 def _first(path: Path) -> PoolMember | None:
     try:
-        return PoolMember.model_validate_json(path.read_bytes())
+        return PoolMember.model_validate_json(read(path))
     except FileNotFoundError:
         return None
-    except ValidationError as error:
+    except (SpecialFileError, ValidationError) as error:
         raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error

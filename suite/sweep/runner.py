@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from suite.interfaces import Observer, Scenario
-from suite.loop import Loop, OpenAccount, OpenTarget
+from suite.interfaces import Observer, OpenAccount, OpenTarget, Scenario
+from suite.loop import Loop
 from suite.plan import Plan, Trial
 from suite.records.environment import Environment
 from suite.records.headers import headers
@@ -136,6 +136,8 @@ class _SweepObserver:
 
     def trial_finished(self, record: TrialRecord) -> None:
         self._made.append(record)
+        if self.lock:  # whoever looks now sees that it is done
+            self.lock.update(cell=None, trial=None, target=None)
         self._observer.trial_finished(record)
 
     def note(self, text: str) -> None:

@@ -124,7 +124,7 @@ def _progress_of(
         for trial in trials:
             now = (run.directory.name, trial.trial_id) in running
             state = "running" if now else states.get(trial.trial_id, "missing")
-            name = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor)
+            name = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor, trial.job.design)
             counted.setdefault(name, Counter())[state] += 1
             if states.get(trial.trial_id) != "done" and trial.trial_id not in failed_often:
                 blocks_left.add(block)

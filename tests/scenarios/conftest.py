@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -25,12 +25,13 @@ REPOSITORY = Path(__file__).parents[2]
 class HereProcess:
     """A child of the test."""
 
-    def __init__(self, argv: Sequence[str], stdin: bytes) -> None:
+    def __init__(self, argv: Sequence[str], stdin: bytes | IO[bytes]) -> None:
         self._argv = argv
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process, see close
-        with tempfile.TemporaryFile() as given:
-            given.write(stdin)
-            given.seek(0)
+        with tempfile.TemporaryFile() if isinstance(stdin, bytes) else stdin as given:
+            if isinstance(stdin, bytes):
+                given.write(stdin)
+                given.seek(0)
             self._popen = subprocess.Popen(argv, stdin=given, stdout=subprocess.PIPE, stderr=self._stderr)
 
     def lines(self, timeout_s: float) -> Iterator[str]:
@@ -80,7 +81,7 @@ class HereNode:
         done = subprocess.run(argv, input=stdin, timeout=timeout_s, capture_output=True, check=check)
         return Completed(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         self.processes.append(HereProcess(argv, stdin))
         return self.processes[-1]
 
@@ -129,7 +130,8 @@ class ScriptedNode(HereNode):
         del argv, stdin, timeout_s, check
         return Completed(0, self.attestation, "")
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+        assert isinstance(stdin, bytes)
         self.started.append((list(argv), stdin))
         return self.process
 

@@ -34,21 +34,25 @@ def test_machines_are_told_the_same(data: Data, tmp_path: Path) -> None:
     made = json.loads(data("make", *SMALL, "--out", str(out), "--json").stdout)
     assert (made["directory"], made["images"], made["seed"]) == (str(out), 6, 0)
     assert "files" not in made
-    assert json.loads(data("verify", str(out), "--json").stdout) == {"directory": str(out), "differences": []}
+    assert json.loads(data("verify", str(out), "--json").stdout) == {
+        "schema_version": 1,
+        "directory": str(out),
+        "differences": [],
+    }
     data("make", *SMALL)
-    (listed,) = json.loads(data("list", "--json").stdout)
+    (listed,) = json.loads(data("list", "--json").stdout)["sets"]
     assert (listed["finished"], listed["sha256"]) == (True, made["sha256"])
 
 
 def test_without_sets_the_list_is_empty(data: Data) -> None:
-    assert (data("list").stdout, json.loads(data("list", "--json").stdout)) == ("", [])
+    assert (data("list").stdout, json.loads(data("list", "--json").stdout)["sets"]) == ("", [])
 
 
 def test_a_set_that_is_not_finished_is_listed_as_that(data: Data, tmp_path: Path) -> None:
     data("make", *SMALL)
     (tmp_path / "home" / "data" / "small-6" / "manifest.json").unlink()
     assert "not finished" in data("list").stdout
-    (listed,) = json.loads(data("list", "--json").stdout)
+    (listed,) = json.loads(data("list", "--json").stdout)["sets"]
     assert listed["finished"] is False
     assert data("verify").exit_code == 2
 

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from PIL import Image
 from scenarios.datasets import generate, images, pictures
 from scenarios.datasets.generate import make
 from scenarios.datasets.images import JOURNAL, read_journal
-from scenarios.datasets.manifest import MANIFEST, PLAN, read_manifest, write_readable
+from scenarios.datasets.manifest import MANIFEST, PLAN, Manifest, read_manifest, write_readable
 from scenarios.datasets.parallel import spread
 from scenarios.datasets.pictures import picture
 from scenarios.datasets.verify import verify
 from suite.errors import BenchError, RequestError
+from suite.process_identity import ProcessIdentity
+from suite.results.files import temporary_name
 from worker.data.listing import listing
 
 
@@ -230,7 +233,8 @@ def test_what_a_killed_process_left_is_no_part_of_the_set(tmp_path: Path) -> Non
     small(tmp_path / "whole")
     (tmp_path / "set" / "class-0000").mkdir(parents=True)
     (tmp_path / "set" / PLAN).write_bytes((tmp_path / "whole" / PLAN).read_bytes())
-    (tmp_path / "set" / "class-0000" / ".00000004.jpg.tmp").write_bytes(b"half")
+    dead = ProcessIdentity.own().model_copy(update={"pid": 2**22 + 1})
+    (tmp_path / "set" / "class-0000" / temporary_name(dead)).write_bytes(b"half")
     small(tmp_path / "set")
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
@@ -349,11 +353,26 @@ def test_what_is_already_there_needs_no_room(tmp_path: Path, monkeypatch: pytest
     refused(tmp_path, "6 images", number=31)
 
 
-def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
-    def second(_done: int, _of: int) -> None:
-        refused(tmp_path, "another bench is making")
+def test_of_two_at_a_time_the_second_waits_and_says_so(tmp_path: Path) -> None:
+    told: list[str] = []
+    waiting = threading.Event()
+    made: list[Manifest] = []
 
-    small(tmp_path, progress=second)
+    def note(said: str) -> None:
+        told.append(said)
+        waiting.set()
+
+    second = threading.Thread(target=lambda: made.append(small(tmp_path, note=note)))
+
+    def progress(_done: int, _of: int) -> None:
+        if not second.ident:
+            second.start()
+            assert waiting.wait(60)
+
+    first = small(tmp_path, progress=progress)
+    second.join(60)
+    assert made == [first]
+    assert told == [f"another bench is making {tmp_path}: waiting until it has ended"]
 
 
 def test_progress_comes_to_its_end(tmp_path: Path) -> None:

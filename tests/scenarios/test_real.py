@@ -126,6 +126,32 @@ def test_a_page_cache_behind_that_of_the_target_is_emptied_too(
     assert [argv[-3:] for argv, _ in node.asked] == [["--page-cache", state, "/mnt/data"]]
 
 
+@pytest.mark.parametrize("state", ["cold", "warm"])
+def test_a_place_that_may_not_see_its_page_cache_is_told_by_the_one_below(
+    state: str, planned: Trial, observer: Any, reading: Any
+) -> None:
+    share = 0.0 if state == "cold" else 1.0
+    node = reading(page_cache_share=None)
+    node.backing = reading(data="/data/pets", page_cache_share=share)
+    trial = planned.with_job(page_cache=state)
+    use = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use
+    assert use is not None
+    assert use.page_cache_share == share
+    assert len(node.backing.asked) == 1
+    assert [argv[-2] for argv, _ in node.asked] == [state], "the place itself reads all of it, or it could not later"
+
+
+def test_a_page_cache_of_the_host_is_not_taken_for_that_of_a_guest(
+    planned: Trial, observer: Any, reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.scenarios.test_real.MOUNTS", "1 1 0:5 / /mnt/data ro - virtiofs data ro\n")
+    node = reading(page_cache_share=None)
+    node.backing = reading(data="/data/pets")
+    use = Real().measure(planned, [Instance(node)], observer, nullcontext()).data_use
+    assert use is not None
+    assert (use.filesystem, use.page_cache_share) == ("virtiofs", None)
+
+
 def test_the_page_cache_is_arranged_before_the_host_counts(planned: Trial, observer: Any, reading: Any) -> None:
     node, entered = reading(), []
 

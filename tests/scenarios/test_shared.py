@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -53,7 +53,7 @@ class Watched(HereNode):
 
     act: Callable[[], None] = lambda: None
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         process = super().start(argv, stdin=stdin)
         self.act()
         return process
@@ -135,7 +135,7 @@ class Mute(HereNode):
 
     mute: ScriptedProcess = field(default_factory=lambda: ScriptedProcess([None]))
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         del argv, stdin
         return self.mute
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -41,7 +41,7 @@ class FakeNode:
         del argv, stdin, timeout_s, check
         return Completed(0, "", "")
 
-    def start(self, argv: Sequence[str], *, stdin: bytes = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         raise NotImplementedError("the loop starts nothing by itself")
 
 
@@ -59,7 +59,7 @@ class FakeTargets:
         if trial.target in self.failing:
             raise self.failing[trial.target]
         node = FakeNode(name=trial.target, substitutes=self.substitutes)
-        node.opening.seconds = 0.5
+        node.opening.parts["container"] = 0.5
         try:
             yield [Instance(node)]
         finally:
@@ -117,6 +117,21 @@ class FakeAccount:
     def __exit__(self, *_: object) -> None:
         self.conditions = Conditions(interval_s=max(self.least_s, time.monotonic() - self.begun_s), other_cpu_s=0.0)
         self.resources = Resources(serving=Usage(cpu_s=5.0))
+
+    def meter(self, instances: Sequence[Instance]) -> "FakeMeter":
+        return FakeMeter(instances)
+
+
+@dataclass
+class FakeMeter:
+    """Counts a second from each question to the next."""
+
+    instances: Sequence[Instance]
+    asked: int = 0
+
+    def cpu_s(self) -> float:
+        self.asked += 1
+        return float(self.asked)
 
 
 @dataclass

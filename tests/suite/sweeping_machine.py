@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ def furnish(patch: pytest.MonkeyPatch, home: Path) -> None:
     patch.setattr("provisioning.targets.prepare", lambda *_: None)
     patch.setattr("provisioning.targets.open_target", lambda trial, _choices: targets.opened(trial))
     patch.setattr("provisioning.metrics.accounting.open_account", lambda *_: FakeAccount())
+    patch.setattr("provisioning.neighbours.alone_on", lambda *_, **__: nullcontext())
 
 
 def measure_nothing(patch: pytest.MonkeyPatch) -> None:

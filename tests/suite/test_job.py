@@ -8,7 +8,7 @@ import pytest
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
-from suite.job.job import IN_COLUMNS, NOT_IN_KEY, Devices, Job, Layers, Loading, leaves, settings
+from suite.job.job import IN_COLUMNS, NOT_IN_KEY, Alternating, Devices, Job, Layers, Loading, leaves, settings
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
@@ -42,7 +42,16 @@ WHOLE = Job(
     sharing=Sharing(aggressors=("alexnet",), workloads={"alexnet": SIZES}, sources={"toy": "e" * 64}),
     fio_job="b" * 64,
     workload_sha256="c" * 64,
-    layers=Layers(engine="runc", provider="qemu", accelerator="kvm", image="d" * 64, gpus="0", vfio="0000:01:00.0"),
+    layers=Layers(
+        engine="runc",
+        provider="qemu",
+        accelerator="kvm",
+        image="d" * 64,
+        gpus="0",
+        vfio="0000:01:00.0",
+        confinement="user",
+    ),
+    turns=Alternating(rounds=2, burst_steps=3, partner="vm"),
 )
 
 

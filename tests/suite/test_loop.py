@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from suite.errors import BenchError, CommandError, MeasurementError
-from suite.loop import Loop, envelope_differences
+from suite.loop import Loop
 from suite.plan import Plan
+from suite.records.course import envelope_differences
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
@@ -206,10 +207,16 @@ def test_a_store_error_inside_a_trial_is_no_failed_trial(go: Go, targets: FakeTa
     assert saved(store) == {}
 
 
-def test_a_mistake_in_the_suite_is_not_hidden_in_a_record(go: Go, scenario: FakeScenario) -> None:
-    scenario.failing = dict.fromkeys(("bare-metal", "container", "vm"), ZeroDivisionError())
-    with pytest.raises(ZeroDivisionError):
-        go()
+def test_a_mistake_in_the_suite_is_named_in_the_record_and_the_next_trial_is_measured(
+    go: Go, scenario: FakeScenario, store: Run
+) -> None:
+    scenario.failing = {"vm": ZeroDivisionError("by a mistake")}
+    go()
+    outcomes = [record.outcome for record in saved(store).values()]
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    assert 0 < len(failed) < len(outcomes)
+    assert {outcome.kind for outcome in failed} == {"mistake"}
+    assert all("by a mistake" in str(outcome.message) and "Traceback" in str(outcome.output_tail) for outcome in failed)
 
 
 def test_the_observer_hears_of_every_trial_and_nothing_between_measuring_and_closing(

@@ -19,7 +19,8 @@ from suite.sweep.model import key_of
 WRITTEN = {
     "cpus": ("2", "0-1", "0,2"),
     "memory": ("4G", "512M"),
-    "until": ("2%", "0.02"),
+    "until": ("2%", "0.02", "decided"),
+    "margin": ("5%", "0.05"),
     "detect": ("2%", "0.01"),
     "budget": ("90s", "1h30m"),
     "gpus": ("0", "0,1"),
@@ -29,6 +30,8 @@ WRITTEN = {
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
 }
 """What can be written for options that take a text of some form."""
+NEEDS_AN_END = ("min_blocks", "max_blocks", "budget")
+"""Options that say nothing of a run whose blocks are fixed."""
 
 
 def values_of(option: Option, scenario: str) -> st.SearchStrategy[object]:
@@ -55,7 +58,9 @@ def requests(draw: st.DrawFn, scenario: str) -> RunRequest:
     values.pop("min_blocks", None)
     if "until" in values:
         values.pop("detect", None)
-    values.pop("blocks" if {"until", "detect"} & set(values) else "max_blocks", None)
+    open_ended = {"until", "detect"} & set(values)
+    for name in ("blocks",) if open_ended else ("max_blocks", "budget"):
+        values.pop(name, None)
     return RunRequest.of({"scenario": scenario, **values})
 
 
@@ -84,7 +89,7 @@ def test_a_request_is_stored_as_it_is(scenario: str, data: st.DataObject) -> Non
 def test_an_option_is_refused_by_scenarios_that_do_not_know_it_alone(name: str, scenario: str) -> None:
     option = OPTIONS[name]
     value = _a_value(option, scenario)
-    given = {"scenario": scenario, name: value, **({"until": "2%"} if name in ("min_blocks", "max_blocks") else {})}
+    given = {"scenario": scenario, name: value, **({"until": "2%"} if name in NEEDS_AN_END else {})}
     if option.known_to(scenario):
         assert RunRequest.of(given).scenario == scenario
         return

@@ -13,8 +13,8 @@ from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES, Sizes
 from suite.job.sharing import Sharing, aggressor_names, architecture, sizes_of, victim_names
-from suite.loop import _differences
 from suite.plan import Plan, Trial
+from suite.records.course import _differences
 from suite.records.environment import Environment, Environments
 from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
 from tests.suite.conftest import make_plan, record_fields

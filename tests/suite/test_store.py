@@ -10,7 +10,9 @@ import pytest
 
 from suite.errors import RequestError
 from suite.plan import Plan
+from suite.process_identity import ProcessIdentity
 from suite.records.record import Outcome, TrialRecord
+from suite.results import files
 from suite.results.store import Run, StoreError, latest_run, new_run_directory, sweep_temporaries, write_atomic
 
 MakePlan = Callable[..., Plan]
@@ -72,7 +74,7 @@ def test_a_directory_that_may_not_be_written_is_refused(tmp_path: Path, monkeypa
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(files, "open_regular", refused)
     with pytest.raises(StoreError, match="Read-only file system"):
         write_atomic(tmp_path / "file.json", "new")
     with pytest.raises(RequestError, match="Read-only file system"), Run(tmp_path).exclusive():
@@ -81,7 +83,8 @@ def test_a_directory_that_may_not_be_written_is_refused(tmp_path: Path, monkeypa
 
 def test_what_a_killed_writer_left_is_swept_and_records_stay(tmp_path: Path) -> None:
     (tmp_path / "trials").mkdir()
-    left = {tmp_path / ".plan.json.tmp", tmp_path / "trials/.a.json.tmp"}
+    name = files.temporary_name(ProcessIdentity.own().model_copy(update={"pid": 2**22 + 1}))
+    left = {tmp_path / name, tmp_path / "trials" / name}
     kept = {tmp_path / "plan.json", tmp_path / "trials/a.json", tmp_path / "trials/.hidden", tmp_path / "own.tmp"}
     for path in left | kept:
         path.touch()

@@ -3,7 +3,7 @@
 import pytest
 
 from suite.errors import RequestError
-from suite.units import parse_duration_s, parse_share
+from suite.units import format_duration, parse_duration_s, parse_share
 
 
 @pytest.mark.parametrize(("text", "value"), [("2%", 0.02), ("0.02", 0.02), (" 12.5% ", 0.125)])
@@ -28,3 +28,8 @@ def test_what_is_no_span_of_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(RequestError) as refused:
         parse_duration_s(text)
     assert "30m" in str(refused.value.remedy)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")])
+def test_a_duration_is_told_in_the_unit_that_people_use(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

@@ -198,3 +198,21 @@ def test_names_that_are_no_utf_8_are_kept(tmp_path: Path) -> None:
 def test_a_line_that_is_none_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_line(line)
+
+
+def test_what_this_user_may_not_see_is_left_out_of_an_attestation_alone(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def closed(path: str) -> "os._ScandirIterator[str]":
+        if path.endswith("usr/share/"):
+            raise PermissionError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    assert differences(str(tree), everything=False) == []
+    (tree / "usr/empty").rmdir()
+    assert differences(str(tree), everything=False) == ["/usr/empty is missing"]
+    with pytest.raises(PermissionError):
+        differences(str(tree), everything=True)

@@ -192,7 +192,7 @@ def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
                 assert top in allowed, f"{path.name} imports {name}"
 
 
-WITHOUT_TORCH = (".environment", ".listing", ".jobfile", ".probe")
+WITHOUT_TORCH = (".environment", ".listing", ".jobfile", ".probe", ".protocol")
 
 
 def test_torch_is_imported_in_the_worker_alone() -> None:
@@ -201,9 +201,7 @@ def test_torch_is_imported_in_the_worker_alone() -> None:
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             names = [module, *(alias.name for alias in node.names)] if isinstance(node, ast.Import) else [module]
             assert not [name for name in names if name.partition(".")[0] in ("torch", "torchvision")], path
-            assert not module.startswith("worker") or module.endswith(
-                (".environment", ".listing", ".jobfile", ".probe")
-            ), path
+            assert not module.startswith("worker") or module.endswith(WITHOUT_TORCH), path
 
 
 def test_an_unknown_scenario_is_refused_with_the_known_ones() -> None:

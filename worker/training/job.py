@@ -1,6 +1,7 @@
 """One job: from the specification to the measured steps. The first module that imports torch."""
 
 import contextlib
+import sys
 from dataclasses import asdict
 
 import torch
@@ -16,6 +17,7 @@ from worker.training.device import open_devices, torch_facts
 from worker.training.injury import Injector
 from worker.training.measure import measure
 from worker.training.models import torchvision_version
+from worker.training.turns import take_turns
 from worker.usage import whole_usage
 
 
@@ -50,7 +52,10 @@ def run(spec: Spec, events: Events) -> None:
         if injector:
             injector.attach(trainer.network)
         events.emit("built")
-        measure(spec, trainer, events)
+        if spec.turns:
+            take_turns(spec, spec.turns, trainer, events, sys.stdin)
+        else:
+            measure(spec, trainer, events)
         # The loaders end here, so that what they have used is in the usage of the whole.
         uses = [use for each in batches if (use := each.close())]
         uses += group.uses(spec) if group else []

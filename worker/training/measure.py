@@ -12,22 +12,14 @@ from worker.protocol import Events
 from worker.spec import Spec
 from worker.training.samples import Samples
 from worker.training.trainer import Trainer
-from worker.usage import usage
+from worker.usage import between, usage
 from worker.workloads.workload import Workload
 
 
 def measure(spec: Spec, trainer: Trainer, events: Events) -> None:
     """Warm up, take the measured steps, and emit everything from ``warmup`` to ``steps``. Raises JobError."""
     own = OwnMetrics(spec.load_workload(), trainer)
-    scratch = Samples.allocate(1, trainer.phases)
-    for number in range(1, spec.warmup_steps + 1):
-        trainer.step(scratch, 0)
-        events.emit("warmup", step=number, of=spec.warmup_steps)
-    samples = Samples.allocate(spec.steps, trainer.phases)
-    # A collection in the middle would fall on a step at random: all garbage goes now, none is looked for until the end.
-    gc.collect()
-    gc.disable()
-    trainer.synchronize()
+    samples = warm_up(spec, trainer, events)
     before = usage()
     events.emit("measuring", steps=spec.steps)
     for index in range(spec.steps):
@@ -38,10 +30,28 @@ def measure(spec: Spec, trainer: Trainer, events: Events) -> None:
     gc.enable()
     after = usage()
     events.emit("measured", t=end_s)
+    check_loss(trainer)
+    events.emit("steps", steps=samples.columns(), usage=between(before, after), metrics=own.columns(samples))
+
+
+def warm_up(spec: Spec, trainer: Trainer, events: Events) -> Samples:
+    """Take the steps before the measured ones. Returns the storage of the latter; garbage is not collected then."""
+    scratch = Samples.allocate(1, trainer.phases)
+    for number in range(1, spec.warmup_steps + 1):
+        trainer.step(scratch, 0)
+        events.emit("warmup", step=number, of=spec.warmup_steps)
+    samples = Samples.allocate(spec.steps, trainer.phases)
+    # A collection in the middle would fall on a step at random: all garbage goes now, none is looked for until the end.
+    gc.collect()
+    gc.disable()
+    trainer.synchronize()
+    return samples
+
+
+def check_loss(trainer: Trainer) -> None:
+    """Raise JobError where the measured steps were no training."""
     if not math.isfinite(loss := trainer.loss()):
         raise JobError(f"the loss is {loss} after the measured steps: that was no training", kind="diverged")
-    used = {name: after[name] - before[name] for name in after}
-    events.emit("steps", steps=samples.columns(), usage=used, metrics=own.columns(samples))
 
 
 class OwnMetrics:

@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
 
+ALL = slice(None)
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -36,12 +38,12 @@ class Samples:
         # The copy has the device's clock and the rest the host's: their difference must not become a negative time.
         self.compute[index] = max(0.0, elapsed_s - data_s - copy_s - communicate_s)
 
-    def columns(self) -> dict[str, list[float] | None]:
+    def columns(self, steps: slice = ALL) -> dict[str, list[float] | None]:
         """Return the steps as ``records.Steps``."""
         return {
-            "elapsed_s": self.elapsed.tolist(),
-            "data_s": self.data.tolist(),
-            "copy_s": None if self.copy is None else self.copy.tolist(),
-            "compute_s": self.compute.tolist(),
-            "communicate_s": None if self.communicate is None else self.communicate.tolist(),
+            "elapsed_s": self.elapsed[steps].tolist(),
+            "data_s": self.data[steps].tolist(),
+            "copy_s": None if self.copy is None else self.copy[steps].tolist(),
+            "compute_s": self.compute[steps].tolist(),
+            "communicate_s": None if self.communicate is None else self.communicate[steps].tolist(),
         }

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from suite.errors import RequestError
+from suite.host_compatibility import Host
 from suite.job.sharing import Sharing
 from suite.process_identity import ProcessIdentity
 from suite.records.headers import RecordHeader
-from suite.records.record import Outcome
+from suite.records.record import Outcome, Timeline
+from suite.results.files import temporary_name
 from suite.results.store import Run, sweep_temporaries
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, runs_below
-from suite.sweep.estimate import Durations, durations_below
+from suite.sweep.estimate import Durations, Guess, durations_below
 from suite.sweep.locks import WHOLE, holders, locked, remove_stale
 from suite.sweep.model import Sweep
 from suite.sweep.status import latest_sweep, status_of
@@ -115,11 +117,17 @@ def test_the_runs_of_a_sweep_are_its_cells_and_not_those_that_are_gone(tmp_path:
 def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: Path, sweep: MakeSweep) -> None:
     accept(tmp_path, sweep())
     (tmp_path / "cell/trials").mkdir(parents=True)
-    host = os.uname().nodename
-    kept = [f".a.json.elsewhere.{os.getpid()}.tmp", f".a.json.{host}.1.tmp"]
-    swept = [f".a.json.{host}.{os.getpid()}.tmp", f".a.json.{host}.{2**22 + 1}.tmp", ".a.json.tmp"]
-    for name in (*kept, *swept):
-        (tmp_path / "cell/trials" / name).touch()
+    own = ProcessIdentity.own()
+
+    def name(**changes: object) -> str:
+        return temporary_name(own.model_copy(update=changes))
+
+    dead = {"pid": 2**22 + 1}
+    foreign = [".a.json.tmp", f".a.json.{own.host}.{2**22 + 1}.tmp", f"{name(**dead)}x", name(pid="x")]
+    kept = [name(), name(host="elsewhere", **dead), *foreign]
+    swept = [name(started_ticks=1.0), name(**dead)]
+    for each in (*kept, *swept):
+        (tmp_path / "cell/trials" / each).touch()
     assert {path.name for path in sweep_temporaries(tmp_path)} == set(swept)
     assert {path.name for path in (tmp_path / "cell/trials").iterdir()} == set(kept)
 
@@ -262,3 +270,37 @@ def test_an_emulated_guest_says_nothing_of_one_under_kvm() -> None:
     assert durations.of(trial) is None
     durations.add(header(accelerator="kvm"))
     assert durations.of(trial) == 5.0
+
+
+def test_a_trial_lasts_until_the_next_one_begins_unless_there_was_a_pause(tmp_path: Path) -> None:
+    run = Run(tmp_path / "results/run")
+    (trial,) = make_plan(targets=("vm",), blocks=1).trials()
+    for number, begun in enumerate(("10:00:00", "10:00:07", "12:00:00", "12:00:07")):
+        run.save(make_record(trial_id=f"t{number}", elapsed_s=5.0, started_at=f"2026-01-01T{begun}+00:00"))
+    durations = durations_below(tmp_path / "results")
+    assert durations.of(trial) == 6.0, "of 7, 5, 7 and 5 s: the suite itself took 2 s, and once there was a pause"
+    assert durations.guess(trial) == Guess(6.0, "records")
+    elsewhere = durations_below(tmp_path / "results", here=Host(hostname="another"))
+    assert elsewhere.guess(trial).source == "rough"
+
+
+def test_what_was_never_run_is_guessed_from_other_sizes_and_else_roughly() -> None:
+    (trial,) = make_plan(targets=("vm",), blocks=1).trials()
+    durations = Durations()
+    durations.add(header(elapsed_s=10.0, timeline=Timeline(measured_s=6.0)))
+    sizes = trial.job.sizes
+    assert sizes
+    assert durations.guess(trial) == Guess(10.0, "records")
+    # 10 s are 2 s, and 4 steps of 2 s: a warm-up and three measured ones.
+    longer = trial.with_job(sizes=sizes.model_copy(update={"steps": 9}))
+    assert durations.guess(longer) == Guess(22.0, "similar")
+    other = trial.with_job(model="alexnet", sizes=sizes.model_copy(update={"batch": 2 * sizes.batch}))
+    assert durations.guess(other) == Guess(18.0, "similar")
+    assert durations.guess(trial.model_copy(update={"target": "container"})).source == "rough"
+
+
+@pytest.mark.parametrize("accelerator", ["kvm", "tcg"])
+def test_a_rough_guess_is_longer_where_more_is_done(accelerator: str) -> None:
+    trials = make_plan(targets=("bare-metal", "vm"), blocks=1, accelerator=accelerator).trials()
+    bare, vm = (Durations().guess(trial).seconds for trial in sorted(trials, key=lambda trial: trial.target))
+    assert 1 < bare < vm < 3600

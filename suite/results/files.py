@@ -1,0 +1,186 @@
+"""Files in directories that others may write to: opened without following links, and written whole.
+
+The suite runs as root in directories that users name. Whoever may write there could have put a link, a pipe or a
+directory of his own in the place of a file of the suite's. So only regular files are opened, temporary names are
+random, and below the directory that was named no link is followed and no directory of a third owner entered.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from suite.process_identity import ProcessIdentity, boot_id
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# The writer is in the name: a file is locked nowhere, because over NFS such a lock may hang.
+_TEMPORARY = re.compile(r"\.virtbench\.(?P<host>.+)\.(?P<space>\d+)-(?P<pid>\d+)-(?P<ticks>\d+)\.[0-9a-f]{16}\.tmp")
+
+
+class SpecialFileError(OSError):
+    """A link, pipe, device or directory is where a regular file was expected."""
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, place: int | None = None) -> int:
+    """Open a regular file, and never what a link leads to; return the descriptor. A pipe is not waited for.
+
+    It can be the ``opener`` of ``open``. ``place``: a descriptor of the directory that ``path`` is relative to.
+    Raises OSError; SpecialFileError for what is no regular file.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666, dir_fd=place)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise SpecialFileError(errno.ELOOP, "it is a link, and links are not followed", str(path)) from error
+        if error.errno == errno.ENXIO:  # a pipe that is opened for writing, a socket
+            raise SpecialFileError(errno.ENXIO, "it is not a regular file", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SpecialFileError(errno.EINVAL, "it is not a regular file", str(path))
+    return descriptor
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a regular file. Raises OSError as ``open_regular`` does."""
+    with open(path, "rb", opener=open_regular) as file:
+        return file.read()
+
+
+@contextmanager
+def appending(path: Path, below: Path) -> Iterator[IO[bytes]]:
+    """Yield a file to append to, made if it is missing; see ``directory``. Raises OSError."""
+    with directory(path.parent, below) as place:
+        descriptor = open_regular(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, place=place)
+    with os.fdopen(descriptor, "ab") as file:
+        yield file
+
+
+@contextmanager
+def directory(path: Path, below: Path | None = None) -> Iterator[int]:
+    """Open a directory, made if it is missing, for as long as the context lasts; yield its descriptor.
+
+    ``below`` is the directory that the user named, which may be a link. Between it and ``path`` no link is followed,
+    and every directory belongs to this user, to root, or to the owner of the one above. Raises OSError.
+    """
+    top = below or path
+    top.mkdir(parents=True, exist_ok=True)
+    held = os.open(top, _DIRECTORY)
+    try:
+        for part in path.relative_to(top).parts:
+            outer, held = held, _enter(held, part, path)
+            os.close(outer)
+        yield held
+    finally:
+        os.close(held)
+
+
+def _enter(outer: int, name: str, path: Path) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=outer)
+    try:
+        inner = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=outer)
+    except NotADirectoryError as error:
+        raise NotADirectoryError(errno.ENOTDIR, f"{name} is a link or a file, no directory", str(path)) from error
+    if os.fstat(inner).st_uid not in (os.geteuid(), 0, os.fstat(outer).st_uid):
+        os.close(inner)
+        raise PermissionError(errno.EPERM, f"{name} belongs to another user", str(path))
+    return inner
+
+
+@contextmanager
+def whole(path: Path, *, below: Path | None = None, new: bool = False, sync: bool = True) -> Iterator[IO[bytes]]:
+    """Yield a file to write: a reader, or a crash, sees the old content of ``path`` or the new one, nothing between.
+
+    ``below``: see ``directory``. ``new``: fail where the name is taken. Without ``sync`` the content may be lost when
+    the machine stops. Raises OSError, with the old content in place; FileExistsError for a name that is taken.
+    """
+    name = temporary_name(ProcessIdentity.own())
+    with directory(path.parent, below) as place:
+        try:
+            descriptor = open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, place=place)
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                if sync:
+                    os.fsync(descriptor)
+            if new:  # linking succeeds once, on NFS too
+                os.link(name, path.name, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
+            else:
+                os.replace(name, path.name, src_dir_fd=place, dst_dir_fd=place)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=place)
+        if sync:
+            os.fsync(place)
+
+
+def temporary_name(writer: ProcessIdentity) -> str:
+    """Return a name that nobody can guess, for a file that the process writes."""
+    who = f"{writer.host}.{writer.pid_namespace}-{writer.pid}-{writer.started_ticks:.0f}"
+    return f".virtbench.{who}.{secrets.token_hex(8)}.tmp"
+
+
+def remove_temporaries(place: Path) -> list[Path]:
+    """Remove the temporary files of this machine's writers that were killed, and nothing else; return what was removed.
+
+    What a living process, or one of another machine, is writing is left alone. A link to a directory is not followed.
+    """
+    try:
+        held = os.open(place, _DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return []
+    try:
+        left = [name for name in os.listdir(held) if _is_abandoned(name)]
+        for name in left:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=held)
+    finally:
+        os.close(held)
+    return [place / name for name in left]
+
+
+def _is_abandoned(name: str) -> bool:
+    if not (found := _TEMPORARY.fullmatch(name)):
+        return False
+    writer = ProcessIdentity(
+        host=found["host"],
+        boot_id=boot_id(),
+        pid=int(found["pid"]),
+        started_ticks=float(found["ticks"]),
+        pid_namespace=int(found["space"]),
+    )
+    return writer.has_ended()
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[None]:
+    """Hold a lock file, which is made if it is missing and stays, against other processes of this machine.
+
+    While another process holds it, call ``waiting`` once and wait; without, raise BlockingIOError. Raises OSError.
+    """
+    with directory(path.parent) as place:
+        held = open_regular(path.name, os.O_RDWR | os.O_CREAT, place=place)
+    try:
+        lock(held, waiting)
+        yield
+    finally:
+        os.close(held)
+
+
+def lock(held: int, waiting: Callable[[], object] | None = None) -> None:
+    """Lock an open file or directory until it is closed; see ``locked``."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if waiting is None:
+            raise
+        waiting()
+        fcntl.flock(held, fcntl.LOCK_EX)

@@ -1,0 +1,189 @@
+"""The host's side of a job that takes turns: through a node, with a real worker and with one that plays a script."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import IO
+
+import pytest
+
+from scenarios.job import worker_argv
+from scenarios.synthetic import Synthetic
+from suite.errors import CommandError, MeasurementError
+from suite.interfaces import Instance, Process, TurnTaker
+from suite.job.job import Alternating
+from suite.plan import Trial
+from tests.scenarios.conftest import HereNode, RecordingObserver, ScriptedNode, ScriptedProcess
+from worker.protocol import BURST
+
+
+@pytest.fixture
+def in_turns(trial: Trial) -> Trial:
+    """Two rounds of two steps."""
+    assert trial.job.sizes is not None
+    sizes = trial.job.sizes.model_copy(update={"steps": 4, "batch": 1})
+    return trial.with_job(turns=Alternating(rounds=2, burst_steps=2), sizes=sizes)
+
+
+Take = Callable[[Trial, HereNode], TurnTaker]
+
+
+@pytest.fixture
+def taker(observer: RecordingObserver) -> Iterator[Take]:
+    """``taker(trial, node)``: the trial's job on a node; it has ended when the test has."""
+    with ExitStack() as stack:
+
+        def take(trial: Trial, node: HereNode) -> TurnTaker:
+            job = Synthetic().turn_taker(trial, [Instance(node)], observer)
+            stack.callback(job.kill)
+            return job
+
+        yield take
+
+
+def test_a_job_trains_in_bursts_and_measures_them_alone(
+    in_turns: Trial, here: HereNode, taker: Take, observer: RecordingObserver
+) -> None:
+    job = taker(in_turns, here)
+    job.begin()
+    told = len(observer.phases)
+    turns = [job.turn() for _ in range(2)]
+    assert len(observer.phases) == told, "nothing is told while somebody computes"
+    measured = job.end()
+    assert [turn.steps for turn in turns] == [2, 2]
+    assert all(turn.own_cpu_s > 0 for turn in turns)
+    assert measured.steps is not None
+    assert len(measured.steps.elapsed_s) == 4
+    span_s = sum(turn.span_s for turn in turns)
+    assert measured.throughput_images_per_s == pytest.approx(4 / span_s)
+    assert measured.timeline is not None
+    assert measured.timeline.measured_s == pytest.approx(span_s)
+    assert measured.usage is not None
+    assert measured.usage.cpu_s == pytest.approx(sum(turn.own_cpu_s for turn in turns))
+    assert measured.usage.peak_memory_bytes is None, "the waiting is in it"
+
+
+def test_its_threads_do_not_spin_while_it_waits(trial: Trial, in_turns: Trial, here: HereNode) -> None:
+    assert "OMP_WAIT_POLICY=passive" in worker_argv(here, in_turns)
+    assert "OMP_WAIT_POLICY=passive" not in worker_argv(here, trial)
+
+
+def test_a_job_that_is_killed_between_turns_fails_with_what_it_said(
+    in_turns: Trial, here: HereNode, taker: Take
+) -> None:
+    job = taker(in_turns, here)
+    job.begin()
+    here.processes[-1].kill()
+    with pytest.raises(MeasurementError, match="killed in the phase 'taking turns'") as caught:
+        job.turn()
+    assert caught.value.kind == "killed"
+
+
+def test_a_job_that_is_not_needed_any_more_ends(in_turns: Trial, here: HereNode, taker: Take) -> None:
+    job = taker(in_turns, here)
+    job.begin()
+    job.kill()
+    assert not here.processes[-1].running()
+
+
+@dataclass
+class Player(ScriptedProcess):
+    """Answers each line with the next part of its script; None is silence until the time is up."""
+
+    input: IO[bytes] | None = None
+    heard: list[bytes] = field(default_factory=list)
+
+    def lines(self, timeout_s: float) -> Iterator[str]:
+        assert self.input is not None
+        self.heard.append(self.input.readline())
+        part = self.script[len(self.heard) - 1] if len(self.heard) <= len(self.script) else ""
+        if part is None:
+            raise CommandError(["worker"], None, f"silent for {timeout_s} s")
+        yield from str(part).splitlines()
+
+    def kill(self) -> None:
+        super().kill()
+        if self.input:
+            self.input.close()
+
+
+@dataclass
+class PlayingNode(ScriptedNode):
+    """Starts its process with the reading end of the pipe that it is given."""
+
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+        del argv
+        assert isinstance(self.process, Player)
+        assert not isinstance(stdin, bytes)
+        self.process.input = stdin
+        return self.process
+
+
+def said(name: str, **fields: object) -> str:
+    return json.dumps({"event": name, "t": 1.0, **fields})
+
+
+READY = "\n".join(
+    [
+        *(said(name) for name in ("started", "imported", "environment", "built")),
+        *(said("warmup", step=number, of=2) for number in (1, 2)),
+        said("measuring"),
+    ]
+)
+BURST_SAID = said(
+    "burst",
+    span_s=0.5,
+    steps={"elapsed_s": [0.2, 0.3], "data_s": [0.0, 0.0], "compute_s": [0.2, 0.3]},
+    usage={"user_s": 0.4, "system_s": 0.1, "minor_faults": 3},
+    waited={"user_s": 0.0, "system_s": 0.0, "minor_faults": 0},
+)
+
+
+def playing(*script: str | None, status: int = 0) -> PlayingNode:
+    return PlayingNode(process=Player(script, status=status))
+
+
+def test_the_specification_is_one_line_and_every_turn_another(in_turns: Trial, taker: Take) -> None:
+    node = playing(READY, BURST_SAID, BURST_SAID)
+    job = taker(in_turns, node)
+    job.begin()
+    turn = job.turn()
+    assert (turn.span_s, turn.steps, turn.own_cpu_s, turn.faults) == (0.5, 2, 0.5, 3)
+    job.turn()
+    assert isinstance(node.process, Player)
+    first, *others = node.process.heard
+    assert json.loads(first)["turns"] == {"rounds": 2, "burst_steps": 2}
+    assert others == [f"{BURST}\n".encode()] * 2
+
+
+def test_a_turn_that_does_not_end_is_given_up(in_turns: Trial, taker: Take) -> None:
+    node = playing(READY, None)
+    job = taker(in_turns, node)
+    job.begin()
+    with pytest.raises(MeasurementError, match="had not ended its burst after 120 s") as caught:
+        job.turn()
+    assert caught.value.kind == "timeout"
+    assert node.process.killed
+
+
+def test_a_job_that_never_gets_ready_is_given_up(in_turns: Trial, taker: Take) -> None:
+    job = taker(in_turns, playing(None))
+    with pytest.raises(MeasurementError, match="had not been ready after 120 s"):
+        job.begin()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (said("error", kind="diverged", message="the loss is nan"), "the loss is nan"),
+        (said("burst", span_s=0.5), "what the worker said cannot be recorded: steps"),
+        ("hello", "the worker said in the phase 'taking turns': 'hello'"),
+        ("", "ended early in the phase 'taking turns'"),
+    ],
+)
+def test_what_goes_wrong_in_a_turn_is_told(in_turns: Trial, taker: Take, answer: str, why: str) -> None:
+    job = taker(in_turns, playing(READY, answer))
+    job.begin()
+    with pytest.raises(MeasurementError, match=why):
+        job.turn()

@@ -1,0 +1,297 @@
+"""The alternating design on fakes: what is opened, whose turn it is, what fails, and what is recorded."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.errors import BenchError, MeasurementError
+from suite.interfaces import Instance, Measurement, Observer, Turn, TurnTaker
+from suite.job.job import Alternating
+from suite.loop import Loop
+from suite.plan import Plan, Trial, rounds_of, together
+from suite.records.environment import Environment
+from suite.records.headers import read_header
+from suite.records.record import Steps, Timeline, TrialRecord
+from suite.records.usage import Usage
+from suite.results.manifest import MANIFEST, read_manifest
+from suite.results.store import Run
+from suite.trial_names import record_file
+from tests.suite.conftest import ENVELOPE, WORKLOAD, FakeAccount, FakeObserver, FakeTargets, make_plan
+
+TURNS = Alternating(rounds=4, burst_steps=3)
+IN_TURNS = WORKLOAD.model_copy(update={"steps": 12})
+
+
+@dataclass
+class FakeJob:
+    """Takes turns of half a second. ``failing`` raises its error at a method, or at the turn of that number."""
+
+    name: str
+    events: list[str]
+    failing: dict[str | int, BaseException]
+    turns: int = 0
+
+    def _happens(self, what: str | int) -> None:
+        self.events.append(f"{what} {self.name}")
+        if what in self.failing:
+            raise self.failing[what]
+
+    def begin(self) -> None:
+        self._happens("begin")
+
+    def turn(self) -> Turn:
+        self.turns += 1
+        self._happens(self.turns)
+        return Turn(span_s=0.5, steps=3, own_cpu_s=0.9, own_waiting_cpu_s=0.0, faults=7)
+
+    def end(self) -> Measurement:
+        self._happens("end")
+        given = {"cpus": [0, 1], "threads": ENVELOPE.threads, "memory_bytes": ENVELOPE.memory_bytes}
+        return Measurement(
+            elapsed_s=100.0,
+            throughput_images_per_s=24 / 2.0,
+            steps=Steps(elapsed_s=[0.1] * 12, data_s=[0.0] * 12, compute_s=[0.1] * 12),
+            timeline=Timeline(measured_s=2.0),
+            environment=Environment.model_validate(given),
+            usage=Usage(cpu_s=3.6),
+        )
+
+    def kill(self) -> None:
+        self.events.append(f"kill {self.name}")
+
+
+@dataclass
+class TurnsOfFakes:
+    """Gives each trial a fake job; ``failing`` is by target."""
+
+    events: list[str]
+    failing: dict[str, dict[str | int, BaseException]] = field(default_factory=dict)
+    name: str = "synthetic"
+
+    def measure(
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
+    ) -> Measurement:
+        del instances, observer
+        with account:
+            self.events.append(f"measure {trial.target}")
+        measured = FakeJob(trial.target, [], {}).end()
+        steps = Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3)
+        return Measurement(**(vars(measured) | {"steps": steps, "timeline": Timeline(measured_s=0.6)}))
+
+    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
+        assert [instance.node.name for instance in instances] == [trial.target]
+        del observer
+        name = trial.target + "-again" * trial.replica
+        return FakeJob(name, self.events, self.failing.get(name, {}))
+
+
+def alternating(**changes: Any) -> Plan:
+    plan = make_plan(**changes)
+    jobs = tuple(job.model_copy(update={"turns": TURNS, "sizes": IN_TURNS}) for job in plan.jobs)
+    return plan.model_copy(update={"jobs": jobs})
+
+
+def both(**changes: Any) -> Plan:
+    plan = make_plan(**changes)
+    return plan.model_copy(update={"jobs": (*plan.jobs, *alternating(**changes).jobs)})
+
+
+@pytest.fixture
+def jobs(events: list[str]) -> TurnsOfFakes:
+    return TurnsOfFakes(events)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run")
+
+
+Go = Callable[..., list[TrialRecord]]
+
+
+@pytest.fixture
+def go(targets: FakeTargets, jobs: TurnsOfFakes, store: Run, observer: FakeObserver) -> Go:
+    """``go()`` runs one block of three targets in turns; ``go(plan)`` another plan."""
+
+    def _go(plan: Plan | None = None) -> list[TrialRecord]:
+        loop = Loop(jobs, targets.opened, store, observer, Environment, lambda _trial, _instances: FakeAccount())
+        with store.exclusive(), store.sealed():
+            return loop.run(plan or alternating(blocks=1))
+
+    return _go
+
+
+def turns(events: Sequence[str]) -> list[str]:
+    return [event.partition(" ")[2] for event in events if event[0].isdigit()]
+
+
+def test_everything_is_open_before_the_first_turn_and_closed_after_the_last(go: Go, events: list[str]) -> None:
+    go()
+    kinds = [event.partition(" ")[0] for event in events]
+    assert kinds[:6] == ["open", "begin"] * 3, "one gets ready while the others wait"
+    assert set(kinds[6:18]) == {"1", "2", "3", "4"}
+    assert kinds[18:21] == ["end"] * 3
+    assert kinds[21:] == ["kill", "close"] * 3
+
+
+def test_every_round_has_a_turn_of_each_in_an_order_of_its_own(go: Go, events: list[str]) -> None:
+    go(alternating(blocks=2))
+    order = turns(events)
+    rounds = [tuple(order[place : place + 3]) for place in range(0, len(order), 3)]
+    assert len(rounds) == 8
+    assert all(set(each) == {"bare-metal", "container", "vm"} for each in rounds)
+    assert len(set(rounds)) > 2
+    assert rounds[:4] != rounds[4:], "each block has its own order"
+
+
+def test_the_order_follows_from_the_seed_and_the_block() -> None:
+    def orders(plan: Plan, block: int) -> list[list[str]]:
+        return [[trial.target for trial in order] for order in rounds_of(list(plan.trials_of(block)))]
+
+    assert orders(alternating(), 0) == orders(alternating(), 0)
+    assert orders(alternating(), 0) != orders(alternating(), 1)
+    assert orders(alternating(), 0) != orders(alternating(seed=8), 0)
+
+
+def test_each_trial_is_a_record_with_its_bursts(go: Go) -> None:
+    records = go()
+    assert [record.outcome.status for record in records] == ["ok"] * 3
+    for record in records:
+        assert record.trial_id.endswith("-alternating-b000")
+        assert (record.elapsed_s, record.open_s, record.close_s) == (None, None, None)
+        assert record.throughput_images_per_s == 12.0
+        assert record.alternation is not None
+        assert record.alternation.instances == 3
+        assert [burst.round for burst in record.alternation.bursts] == [0, 1, 2, 3]
+        assert record.alternation.span_s == 2.0
+        assert record.resources is not None
+        assert record.resources.serving == Usage(cpu_s=4.0), "the fake meter counts a second in each turn"
+        assert record.resources.worker == Usage(cpu_s=3.6)
+        assert record.conditions is not None
+    taken = [one for record in records if record.alternation for one in record.alternation.bursts]
+    assert Counter((one.round, one.position) for one in taken) == Counter((n, m) for n in range(4) for m in range(3))
+    in_time = sorted(taken, key=lambda one: one.begun_s)
+    assert [(one.round, one.position) for one in in_time] == sorted((one.round, one.position) for one in taken)
+    assert all(one.ended_s <= later.begun_s for one, later in itertools.pairwise(in_time))
+    assert len({record.alternation.block_s for record in records if record.alternation}) == 1
+
+
+def test_two_of_bare_metal_take_turns_too(go: Go) -> None:
+    records = go(alternating(blocks=1, aa=True))
+    assert sorted(record.target for record in records) == ["bare-metal", "bare-metal", "container", "vm"]
+    assert {record.replica for record in records if record.target == "bare-metal"} == {0, 1}
+
+
+def test_a_job_that_fails_in_its_turn_is_a_record_and_the_others_go_on(
+    go: Go, jobs: TurnsOfFakes, events: list[str]
+) -> None:
+    jobs.failing["vm"] = {2: MeasurementError("it was killed", kind="killed")}
+    outcomes = {record.target: record.outcome for record in go()}
+    assert outcomes["vm"].kind == "killed"
+    assert [outcomes[name].status for name in ("bare-metal", "container")] == ["ok", "ok"]
+    assert Counter(turns(events)) == {"bare-metal": 4, "container": 4, "vm": 2}
+    assert "end vm" not in events
+
+
+@pytest.mark.parametrize("place", ["begin", "end"])
+def test_a_job_that_fails_before_or_after_its_turns_is_a_record(go: Go, jobs: TurnsOfFakes, place: str) -> None:
+    jobs.failing["vm"] = {place: MeasurementError("no", kind="timeout")}
+    outcomes = {record.target: record.outcome.kind for record in go()}
+    assert outcomes == {"bare-metal": None, "container": None, "vm": "timeout"}
+
+
+def test_a_target_that_cannot_be_opened_is_a_record(go: Go, targets: FakeTargets, failure: BenchError) -> None:
+    targets.failing["vm"] = failure
+    records = go()
+    assert {record.target: record.outcome.status for record in records}["vm"] == "failed"
+    assert sum(record.outcome.status == "ok" for record in records) == 2
+
+
+def test_a_target_that_differs_from_the_plan_fails(go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "suite.records.course.envelope_differences", lambda trial, *_: ["2 threads"] * (trial.target == "vm")
+    )
+    outcomes = {record.target: record.outcome for record in go()}
+    assert outcomes["vm"].kind == "envelope"
+    assert outcomes["container"].status == "ok"
+
+
+def test_ctrl_c_closes_everything_and_leaves_no_record(
+    go: Go, jobs: TurnsOfFakes, events: list[str], store: Run
+) -> None:
+    jobs.failing["vm"] = {3: KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        go()
+    assert Counter(event.partition(" ")[0] for event in events)["close"] == 3
+    assert list(store.records()) == []
+
+
+def test_a_block_of_which_one_trial_is_missing_is_made_again_as_a_whole(
+    go: Go, jobs: TurnsOfFakes, store: Run, events: list[str]
+) -> None:
+    jobs.failing["vm"] = {1: MeasurementError("no")}
+    first = {record.trial_id: record for record in go()}
+    jobs.failing.clear()
+    events.clear()
+    again = {record.trial_id: record for record in go()}
+    assert again.keys() == first.keys()
+    assert Counter(turns(events)) == {"bare-metal": 4, "container": 4, "vm": 4}
+    assert {record.outcome.status for record in store.records()} == {"ok"}
+    assert (store.directory / MANIFEST).exists()
+    manifest = read_manifest(store.directory)
+    assert manifest is not None
+    assert {f"trials/{record_file(trial_id)}" for trial_id in again} <= manifest.files.keys()
+    for name, listed in manifest.files.items():
+        assert listed == type(listed).of(store.directory / name), "no record looks as if it had been edited"
+
+
+def test_a_block_that_is_whole_is_kept(go: Go, events: list[str], observer: FakeObserver) -> None:
+    go()
+    events.clear()
+    assert go() == []
+    assert events == []
+    assert "3 of 3 trials are there already and are kept" in observer.told
+
+
+def test_a_run_of_both_measures_one_after_the_other_and_then_in_turns(go: Go, events: list[str]) -> None:
+    records = go(both(blocks=1))
+    assert [record.job.design for record in records] == ["sequential"] * 3 + ["alternating"] * 3
+    assert [record.elapsed_s is None for record in records] == [False] * 3 + [True] * 3
+    assert len({record.trial_id for record in records}) == 6
+    measured = [place for place, event in enumerate(events) if event.startswith("measure")]
+    assert max(measured) < min(place for place, event in enumerate(events) if event[0].isdigit())
+
+
+def test_the_sequential_trials_of_both_are_those_of_a_sequential_run() -> None:
+    alone = [trial.trial_id for trial in make_plan(blocks=1).trials()]
+    assert [trial.trial_id for trial in both(blocks=1).trials()][:3] == alone
+
+
+def test_trials_of_two_models_or_blocks_are_not_open_together() -> None:
+    plan = alternating(blocks=2, models=("alexnet", "resnet50"))
+    groups = list(together(plan.trials()))
+    assert [len(group) for group in groups] == [3] * 4
+    assert all(len({(trial.block, trial.job.model) for trial in group}) == 1 for group in groups)
+
+
+def test_a_scenario_without_turns_says_so(
+    targets: FakeTargets, scenario: Any, store: Run, observer: FakeObserver
+) -> None:
+    loop = Loop(scenario, targets.opened, store, observer, Environment, lambda *_: FakeAccount())
+    with pytest.raises(MeasurementError, match="cannot take turns"):
+        loop.run(alternating(blocks=1))
+
+
+def test_a_header_knows_the_arm_and_what_the_trial_took_of_its_block(go: Go, store: Run) -> None:
+    (record, *_) = go()
+    header = read_header(store.directory / "trials" / record_file(record.trial_id))
+    assert header is not None
+    assert record.alternation is not None
+    assert header.arm == f"{record.target}-alternating"
+    assert header.duration_s == pytest.approx(record.alternation.block_s / 3)

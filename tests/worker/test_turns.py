@@ -1,0 +1,162 @@
+"""A job that takes turns: a burst of steps for each line it is given, and nothing between them."""
+
+import io
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.test_training import FakeTrainer
+from worker.errors import JobError, SpecError
+from worker.protocol import BURST, Events
+from worker.spec import Spec, Turns, parse_spec
+from worker.training.turns import _stopped_children, take_turns
+
+REPOSITORY = Path(__file__).parents[2]
+TURNS = {"rounds": 3, "burst_steps": 2}
+
+
+@pytest.fixture
+def in_turns(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**spec, "steps": 6, "turns": TURNS}
+
+
+def parsed(given: dict[str, Any]) -> Spec:
+    return parse_spec(json.dumps(given))
+
+
+def taken(spec: Spec, orders: str, trainer: FakeTrainer) -> list[dict[str, Any]]:
+    """What the job says when it is given these lines."""
+    reading, writing = os.pipe()
+    assert spec.turns is not None
+    try:
+        take_turns(spec, spec.turns, trainer, Events(writing), io.StringIO(orders))
+    finally:
+        os.close(writing)
+    with os.fdopen(reading) as said:
+        return [json.loads(line) for line in said]
+
+
+def test_every_line_is_a_burst_and_the_steps_follow_each_other(in_turns: dict[str, Any]) -> None:
+    trainer = FakeTrainer(loss=1.0)
+    events = taken(parsed(in_turns), f"{BURST}\n" * 3 + "end\n", trainer)
+    assert [event["event"] for event in events] == ["warmup", "measuring", *["burst"] * 3, "measured", "steps"]
+    assert trainer.steps == [0, 0, 1, 2, 3, 4, 5], "a step of warm-up, then the measured ones in their order"
+    for burst in events[2:5]:
+        assert burst["steps"]["elapsed_s"] == [4.0, 4.0], "each burst tells of its own steps alone"
+        assert burst["span_s"] > 0
+        assert burst["usage"]["user_s"] + burst["usage"]["system_s"] >= 0
+
+
+@pytest.mark.parametrize("orders", ["", f"{BURST}\nend\n", f"{BURST}\n"])
+def test_a_job_whose_host_has_gone_ends(in_turns: dict[str, Any], orders: str) -> None:
+    trainer = FakeTrainer(loss=1.0)
+    with pytest.raises(JobError, match=rf"ended the job after {orders.count(BURST)} of 3 bursts"):
+        taken(parsed(in_turns), orders, trainer)
+    assert len(trainer.steps) == 1 + 2 * orders.count(BURST)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"steps": 5}, "steps is 5; 3 rounds of 2 steps are 6"),
+        ({"turns": {"rounds": 0, "burst_steps": 2}}, "rounds is 0; it must be a whole number of at least 1"),
+        ({"parallel": "ddp", "devices": 2, "threads": 2}, "only a job of one process can take turns"),
+    ],
+)
+def test_turns_that_cannot_be_taken_are_refused(in_turns: dict[str, Any], change: dict[str, Any], why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        parsed({**in_turns, **change})
+
+
+def test_turns_are_parsed(in_turns: dict[str, Any]) -> None:
+    assert parsed(in_turns).turns == Turns(rounds=3, burst_steps=2)
+
+
+def test_processes_that_read_ahead_are_stopped_while_the_job_waits() -> None:
+    def state(pid: int | None) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    try:
+        with _stopped_children():
+            deadline = time.monotonic() + 10
+            while state(child.pid) != "T":
+                assert time.monotonic() < deadline
+        while state(child.pid) == "T":
+            assert time.monotonic() < deadline
+    finally:
+        child.kill()
+        child.join()
+
+
+class Worker:
+    """The worker as a program, whose input stays open."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+        )
+        self.say(json.dumps(given))
+
+    def say(self, line: str) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(line + "\n")
+        self.popen.stdin.flush()
+
+    def hear(self, awaited: str) -> dict[str, Any]:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == awaited:
+                return event
+        raise AssertionError(f"it never said {awaited!r}")
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def worker(in_turns: dict[str, Any]) -> Iterator[Worker]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_WAIT_POLICY", "passive")
+        made = Worker(in_turns)
+    yield made
+    for pipe in (made.popen.stdin, made.popen.stdout):
+        assert pipe is not None
+        pipe.close()
+    made.popen.kill()
+    made.popen.wait()
+
+
+def test_the_program_computes_in_its_turns_alone(worker: Worker) -> None:
+    worker.hear("measuring")
+    before_s = worker.cpu_s()
+    time.sleep(1.0)
+    assert worker.cpu_s() - before_s <= 0.02, "it waits for its turn, and does nothing else"
+    for _ in range(3):
+        worker.say(BURST)
+        burst = worker.hear("burst")
+        assert sum(burst["steps"]["elapsed_s"]) <= burst["span_s"]
+        assert burst["usage"]["user_s"] > 0
+    worker.say("end")
+    assert set(worker.hear("steps")) >= {"usage", "metrics"}
+    worker.hear("done")
+    assert worker.popen.wait(60) == 0
+
+
+def test_the_program_ends_with_its_input(worker: Worker) -> None:
+    worker.hear("measuring")
+    assert worker.popen.stdin is not None
+    worker.popen.stdin.close()
+    assert worker.hear("error")["kind"] == "ended"
+    assert worker.popen.wait(60) == 1
