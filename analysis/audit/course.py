@@ -1,6 +1,7 @@
 """The course of a run: its trials in time, and what should have stayed as it is."""
 
 import datetime
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
+from analysis.audit.parts import TURNS
 from analysis.compare.validity import changed_facts
+from suite.job.job import SEQUENTIAL
 
 SAME_TIME = Kind(
     "same-time",
@@ -20,6 +23,7 @@ APART = Kind(
 )
 ORDER = Kind("block-order", "named", "trials that are tried again, and those of a resumed run, come late")
 CHANGED = Kind("changed", "named", "the trials of a run are samples of one thing: compare those of each state alone")
+_TOGETHER = ["warm_up", "block", "model", "design", "block_s"]
 TOLERANCE_S = 2.0
 """Starts are whole seconds, and the clock of the day is corrected in small steps."""
 ALWAYS_S = 60.0
@@ -31,10 +35,13 @@ UNTIMED_S = 6 * 3600.0
 def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator[Finding]:
     """Yield what is wrong with the course of a run."""
     begun = pd.to_datetime(trials["started_at"], format="ISO8601", errors="coerce", utc=True)
-    taken_s = trials[["open_s", "elapsed_s", "close_s"]].sum(axis=1)
+    yield from _turns(trials)
+    taken_s = trials[["open_s", "elapsed_s", "close_s"]].sum(axis=1).mask(trials["block_s"].notna(), trials["block_s"])
     begin_s = (begun - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     timed = trials.assign(begin_s=begin_s, taken_s=taken_s, end_s=begin_s + taken_s)
     timed = timed.sort_values(["warm_up", "block", "begin_s", "position"])
+    # Trials that take turns overlap on purpose: the first stands for all of its block.
+    timed = timed[(timed["design"] == SEQUENTIAL) | (timed["block_s"].notna() & ~timed.duplicated(_TOGETHER))]
     block = [timed["warm_up"], timed["block"]]
     before = timed.groupby(block, sort=False)[["end_s", "path", "ok", "position"]].shift()
     pause_s = timed["begin_s"] - before["end_s"]
@@ -53,6 +60,24 @@ def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator
             run, f"{'warm-up ' if warm_up else ''}block {number}: its trials began in another order than planned"
         )
     yield from _changes(run, trials)
+
+
+def _turns(trials: pd.DataFrame) -> Iterator[Finding]:
+    """Yield the trials of a block that did not take their turns together, or that computed at the same time."""
+    taking = trials[trials["alternation"].notna()]
+    for (_, number, *_), rows in taking.groupby(_TOGETHER[:-1], observed=True):
+        if rows["block_s"].nunique() > 1:
+            for path in rows["path"]:
+                yield TURNS.at(path, f"the trials of block {number} did not take their turns together")
+            continue
+        turns = sorted(
+            (burst.begun_s, burst.ended_s, path)
+            for path, taken in zip(rows["path"], rows["alternation"], strict=True)
+            for burst in taken.bursts
+        )
+        for (_, ended_s, path), (begun_s, _, other) in itertools.pairwise(turns):
+            if begun_s < ended_s:
+                yield TURNS.at(path, f"its turn ended {ended_s - begun_s:.3g} s after {Path(other).stem} had begun one")
 
 
 def _changes(run: Path, trials: pd.DataFrame) -> Iterator[Finding]:

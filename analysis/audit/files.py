@@ -45,9 +45,10 @@ def files(run: Path, *, every_digest: bool) -> Iterator[Finding]:
 
 
 def _there(run: Path) -> dict[str, int]:
-    """Return the sizes of the plan and of the records."""
-    plan = {PLAN: (run / PLAN).stat().st_size} if (run / PLAN).is_file() else {}
-    return plan | {f"{TRIALS}/{entry.name}": entry.stat().st_size for entry in record_entries(run)}
+    """Return the sizes of the plan and of the records; a link in the place of one is none."""
+    plan = {PLAN: (run / PLAN).stat().st_size} if (run / PLAN).is_file() and not (run / PLAN).is_symlink() else {}
+    records = (entry for entry in record_entries(run) if entry.is_file(follow_symlinks=False))
+    return plan | {f"{TRIALS}/{entry.name}": entry.stat().st_size for entry in records}
 
 
 def _counted(run: Path, manifest: Manifest, there: dict[str, int]) -> Iterator[Finding]:

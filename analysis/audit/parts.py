@@ -9,8 +9,16 @@ from typing import Any
 import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
-from analysis.audit.sums import EXACT, GAP_S, GAP_SHARE
-from analysis.load.evidence import AggressionFields, AggressorFields, DataFields, RankFields, Text
+from analysis.audit.sums import CLOCKS_S, CLOCKS_SHARE, EXACT, GAP_S, GAP_SHARE
+from analysis.load.evidence import (
+    AggressionFields,
+    AggressorFields,
+    AlternationFields,
+    BurstFields,
+    DataFields,
+    RankFields,
+    Text,
+)
 from suite.job.datasets import LEAST_WARM, MOST_COLD
 from suite.job.job import Job
 
@@ -19,6 +27,7 @@ TRAFFIC = Kind("traffic", "named", "see the ranks' byte counts; a message may ha
 AGGRESSORS = Kind("aggressors", "refused", AGAIN)
 DATA = Kind("data", "refused", AGAIN)
 SAMPLES = Kind("samples", "refused", AGAIN)
+TURNS = Kind("turns", "refused", AGAIN)
 _NEAR = 0.01
 
 
@@ -33,6 +42,7 @@ def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
         ("aggressors", AGGRESSORS, _aggressors),
         ("data_use", DATA, _data),
         ("samples", SAMPLES, _samples),
+        ("alternation", TURNS, _turns),
     )
     for column, kind, check in checks:
         for row in trials[trials[column].notna()].to_dict("records"):
@@ -126,3 +136,34 @@ def _samples(metrics: dict[str, tuple[float, list[float]]], job: Job, row: dict[
     for name, (value, samples) in metrics.items():
         if not min(samples) * (1 - _NEAR) <= value <= max(samples) * (1 + _NEAR):
             yield f"{name} is {value:.6g}, and its samples are {json.dumps([min(samples), max(samples)])}"
+
+
+def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    if (planned := job.turns) is None:
+        yield "it took turns, and its job has none"
+        return
+    bursts = taken.bursts
+    if [one.round for one in bursts] != list(range(planned.rounds)):
+        yield f"its turns are of the rounds {[one.round for one in bursts]}, and the job has {planned.rounds}"
+    if any(one.steps != planned.burst_steps for one in bursts):
+        yield f"its bursts have {sorted({one.steps for one in bursts})} steps, and the job's {planned.burst_steps}"
+    if any(one.position >= taken.instances for one in bursts):
+        yield f"it had a turn after those of all {taken.instances} instances"
+    if wrong := [one for one in bursts if _longer(one)]:
+        yield f"its burst {wrong[0].round} took {wrong[0].span_s:.6g} s, longer than its turn"
+    sums: dict[str, list[float | None]] = {
+        "measured_s": [one.span_s for one in bursts],
+        "serving_cpu_s": [one.cpu_s for one in bursts],
+        "worker_cpu_s": [one.own_cpu_s for one in bursts],
+    }
+    for name, parts in sums.items():
+        total = None if None in parts else math.fsum(filter(None, parts))
+        known = None if math.isnan(row[name]) else row[name]
+        if (total is None) != (known is None) or (total and not math.isclose(total, known or 0.0, rel_tol=EXACT)):
+            yield f"its bursts make {total} of {name}, and the record says {known}"
+
+
+def _longer(burst: BurstFields) -> bool:
+    """Return whether a burst is longer than its turn, as far as the two clocks can tell."""
+    turn_s = burst.ended_s - burst.begun_s
+    return burst.span_s > turn_s * (1 + CLOCKS_SHARE) + CLOCKS_S

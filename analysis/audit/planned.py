@@ -32,7 +32,7 @@ def plan_of(run: Path) -> Plan | None:
 def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Finding]:
     """Yield the records that are not what the plan says, or whose files are not called after them."""
     places = {place.trial_id: place for place in plan.places()} if plan else {}
-    jobs = {job.model: job.model_dump_json() for job in plan.jobs} if plan else {}
+    jobs = {(job.model, job.design): job.model_dump_json() for job in plan.jobs} if plan else {}
     if plan is None:
         yield NO_PLAN.at(run, f"{PLAN} is missing, or cannot be read")
     columns = ("path", "trial_id", "block", "position", "warm_up", "seed", "target", "replica", "ablation", "aggressor")
@@ -51,7 +51,7 @@ def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Find
             differing = [key for key in TrialPlace._fields if getattr(own, key) != getattr(place, key)]
             told = ", ".join(f"{key} {getattr(own, key)} instead of {getattr(place, key)}" for key in differing)
             yield PLACE.at(path, f"it is not where the plan has it: {told}")
-        if differences := _job_differences(job.text, jobs[place.job.model]):
+        if differences := _job_differences(job.text, jobs[place.job.model, place.job.design]):
             yield JOB.at(path, f"its job is not that of the plan: {', '.join(differences)} differ")
 
 

@@ -10,19 +10,23 @@ from dataclasses import replace
 from typing import TypeVar
 
 from analysis.compare.ablations import ablation_effects
+from analysis.compare.circumstances import circumstances
 from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.effects import effects_of, interactions, judged, overall, ratios_of
 from analysis.compare.groups import groups
 from analysis.compare.interference import interference, isolation
 from analysis.compare.noise import differing, noise_floors, replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
-from analysis.compare.results import AblationEffect, Comparison, Cost, Group, Overall
+from analysis.compare.results import AblationEffect, Circumstances, Comparison, Cost, Group, Overall
+from analysis.compare.standing import with_standing
+from analysis.compare.turns import turns_of
 from analysis.compare.validity import usable
 from analysis.load.metrics import SHARED
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
-from analysis.warnings.conditions import disturbances
+from analysis.warnings.conditions import disturbances, disturbed
 from analysis.warnings.findings import failures, hosts_differ, mixtures, refusals, unnormalised
+from analysis.warnings.missing import missing_trials
 from suite.targets import BASELINE
 
 
@@ -47,6 +51,8 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     ablations, refused = ablation_effects(every_ok, metrics, margin, force=force)
     taken = costs(ok, formed.pairs)
     shared = interference(every_ok, margin, force=force)
+    around = circumstances(trials, disturbed(ok))
+    turns = turns_of(ok, records.evidence)
     found = [
         replace(
             group,
@@ -55,10 +61,13 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
             aa=itself.get((group.job, group.model, BASELINE), {}),
             ablations=_of(group, ablations),
             costs=_of(group, taken),
+            circumstances=around.get((group.job, group.model), Circumstances()),
+            turns=turns.get((group.job, group.model), ()),
         )
         for group in groups(plain(trials), formed.pairs, metrics, effects)
     ]
-    of_records = (*records.warnings, *hosts_differ(trials), *failures(trials), *mixtures(plain(trials)))
+    of_runs = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials))
+    of_records = (*of_runs, *failures(trials), *mixtures(plain(trials)))
     # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
     apart = formed.refused[formed.refused["scenario"] != SHARED]
     of_ratios = (*refusals(apart), *refused, *shared.warnings)
@@ -68,16 +77,18 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         *differing(again, [metric for metric in metrics if not metric.supporting]),
         *disturbances(every_ok),
     )
-    return Comparison(
-        runs=tuple(sorted(trials["run_id"].unique())),
-        groups=tuple(found),
-        warnings=(*of_records, *of_ratios, *of_trust),
-        overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin)),
-        interference=shared.found,
-        isolation=isolation(shared, margin),
-        margin=margin,
-        warmup_trials=records.warmup_trials,
-        trials=ok,
+    return with_standing(
+        Comparison(
+            runs=tuple(sorted(trials["run_id"].unique())),
+            groups=tuple(found),
+            warnings=(*of_records, *of_ratios, *of_trust),
+            overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin)),
+            interference=shared.found,
+            isolation=isolation(shared, margin),
+            margin=margin,
+            warmup_trials=records.warmup_trials,
+            trials=ok,
+        )
     )
 
 

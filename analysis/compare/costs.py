@@ -28,9 +28,13 @@ _BYTES = {
 
 
 def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
-    """Add what each trial cost per 1,000 images, warm-up steps included; a probe costs per trial."""
+    """Add what each trial cost per 1,000 images, warm-up steps included; a probe costs per trial.
+
+    Of a trial that takes turns only the turns are counted, and its warm-up is none of them.
+    """
+    counted = trials["steps"] + trials["warmup_steps"].where(trials["burst_s"].isna(), 0)
     # A record that names no devices is of a job on one.
-    images = trials["batch"] * trials["devices"].fillna(1) * (trials["warmup_steps"] + trials["steps"])
+    images = trials["batch"] * trials["devices"].fillna(1) * counted
     units = (images / 1000).mask((trials["scenario"] == PROBE).astype(bool), 1.0)
     inside, all_in = trials["worker_cpu_s"], trials["serving_cpu_s"]
     return trials.assign(

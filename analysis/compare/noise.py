@@ -11,7 +11,7 @@ from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
-from analysis.warnings.types import AnalysisWarning
+from analysis.warnings.types import AnalysisWarning, Touched
 from suite.targets import BASELINE
 
 Group = tuple[ComparedJob, str]
@@ -65,4 +65,5 @@ def differing(ratios: Mapping[str, Ratios], metrics: Sequence[Metric]) -> Iterat
                     f"{metric.name} of the first (95 % interval {low:.3f} to {high:.3f}); no smaller difference "
                     "between targets means anything",
                     "look for what changes inside a block: other load, temperature, a cache that the first trial fills",
+                    touches=(Touched(job, BASELINE, model),),
                 )

@@ -11,13 +11,14 @@ import pandas as pd
 from analysis.compare.results import ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
 from analysis.load.fields import BETWEEN, settings_in
+from suite.job.job import SEQUENTIAL, Alternating
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 
 JOB = [field.name for field in fields(ComparedJob)]
 GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
-_BLOCK = ["scenario", "model", "run_id", "block"]
+_BLOCK = ["scenario", "model", "design", "run_id", "block"]
 _SETTINGS = ["settings", "host_cpu_model"]
 
 
@@ -82,8 +83,10 @@ def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
 
 
 def _label(key: str, told: Iterable[str]) -> str:
-    settings = settings_in(key)
-    text = ", ".join(f"{name}={settings.get(name, 'none')}" for name in told)
+    # Sequential is what jobs were before there was a choice: it is no setting of theirs, and neither are its turns.
+    settings = {"design": SEQUENTIAL, **settings_in(key)}
+    shown = [name for name in told if name in settings or name not in Alternating.model_fields]
+    text = ", ".join(f"{name}={settings.get(name, 'none')}" for name in shown)
     # The beginning of a digest tells as much as a reader can use.
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
 
@@ -116,7 +119,11 @@ def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same:
 def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -> pd.DataFrame:
     # A zero has no logarithm and is left out, as an absent value is.
     logs = trials.assign(**{column: np.log(trials[column].where(trials[column] > 0)) for column in columns})
-    how = dict.fromkeys(columns, "mean") | dict.fromkeys(extra, "first")
+    if (rate := "throughput_images_per_s") in columns:
+        # Of jobs that take turns, burst is held against burst of the same round, and the rounds are averaged.
+        images = trials["batch"] * trials["devices"].fillna(1)
+        logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(images / trials["burst_s"]))
+    how = dict.fromkeys(columns, "mean") | dict.fromkeys([*extra, "design"], "first")
     return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(how)
 
 

@@ -1,24 +1,33 @@
-"""Regression: what has become slower between two runs of the same targets.
+"""Regression: what has become slower between two runs of the same jobs.
 
-The runs share no block, so their trials are two independent samples: the interval is Yuen's t of the trimmed means of
-the logarithms (Biometrika 61 (1974) 165; Welch's where nothing is trimmed). What the host did between the runs is part
-of the difference. Where both runs have bare metal, the change of the ratio to bare metal says whether the target has
-changed or the whole host.
+The runs share no block, so their blocks are two independent samples; see ``statistics.two_samples``. A row is slower
+when its whole interval is beyond the bound, and not slower when all of it is within; else the blocks cannot tell. Where
+both runs have bare metal, the change of the ratio to bare metal says whether the target has changed or the whole host.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare import validity
-from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_common_variants
+from analysis.compare.matching import KEY, Key, Missing, by_key, matched, missing, name_of
+from analysis.compare.pairing import ROW, to_baseline
 from analysis.load.metrics import Metric, metrics_of
 from analysis.load.records import Records
-from analysis.statistics.ratios import CONFIDENCE, Location, locate, t_quantile
+from analysis.statistics.ratios import Location, locate
+from analysis.statistics.sequential import LEAST_BLOCKS
+from analysis.statistics.two_samples import detectable, difference, more_blocks
 from suite.targets import BASELINE
+
+Outcome = Literal["slower", "incomplete", "cannot tell", "not slower"]
+EXIT_CODES: Mapping[Outcome, int] = {"slower": 3, "incomplete": 1, "cannot tell": 4, "not slower": 0}
+"""The outcomes of a gate, the one that decides before others first, each with the exit code of the command."""
+_LARGEST = 700.0
+"""The largest logarithm whose exponential is a number."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,7 @@ class Change:
     """One metric on one target, new over old.
 
     ``slower`` says by how much, as a share; negative is faster. ``interval`` is the 95 % interval of ``ratio``; None
-    where a run has a single trial. ``normalised`` says that ratios to bare metal are compared, which do not move when
+    where a run has a single block. ``normalised`` says that ratios to bare metal are compared, which do not move when
     the whole host changes.
     """
 
@@ -35,67 +44,128 @@ class Change:
     profile: str
     recipe: str
     variant: str
-    """The settings that differ among the trials of a run; empty where they are all alike."""
+    """The settings that differ among the trials of both runs; empty where they are all alike."""
     model: str
     target: str
+    arm: str
+    """The ablation of the trials and the aggressor beside them; empty where there is none."""
     metric: str
     normalised: bool
     old: float
     new: float
     trials: tuple[int, int]
+    """The blocks of each run that hold the metric."""
     ratio: float
     interval: tuple[float, float] | None
     slower: float
-    exceeded: bool
+    outcome: Outcome | None
+    """None without a bound, and for rows that no run fails by: openings, and ratios to bare metal."""
+    detectable: float | None
+    """The slowdown, as a share, that these blocks could have seen; None where it is out of reach."""
+    more_blocks: int | None
+    """The blocks that each run needs besides to tell, if the truth is what was estimated; None if it is told already,
+    or out of reach."""
     differences: tuple[str, ...] = ()
-    """The differences between the two runs besides the time: userland, envelope and the like."""
+    """The differences between the two runs besides the time: userland, kernel and the like."""
+
+    @property
+    def name(self) -> str:
+        """Return ``resnet50 on vm (engine=podman), throughput``."""
+        key = (*(getattr(self, part) for part in ROW), self.arm)
+        return f"{name_of(key)}, {self.metric}{f', relative to {BASELINE}' if self.normalised else ''}"
 
 
 @dataclass(frozen=True)
 class Regression:
-    """The changes between two runs; ``unmatched`` are the targets that one run lacks."""
+    """The changes between two runs, and what the new one lacks of the old one."""
 
     changes: tuple[Change, ...]
     fail_above: float | None
-    unmatched: tuple[str, ...]
+    missing: tuple[Missing, ...]
+    added: tuple[str, ...]
+    """Rows that the new run alone has finished: nothing says how fast they were."""
 
     @property
-    def exceeded(self) -> bool:
-        """Return whether any change is beyond ``fail_above``."""
-        return any(change.exceeded for change in self.changes)
+    def outcome(self) -> Outcome | None:
+        """Return the outcome of the gate; None without a bound. Nothing is green that was not compared."""
+        if self.fail_above is None:
+            return None
+        found = {change.outcome for change in self.changes} - {None} or {"incomplete"}
+        if self.missing:
+            found.add("incomplete")
+        return next(outcome for outcome in EXIT_CODES if outcome in found)
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of a command that ends with this outcome; 0 without a bound."""
+        return EXIT_CODES[self.outcome] if self.outcome else 0
+
+    def of(self, outcome: Outcome) -> tuple[Change, ...]:
+        """Return the rows of one outcome."""
+        return tuple(change for change in self.changes if change.outcome == outcome)
 
 
-def regress(old: Records, new: Records, fail_above: float | None = None) -> Regression:
-    """Compare every metric of every target that both runs finished, and its ratio to bare metal where both have it.
+def regress(old: Records, new: Records, fail_above: float | None = None, *, open_ended: bool = False) -> Regression:
+    """Compare every metric of every row of the old run with the new one, and its ratio to bare metal.
 
-    A change exceeds ``fail_above`` (0.05 is 5 %) when it is slower by more than that and its interval does not hold 1;
-    from single trials, which have no interval, the value alone decides. Opening times are shown and never fail a run,
-    and neither do ratios to bare metal: the same trials would count twice.
+    ``fail_above`` (0.05 is 5 %) is the bound of the gate. Openings are shown and never fail a run, and neither do
+    ratios to bare metal: the same trials would count twice. ``open_ended``: see ``missing``.
     """
-    trials = [plain(found) for found in with_common_variants([old.trials, new.trials])]
-    metrics = [metric for metric in old.metrics if metric in new.metrics and not metric.supporting]
-    finished = [frame[frame["ok"]] for frame in trials]
-    keys = [set(map(tuple, frame[ROW].astype(str).drop_duplicates().to_numpy())) for frame in finished]
-    unmatched = tuple(sorted(f"{key[-2]} on {place_of(key[-1], key[-3])}" for key in keys[0] ^ keys[1]))
-    columns = [metric.column for metric in metrics]
-    comparable = [validity.usable(to_baseline(frame, columns)).pairs for frame in finished]
-    changes: list[Change] = []
-    for key in sorted(keys[0] & keys[1], key=lambda key: papers_order(key[:-2], *key[-2:])):
-        mine = [_of(frame, key) for frame in finished]
-        differences = _differences(mine[0].iloc[0], mine[1].iloc[0])
-        ratios = [_of(frame, key) for frame in comparable] if key[-1] != BASELINE else []
-        for metric in metrics_of(metrics, key[0], key[-2]):
-            logs = [np.log(frame[metric.column].where(frame[metric.column] > 0)) for frame in mine]
-            changes += _change(key, metric, logs, differences, fail_above)
-            if ratios and not any(frame.empty for frame in ratios):
-                changes += _change(key, metric, [frame[metric.column] for frame in ratios], differences, None, True)
-    return Regression(tuple(changes), fail_above, unmatched)
+    sides = matched(old.trials, new.trials)
+    finished = [by_key(trials[trials["ok"]]) for trials in sides]
+    ratios = [_ratios(trials, old.metrics) for trials in sides]
+    found: list[Change | Missing] = [*missing(*map(by_key, sides), open_ended=open_ended)]
+    for key in finished[0]:
+        if key in finished[1]:
+            both = [side[key] for side in finished]
+            formed = [side[key] for side in ratios if key in side]
+            found += _compared(key, both, formed, (old.metrics, new.metrics), fail_above)
+    return Regression(
+        changes=tuple(one for one in found if isinstance(one, Change)),
+        fail_above=fail_above,
+        missing=tuple(one for one in found if isinstance(one, Missing)),
+        added=tuple(name_of(key) for key in finished[1] if key not in finished[0]),
+    )
 
 
-def _of(frame: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
-    for column, value in zip(ROW, key, strict=True):
-        frame = frame[frame[column].astype(str) == value]
-    return frame
+def _ratios(trials: pd.DataFrame, metrics: Sequence[Metric]) -> dict[Key, pd.DataFrame]:
+    """Return log ratios to bare metal of the targets as they are, by row; their columns are those of the metrics."""
+    formed = validity.usable(to_baseline(trials[trials["ok"]], [metric.column for metric in metrics])).pairs
+    return {(*key, ""): rows for key, rows in by_key(formed[formed["target"] != BASELINE], ROW).items()}
+
+
+def _compared(
+    key: Key,
+    sides: Sequence[pd.DataFrame],
+    ratios: Sequence[pd.DataFrame],
+    metrics: tuple[Sequence[Metric], Sequence[Metric]],
+    fail_above: float | None,
+) -> Iterator[Change | Missing]:
+    """Yield the changes of a row; ``ratios`` are its ratios to bare metal in those of the runs that have them."""
+    told = _differences(*(rows.iloc[0] for rows in sides))
+    for metric in metrics_of(metrics[0], key[KEY.index("scenario")], key[KEY.index("model")]):
+        old, new = (_located(rows, _logs(rows, metric)) for rows in sides)
+        gates = metric.name != "opening"
+        if metric.supporting or old is None:
+            continue
+        if new is not None and metric in metrics[1]:
+            yield _change(key, metric, (old, new), told, fail_above if gates else None)
+        elif gates:
+            yield Missing("metric", f"{name_of(key)}, {metric.name}", f"the new run has none in {metric.unit}")
+        if len(ratios) == 2:
+            before, after = (_located(rows, rows[metric.column]) for rows in ratios)
+            if before is not None and after is not None:
+                yield _change(key, metric, (before, after), told, None, normalised=True)
+
+
+def _logs(rows: pd.DataFrame, metric: Metric) -> "pd.Series[float]":
+    logs: pd.Series[float] = np.log(rows[metric.column].where(rows[metric.column] > 0))
+    return logs
+
+
+def _located(rows: pd.DataFrame, logs: "pd.Series[float]") -> Location | None:
+    """Return the trimmed mean over the blocks; the trials of one block share its weather, and are one value."""
+    return locate(list(logs.groupby([rows["run_id"], rows["block"]]).mean()))
 
 
 def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
@@ -108,48 +178,55 @@ def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
 
 
 def _change(
-    key: tuple[str, ...],
+    key: Key,
     metric: Metric,
-    logs: "list[pd.Series[float]]",
+    places: tuple[Location, Location],
     differences: tuple[str, ...],
     fail_above: float | None,
+    *,
     normalised: bool = False,
-) -> Iterator[Change]:
-    old, new = (locate(list(values)) for values in logs)
-    if old is None or new is None:
-        return
-    difference = new.centre - old.centre
-    half = _half_width(old, new)
-    slower = math.expm1(-difference if metric.more_is_faster else difference)
-    sure = half is None or abs(difference) > half
-    yield Change(
-        **dict(zip(ROW, key, strict=True)),
+) -> Change:
+    old, new = places
+    found = difference(old, new)
+    half = found.half_width
+    lost = -found.centre if metric.more_is_faster else found.centre
+    bound = None if fail_above is None else math.log1p(fail_above)
+    outcome = None if bound is None else _outcome(lost, half, min(old.n, new.n), bound)
+    seen = detectable(old, new)
+    return Change(
+        **dict(zip(KEY, key, strict=True)),
         metric=metric.name,
         normalised=normalised,
-        old=math.exp(old.centre),
-        new=math.exp(new.centre),
+        old=_exp(old.centre),
+        new=_exp(new.centre),
         trials=(old.n, new.n),
-        ratio=math.exp(difference),
-        interval=None if half is None else (math.exp(difference - half), math.exp(difference + half)),
-        slower=slower,
-        exceeded=fail_above is not None and metric.name != "opening" and slower > fail_above and sure,
+        ratio=_exp(found.centre),
+        interval=None if half is None else (_exp(found.centre - half), _exp(found.centre + half)),
+        slower=math.expm1(min(lost, _LARGEST)),
+        outcome=outcome,
+        detectable=math.expm1(seen) if seen is not None and seen < math.log(10) else None,
+        more_blocks=_more(places, abs(lost - bound)) if bound is not None and outcome == "cannot tell" else None,
         differences=differences,
     )
 
 
-def _half_width(old: Location, new: Location) -> float | None:
-    """Return the half width of the interval, with the degrees of freedom of Welch and Satterthwaite."""
-    if old.standard_error is None or new.standard_error is None:
-        return None
-    variances = (old.standard_error**2, new.standard_error**2)
-    total = sum(variances)
-    if total == 0:
-        return 0.0
-    parts = zip(variances, (old.degrees_of_freedom, new.degrees_of_freedom), strict=True)
-    freedom = total**2 / sum(variance**2 / degrees for variance, degrees in parts)
-    return math.sqrt(total) * t_quantile((1 + CONFIDENCE) / 2, freedom)
+def _outcome(lost: float, half: float | None, blocks: int, bound: float) -> Outcome:
+    """Return where the interval of the loss lies. Below five blocks nothing is trimmed: one bad block would decide."""
+    if half is None or blocks < LEAST_BLOCKS:
+        return "cannot tell"
+    if lost - half > bound:
+        return "slower"
+    return "not slower" if lost + half < bound else "cannot tell"
 
 
-def place_of(target: str, variant: str) -> str:
-    """Return the target, with its settings where they tell it apart: ``vm (engine=docker)``."""
-    return f"{target} ({variant})" if variant else target
+def _more(places: tuple[Location, Location], distance: float) -> int | None:
+    """Return the blocks that each run needs besides, to be ``distance`` from the bound and to count at all."""
+    least = LEAST_BLOCKS - min(place.n for place in places)
+    if any(place.standard_error is None for place in places):
+        return least
+    needed = more_blocks(*places, distance)
+    return None if needed is None else max(needed, least)
+
+
+def _exp(logarithm: float) -> float:
+    return math.exp(min(logarithm, _LARGEST))

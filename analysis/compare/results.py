@@ -1,4 +1,4 @@
-"""What a comparison says, as plain typed data. ``compare`` makes it; tables and figures render it."""
+"""The result of a comparison as plain typed data. ``compare`` makes it; tables and figures render it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,6 +7,7 @@ from typing import TypeVar
 import pandas as pd
 
 from analysis.load.metrics import METRICS, PROBE, Metric
+from analysis.statistics.alternating import Components, SwitchingCost
 from analysis.statistics.ratios import MARGIN, NoiseFloor, Verdict
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import AnalysisWarning
@@ -14,7 +15,7 @@ from analysis.warnings.types import AnalysisWarning
 
 @dataclass(frozen=True)
 class Expected:
-    """What a long queue of jobs pays: the ratio of the mean times, slow trials and all, with its 95 % interval.
+    """The expected cost, which a long queue of jobs pays: the ratio of the mean times, with its 95 % interval.
 
     Of a rate it is that of the mean times per unit of work, written as a ratio of rates.
     """
@@ -60,18 +61,18 @@ class Effect:
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """What was measured on one target; ``estimates`` by the metric's name, absent where nothing was measured."""
+    """The measurements on one target; ``estimates`` by the metric's name, absent where nothing was measured."""
 
     target: str
     ok: int
     failed: int
     substitutes: tuple[str, ...]
-    """What stood in for what the host lacks, such as ``accelerator:tcg``; it is shown wherever the numbers are."""
+    """The substitutes for what the host lacks, such as ``accelerator:tcg``; shown wherever the numbers are."""
     marks: tuple[str, ...]
     """How the trials differ from those of bare metal besides the target, such as ``AVX2 against AVX512``."""
     estimates: dict[str, Estimate]
     differences: tuple[str, ...] = ()
-    """What the one mark for named differences stands for: ``kernel 6.1 against 6.18``."""
+    """The differences that their one mark only counts: ``kernel 6.1 against 6.18``."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -80,7 +81,7 @@ class TargetSummary:
 
 @dataclass(frozen=True, order=True)
 class ComparedJob:
-    """What was run, except for the model.
+    """The job that was run, except for the model.
 
     ``variant`` holds the settings (envelope, distribution, sharing, host, ...) that are not the same in all
     records, as ``name=value, …``; empty where all are.
@@ -93,13 +94,51 @@ class ComparedJob:
     variant: str
 
     def __str__(self) -> str:
-        # A probe trains nothing: it has neither data nor a recipe that would tell jobs apart.
-        trained = () if self.scenario == PROBE else (f"{self.data} data", f"{self.recipe} recipe")
-        return ", ".join(
-            filter(
-                None, (f"{self.scenario} scenario", *trained[:1], f"{self.profile} profile", *trained[1:], self.variant)
-            )
-        )
+        words = {name: f"{value} {name}" for name, value in vars(self).items() if value}
+        if self.variant:
+            words["variant"] = self.variant
+        if self.scenario == PROBE:
+            # A probe trains nothing: it has neither data nor a recipe that would tell jobs apart.
+            words = {name: text for name, text in words.items() if name not in ("data", "recipe")}
+        return ", ".join(words.values())
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """The trials of one target that something on the host has disturbed; see ``warnings.conditions``."""
+
+    kind: str
+    trials: int
+    of: int
+    spoiled: int
+    """The number of trials that were disturbed beyond ``bound``."""
+    bound: str
+    """The bound in words: ``over 10 % of the CPU time``."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Where and how the trials of a group ran. What the records do not say is empty."""
+
+    engine: str = ""
+    hosts: tuple[str, ...] = ()
+    block_s: float | None = None
+    """The seconds that one more block takes, with all targets and models of its run."""
+    disturbed: Mapping[str, tuple[Disturbed, ...]] = field(default_factory=dict)
+    """The disturbances by target."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The variation of a target's bursts at each level, and the cost of switching, beside its ratio.
+
+    The variances are of log(target / bare metal) of the throughput, from ``blocks`` blocks.
+    """
+
+    target: str
+    blocks: int
+    components: Components
+    switching: SwitchingCost | None
 
 
 @dataclass(frozen=True)
@@ -118,7 +157,10 @@ class Group:
     """The second bare-metal trial of the blocks over the first, by the metric's name. Empty without A/A."""
     ablations: "tuple[AblationEffect, ...]" = ()
     costs: "tuple[Cost, ...]" = ()
-    """What each target takes of the host, where something is known."""
+    """The cost of each target on the host, where something is known."""
+    circumstances: Circumstances = field(default_factory=Circumstances)
+    turns: tuple[Turns, ...] = ()
+    """The turns of each target whose trials took them with those of bare metal."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +192,7 @@ class Interference:
     cpu-time and llc-misses. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it
     means slower computing."""
     noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
-    """What the victim alone shows against itself, by the metric's name."""
+    """The noise of the victim alone against itself, by the metric's name."""
     kept: Effect | None = None
     """The aggressor's own speed beside the victim, over that of the same aggressor before the victim was launched."""
     steal_shares: tuple[float | None, float | None] = (None, None)
@@ -175,7 +217,7 @@ class Isolation:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one target takes of the host, per ``unit``.
+    """The cost of one target on the host, per ``unit``.
 
     All-in is everything that serves the target, the job included, by the host's accounting; inside is the job by its
     own. Under emulation the two clocks need not agree. CPU seconds and energy are geometric means over the trials, disk

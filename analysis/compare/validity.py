@@ -27,7 +27,7 @@ _BY_PLACE: dict[str, dict[str, Field]] = {
     "host": {one.path: one for one in HOST},
 }
 _MEMORY_TOLERANCE = 0.02
-"""The same as in ``suite.loop.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
+"""As in ``suite.records.course.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Difference:
     text: str
     """``kernel 6.1 against 6.18``."""
     group: str
-    """What a mark calls it, with others of its kind; empty for one that forbids the ratio."""
+    """The name that a mark gives to its kind; empty for one that forbids the ratio."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,16 @@ def changed_facts(one: str, other: str) -> tuple[str, ...]:
     mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (one, other))
     differing = [key for key in dict.fromkeys((*mine, *its)) if _changed(key, mine.get(key), its.get(key))]
     return tuple(dict.fromkeys(_label(key) for key in differing))
+
+
+def changes_of(new: str, old: str) -> tuple[str, ...]:
+    """Return every fact that changed between two trials of a target, with both values: ``kernel 6.18 against 6.1``."""
+    mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (new, old))
+    return tuple(
+        f"{_label(key)} {_between(key.rpartition('/')[2], mine[key], its[key])}"
+        for key in its
+        if _rule(key).label and _changed(key, mine.get(key), its[key]) and mine.get(key) is not None
+    )
 
 
 def _changed(key: str, one: Any, other: Any) -> bool:  # noqa: ANN401

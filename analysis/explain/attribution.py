@@ -18,7 +18,7 @@ from analysis.compare.ablations import ablation_effects
 from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_variants
 from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
-from analysis.explain.explanation import UNEXPLAINED, Difference, Explained, Explanation
+from analysis.explain.explanation import OPENING, UNEXPLAINED, Difference, Explained, Explanation
 from analysis.explain.prediction import predictions
 from analysis.load.metrics import METRICS, PROBE
 from analysis.load.records import Records
@@ -28,21 +28,27 @@ from suite.records.migrations import current
 from suite.records.record import Steps, Timeline
 from suite.targets import BASELINE
 
+_PLACE = ["scenario", "model", "design", "run_id", "block"]
+
 
 class Parts(BaseModel):
     """The fields of a record that say how long its parts took."""
 
-    open_s: float
-    elapsed_s: float
+    open_s: float | None = None
+    opening: dict[str, float] = {}
+    elapsed_s: float | None = None
     timeline: Timeline | None = None
     steps: Steps | None = None
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each part, in the order of the trial; what was not measured is absent."""
-        timeline = self.timeline or Timeline()
+        """Return the seconds of each part, in the order of the trial; what was not measured is absent.
+
+        Of a trial that took turns there are the phases of its steps alone.
+        """
+        timeline = (self.timeline or Timeline()) if self.elapsed_s is not None else Timeline()
         phases = {name: getattr(self.steps, f"{name}_s", None) for name in ("data", "copy", "compute", "communicate")}
         parts = {
-            "opening": self.open_s,
+            OPENING: self.open_s,
             "launch": timeline.launch_s,
             "imports": timeline.imports_s,
             "build": timeline.build_s,
@@ -55,8 +61,10 @@ class Parts(BaseModel):
 
     @property
     def total_s(self) -> float:
-        """Return the seconds of the whole trial, opening included."""
-        return self.open_s + self.elapsed_s
+        """Return the seconds of the whole trial, opening included; of one that took turns those of its bursts."""
+        if self.elapsed_s is None:
+            return (self.timeline.measured_s if self.timeline else None) or 0.0
+        return (self.open_s or 0.0) + self.elapsed_s
 
 
 def explain(records: Records, *, margin: float = MARGIN, force: bool = False) -> Explained:
@@ -99,14 +107,14 @@ class _PartsOfTrials:
 
     def __init__(self, ok: pd.DataFrame) -> None:
         self.warnings: list[AnalysisWarning] = []
-        index = zip(ok["scenario"], ok["model"], ok["run_id"], ok["block"], ok["target"], strict=True)
+        index = zip(*(ok[name] for name in (*_PLACE, "target")), strict=True)
         self._trials: dict[tuple[object, ...], tuple[str, str]] = {}
         for place, path, substitutes in zip(index, ok["path"], ok["substitutes"], strict=True):
             self._trials.setdefault(place, (path, substitutes))  # of two bare-metal trials, the first
         self._parts: dict[str, Parts | None] = {}
 
     def __call__(self, block: "pd.Series[Any]", target: str) -> Parts | None:
-        path, _ = self._trials[(*block[["scenario", "model", "run_id", "block"]], target)]
+        path, _ = self._trials[(*block[_PLACE], target)]
         if path not in self._parts:
             try:
                 self._parts[path] = Parts.model_validate_json(current(Path(path).read_bytes()))
@@ -118,7 +126,7 @@ class _PartsOfTrials:
 
     def substitutes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
         for _, block in blocks.iterrows():
-            yield from self._trials[(*block[["scenario", "model", "run_id", "block"]], target)][1].splitlines()
+            yield from self._trials[(*block[_PLACE], target)][1].splitlines()
 
 
 def _explanation(
@@ -135,8 +143,18 @@ def _explanation(
         for both in zip(totals, seconds, strict=True)
     ]
     parts = tuple(difference(name, *column) for name, column in columns.items())
+    parts = tuple(replace(part, phases=_phases(sides)) if part.name == OPENING else part for part in parts)
     base, own = (step_times([trial.steps.elapsed_s for trial in side if trial.steps]) for side in sides)
     return Explanation(job, model, target, len(blocks), difference("whole", *totals), parts, base, own, notes)
+
+
+def _phases(sides: Sequence[Sequence[Parts]]) -> tuple[Difference, ...]:
+    """Return the phases of the opening; none where a record does not part it, as those of older suites."""
+    if not all(trial.opening for side in sides for trial in side):
+        return ()
+    names = dict.fromkeys(name for side in sides for trial in side for name in trial.opening)
+    # What a target does not open, such as a guest on bare metal, takes it no time.
+    return tuple(difference(name, *([one.opening.get(name, 0.0) for one in side] for side in sides)) for name in names)
 
 
 def difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> Difference:

@@ -6,6 +6,7 @@ from analysis.compare.results import AblationEffect, ComparedJob, Effect
 from analysis.statistics.ratios import StepTimes
 from analysis.warnings.types import AnalysisWarning
 
+OPENING = "opening"
 UNEXPLAINED = "unexplained"
 
 
@@ -21,6 +22,8 @@ class Difference:
     target_s: float
     difference_s: float
     interval: tuple[float, float] | None
+    phases: "tuple[Difference, ...]" = ()
+    """The phases of the opening, by what was opened, where the records have them; they sum to the part."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from analysis.compare.effects import RATIO, effect, ratios_of
 from analysis.compare.pairing import ROW, to_baseline
 from analysis.compare.results import Effect
 from analysis.compare.validity import usable
-from analysis.explain.explanation import UNEXPLAINED, Difference, Explanation, Predicted, Prediction
+from analysis.explain.explanation import OPENING, UNEXPLAINED, Difference, Explanation, Predicted, Prediction
 from analysis.load.fields import BETWEEN
 from analysis.load.metrics import PROBE, Metric
 from analysis.load.records import Records
@@ -37,7 +37,6 @@ PREDICTORS: Mapping[str, tuple[str, ...]] = {
 Warm-up steps count as computing. Data are read from the disk in a cold trial only: in a warm one no probe predicts
 them.
 """
-ITSELF = "opening"
 _HOST = ["host_cpu_model", "cpus", "memory_bytes", "threads"]
 _LAYERS = ("engine", "provider", "accelerator", "image", "isa")
 Found = Mapping[str, tuple[Metric, Effect]]
@@ -94,7 +93,7 @@ def predict(one: Explanation, ratios: Found, *, cold: bool) -> Prediction | None
     predicted: list[Predicted] = []
     silent: list[str] = []
     for part in one.parts:
-        if part.name == ITSELF:
+        if part.name == OPENING:
             predicted.append(Predicted(part.name, None, None, part.difference_s, part.interval, False))
         elif part.name != UNEXPLAINED:
             names = () if part.name == "data" and not cold else PREDICTORS.get(part.name, ())

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 from analysis.compare.results import Comparison
 from analysis.figures.reference import Reference
+from suite.results.files import whole
 
 _STYLE = {
     "svg.hashsalt": "virtbench",
@@ -31,6 +32,8 @@ _STYLE = {
     "axes.edgecolor": "0.3",
     "grid.color": "0.9",
     "font.family": ["DejaVu Sans"],
+    # Names and substitutes are text, and no formulas: $\\frac$ in one of them would end the drawing.
+    "text.parse_math": False,
 }
 
 
@@ -64,12 +67,13 @@ def style() -> AbstractContextManager[None]:
     return mpl.rc_context(sns.axes_style("whitegrid") | sns.plotting_context("notebook") | _STYLE)
 
 
-def save(chart: Figure, paths: Sequence[Path]) -> Sequence[Path]:
-    """Write the figure to each path, in the format that its suffix names."""
+def save(chart: Figure, paths: Sequence[Path], below: Path | None = None) -> Sequence[Path]:
+    """Write the figure to each path, in the format that its suffix names. ``below``: see ``files.directory``."""
     with style():
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-            chart.savefig(path, dpi=160, metadata=metadata)
+            with whole(path, below=below, sync=False) as file:
+                chart.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
     return paths
 
 

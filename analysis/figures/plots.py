@@ -21,6 +21,10 @@ from analysis.figures.drawing import Drawing, FigureKind, save
 from analysis.figures.reference import Reference
 from suite.errors import RequestError
 from suite.registries import FIGURES
+from suite.results.files import remove_temporaries
+from suite.results.store import PLOTS
+
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,14 @@ def draw(comparison: Comparison, directory: Path, reference: Reference | None = 
     Raises RequestError if the directory cannot be written.
     """
     paths: list[Path] = []
+    # Whoever may write the run could have made a link of its plots/; a directory that the user names may be one.
+    below = directory.parent if directory.name == PLOTS else None
+    remove_temporaries(directory)  # of a bench compare that was killed
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for job in comparison.jobs:
             for picture in pictures(comparison, job, reference or {}):
-                stem = directory / picture.stem
-                paths += save(picture.drawing.chart, [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")])
+                files = [directory / f"{picture.stem}.{kind}" for kind in ("png", "svg")]
+                paths += save(picture.drawing.chart, files, below)
     except OSError as error:
         raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
     return paths
@@ -65,11 +71,16 @@ def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> 
             numbered = drawing.number is not None
             parts = [*([f"figure-{drawing.number}"] if numbered else []), *_place(job, comparison), drawing.name]
             caption = f"{drawing.title}{' (numbered as in the paper)' if numbered else ''}"
-            yield Picture("-".join(parts), caption, drawing)
+            # A metric is called as its record likes: its name must not lead to another directory.
+            yield Picture(_for_files("-".join(parts)), caption, drawing)
 
 
 def _place(job: ComparedJob, comparison: Comparison) -> list[str]:
     """Return the scenario, and what differs among its jobs, fit for a file name."""
     others: list[Mapping[str, str]] = [asdict(other) for other in comparison.jobs if other.scenario == job.scenario]
     parts = [value for key, value in asdict(job).items() if key != "scenario" and len({o[key] for o in others}) > 1]
-    return [job.scenario, *(re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-") for part in parts if part)]
+    return [job.scenario, *(_for_files(part).strip("-") for part in parts if part)]
+
+
+def _for_files(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:_LONGEST_NAME]

@@ -107,7 +107,7 @@ FIGURE_10 = (
     "bare metal degrades most and the VM least; AlexNet at batch 512 exceeds 30 %, at batch 32 it is below 10 % for "
     "container and VM; the rest stay within 15 to 20 %"
 )
-"""What the text says of shared resources; the figure prints no values."""
+"""The statement of the text on shared resources; the figure prints no values."""
 
 
 def expected_loss(victim: str, target: str) -> tuple[float, float]:

@@ -1,14 +1,48 @@
 """The parts of a record that the audit reads, as one row beside that of the tables."""
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Number = Annotated[float, Field(allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+from suite.records.environment import Environment
+
+LEAST, MOST = 1e-15, 1e15
+"""The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
+numbers, which a stranger may have written, would not be finite."""
+_Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
+_Number = Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, lt=1 << 50)]
+Words = Annotated[str, Field(max_length=500)]
+"""A text that tables and figures show."""
+_LONGEST = 4000
+
+
+class _Seen(Environment):
+    """An environment, with what a later suite may have added left out."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+def typed_environment(environment: object) -> dict[str, Any]:
+    """Return the fields of an environment as the suite writes them. Raises ValueError for what it does not write."""
+    found = _Seen.model_validate(environment).model_dump(mode="json")
+    for value in _inside(found):
+        if (isinstance(value, int) and value > MOST) or (isinstance(value, str) and len(value) > _LONGEST):
+            raise ValueError("no machine has such a number, or so long a text")
+    return found
+
+
+def _inside(value: object) -> Iterator[object]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        yield part
+        yield from _inside(part)
+
+
+Surroundings = Annotated[dict[str, Any], BeforeValidator(typed_environment)]
 _Column = list[float] | None
 STEP_COLUMNS = ("step_p99_s", "step_tail")
 """The 99th percentile of the measured steps, and that over their median: a synchronous cluster waits for its slowest
@@ -29,7 +63,7 @@ class StepFields(BaseModel):
     def _are_times(self) -> Self:
         # Steps are most of a record: to hold every number of them against bounds by itself takes twice as long.
         for column in vars(self).values():
-            if column and not (min(column) >= 0 and math.isfinite(sum(column))):
+            if column and not (min(column) >= 0 and sum(column) <= MOST):
                 raise ValueError("a step has a time that is none")
         return self
 
@@ -66,6 +100,44 @@ class TimelineFields(BaseModel):
         return self.measured_s, None if None in parts else sum(parts)
 
 
+class BurstFields(BaseModel):
+    """One turn of a job that takes turns."""
+
+    round: _Count
+    position: _Count
+    begun_s: _Seconds
+    ended_s: _Seconds
+    span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    steps: Annotated[int, Field(gt=0)]
+    cpu_s: _Seconds | None = None
+    waiting_cpu_s: _Seconds | None = None
+    own_cpu_s: _Seconds
+
+
+class AlternationFields(BaseModel):
+    """The turns of a trial."""
+
+    instances: _Count
+    block_s: _Seconds
+    bursts: Annotated[list[BurstFields], Field(min_length=1)]
+
+    @property
+    def burst_s(self) -> float:
+        """The geometric mean of the seconds per step of the bursts.
+
+        A ratio of two of these is the ratio of the bursts of each round, averaged on the log scale over the rounds.
+        """
+        return math.exp(math.fsum(math.log(one.span_s / one.steps) for one in self.bursts) / len(self.bursts))
+
+    @property
+    def waiting_share(self) -> float | None:
+        """The CPU seconds that it took while others had their turns, over those of its own; None where not counted."""
+        waited = [one.waiting_cpu_s for one in self.bursts if one.waiting_cpu_s is not None]
+        spent = [one.cpu_s for one in self.bursts if one.cpu_s is not None]
+        whole = len(waited) == len(spent) == len(self.bursts) and math.fsum(spent) > 0
+        return math.fsum(waited) / math.fsum(spent) if whole else None
+
+
 class LinkFields(BaseModel):
     """A connection of a rank."""
 
@@ -76,8 +148,8 @@ class RankFields(BaseModel):
     """One process of a distributed job."""
 
     rank: _Count
-    role: str
-    environment: dict[str, Any]
+    role: Words
+    environment: Surroundings
     throughput_images_per_s: _Seconds | None = None
     measured_s: _Seconds | None = None
     data_s: _Seconds | None = None
@@ -91,7 +163,7 @@ class RankFields(BaseModel):
 class AggressionFields(BaseModel):
     """The work of an aggressor."""
 
-    unit: str
+    unit: Words
     begun_s: _Number
     ended_s: _Number
     heard_s: list[_Number]
@@ -104,7 +176,7 @@ class AggressionFields(BaseModel):
 class AggressorFields(BaseModel):
     """One instance beside the victim's."""
 
-    environment: dict[str, Any]
+    environment: Surroundings
     aggression: AggressionFields | None = None
 
 
@@ -129,8 +201,9 @@ STEPS = ("counted_steps", "steps_s", "phases_s", "copied_s", "waited_s")
 """The number of steps, their seconds, and those of their phases, of copying and of waiting for data alone."""
 TIMELINE = ("measured_s", "timeline_s")
 FLOATS = ("close_s", *STEPS, *TIMELINE)
-EVIDENCE = ("seed", "job", *FLOATS, "ranks", "aggressors", "data_use", "samples")
-"""The columns; ``job`` is its JSON, ``samples`` those of the metrics; the parts that few records have are objects."""
+EVIDENCE = ("seed", "job", *FLOATS, "alternation", "turn_steps", "ranks", "aggressors", "data_use", "samples")
+"""The columns; ``job`` is its JSON, ``samples`` those of the metrics; the parts that few records have are objects.
+``turn_steps`` are the seconds of every step of a trial that takes turns."""
 
 
 class Text(NamedTuple):

@@ -7,24 +7,29 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from analysis.load.evidence import (
+    LEAST,
+    MOST,
     NO_STEPS,
     STEP_COLUMNS,
     STEPS,
     TIMELINE,
     AggressorFields,
+    AlternationFields,
     DataFields,
     RankFields,
     StepFields,
     TimelineFields,
+    Words,
     shared,
+    typed_environment,
 )
 from suite.job.job import Job, Name, settings
 from suite.records.differences import HOST, INSIDE, facts
+from suite.records.record import TrialId
 
-_Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
+_Count = Annotated[int, Field(ge=0, lt=1 << 50)]
+_Positive = Annotated[float, Field(ge=LEAST, le=MOST, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 
 _Number = Annotated[list[_Count], AfterValidator(len)]
 """Only the number of what is listed is kept."""
@@ -82,7 +87,7 @@ class EnvironmentsFields(BaseModel):
     def _with_facts(cls, given: Any) -> Any:  # noqa: ANN401 (whatever the record holds)
         if not isinstance(given, dict):
             return given
-        host, target = (found if isinstance(found := given.get(side), dict) else {} for side in ("host", "target"))
+        host, target = (typed_environment(given[side]) if given.get(side) else {} for side in ("host", "target"))
         return {**given, "facts": fact_lines("host/", facts(host, HOST)) + fact_lines("", facts(target, INSIDE))}
 
 
@@ -117,14 +122,14 @@ class Probed(BaseModel):
     """One metric of a probe."""
 
     value: _Positive
-    unit: str
+    unit: Words
     better: Literal["more", "less"]
-    samples: list[float] | None = None
+    samples: list[_Seconds] | None = None
 
 
 class _OutcomeFields(BaseModel):
     status: Literal["ok", "failed"]
-    kind: str | None = None
+    kind: Words | None = None
     message: str | None = None
 
 
@@ -141,10 +146,10 @@ class Apart(BaseModel):
     """``Fields`` without the job, the environment and the steps, for who has read these on their own."""
 
     schema_version: Literal[3]
-    run_id: str
-    trial_id: str
-    suite_version: str = ""
-    started_at: str
+    run_id: Words
+    trial_id: TrialId
+    suite_version: Words = ""
+    started_at: Words
     target: Name
     replica: _Count = 0
     ablation: Name | None = None
@@ -152,19 +157,20 @@ class Apart(BaseModel):
     warm_up: bool = False
     block: _Count
     position: _Count
-    seed: int = 0
+    seed: _Count = 0
     outcome: _OutcomeFields
     throughput_images_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
     close_s: _Seconds | None = None
     timeline: TimelineFields | None = None
-    metrics: dict[str, Probed] = {}
+    alternation: AlternationFields | None = None
+    metrics: dict[Words, Probed] = {}
     data_use: DataFields | None = None
     ranks: list[RankFields] = []
     aggressors: list[AggressorFields] = []
     clock_ratio: _Positive | None = None
-    substitutes: list[str] = []
+    substitutes: Annotated[list[Words], Field(max_length=50)] = []
     conditions: _ConditionsFields | None = None
     resources: _ResourcesFields | None = None
     details: _DetailsFields | None = None
@@ -172,7 +178,8 @@ class Apart(BaseModel):
     @model_validator(mode="after")
     def _ok_has_numbers(self) -> Self:
         measured = self.throughput_images_per_s is not None or self.metrics
-        if self.outcome.status == "ok" and (not measured or self.elapsed_s is None):
+        timed = self.elapsed_s is not None or self.alternation is not None
+        if self.outcome.status == "ok" and not (measured and timed):
             raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
         return self
 
@@ -203,10 +210,11 @@ class Apart(BaseModel):
             *vars(resources.worker or _NOTHING_USED).values(),
             sum(resources.energy_j.values()) if resources.energy_j else None,
             resources.cache.llc_load_misses if resources.cache else None,
-            devices if isinstance(devices, int) and devices > 0 else None,
+            devices if isinstance(devices, int) and 0 < devices < MOST else None,
             # More than one epoch reads files again, and the page cache has them then.
             *((used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NONE),
             *(self.aggressor, _sum(one.before_per_s for one in at_work), _sum(one.beside_per_s for one in at_work)),
+            *((turns.burst_s, turns.block_s, turns.waiting_share) if (turns := self.alternation) else (None,) * 3),
             self.metrics or None,
             shared(environment.facts, "".join(self._more_facts())),
         )
@@ -218,6 +226,7 @@ class Apart(BaseModel):
             *(self.seed, job[-1], self.close_s),
             *(steps.row() if steps else (None,) * len(STEPS)),
             *(self.timeline.row() if self.timeline else (None,) * len(TIMELINE)),
+            *(self.alternation, steps.elapsed_s if steps and self.alternation else None),
             *(self.ranks or None, self.aggressors or None, self.data_use, samples or None),
         )
 
@@ -254,7 +263,7 @@ def job_columns(job: Job) -> JobColumns:
         *(job.scenario, job.data, job.profile, job.recipe, job.model, job.page_cache),
         *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NONE),
         *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
-        *(job.layers.engine, job.isa),
+        *(job.layers.engine, job.isa, job.design),
         BETWEEN.join(f"{name}={value}" for name, value in settings(job).items()),
         shared(job.model_dump_json()),
     )
@@ -281,13 +290,15 @@ USED = (
     *("energy_j", "llc_load_misses"),
 )
 """The cost of a trial on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
+TURNS = ("burst_s", "block_s", "waiting_share")
+"""Of trials that take turns: see ``evidence.AlternationFields``."""
 _NAMES = 5
 JOB_COLUMNS = (
     *("scenario", "data", "profile", "recipe", "model"),
     "page_cache",
     *("batch", "image_px", "warmup_steps", "steps"),
     *("cpus", "memory_bytes", "threads"),
-    *("engine", "isa", "settings"),
+    *("engine", "isa", "design", "settings"),
 )
 COLUMNS = (
     *("run_id", "trial_id", "started_at", *JOB_COLUMNS[:_NAMES]),
@@ -303,6 +314,7 @@ COLUMNS = (
     "devices",
     *("data_sha256", "data_bytes", "images_read", "damaged"),
     *("aggressor", "aggressor_before_per_s", "aggressor_beside_per_s"),
+    *TURNS,
     *("metrics", "facts"),
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,

@@ -10,6 +10,7 @@ from analysis.load.fields import Apart, EnvironmentsFields, Fields, JobColumns, 
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.job.job import Job
 from suite.records.migrations import NewerRecordError, current
+from suite.results.files import open_regular
 
 _JOB, _STEPS, _ENVIRONMENT = b'\n "job": {', b'\n "steps": {', b'\n "environment": {'
 """The marks, in the order in which the store writes them: a line per key, indented by one. A JSON string holds no line
@@ -82,7 +83,7 @@ class Reader:
 
 def _content(path: str) -> bytes:
     """Read a file. With 100,000 of them, the objects and buffers of the easier ways are a third of the time."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular(path)
     try:
         parts = [os.read(descriptor, _CHUNK)]
         while parts[-1]:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.load.bursts import settled
 from analysis.load.evidence import EVIDENCE, STEP_COLUMNS
 from analysis.load.evidence import FLOATS as EVIDENCE_FLOATS
-from analysis.load.fields import COLUMNS, USED
+from analysis.load.fields import COLUMNS, TURNS, USED
 from analysis.load.metrics import METRICS, Metric, spread
 from analysis.load.reader import Reader
 from analysis.warnings.types import AnalysisWarning
@@ -30,6 +31,7 @@ FLOATS = (
     *USED,
     *("devices", "data_bytes", "images_read", "damaged"),
     *("aggressor_before_per_s", "aggressor_beside_per_s"),
+    *TURNS,
 )
 _CATEGORIES = (
     "run_id",
@@ -41,6 +43,7 @@ _CATEGORIES = (
     "target",
     "engine",
     "isa",
+    "design",
     "settings",
     "facts",
 )
@@ -102,6 +105,8 @@ def _table(
     # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
     floats, categories = dict.fromkeys((*FLOATS, *EVIDENCE_FLOATS), "float64"), dict.fromkeys(_CATEGORIES, "category")
     evidence = evidence.astype(floats | categories)
+    if evidence["alternation"].notna().any():
+        evidence["burst_s"] = settled(evidence)
     trials = evidence.drop(columns=list(EVIDENCE)).assign(forced="")
     copies = trials.duplicated(["run_id", "trial_id", "started_at"])
     if copies.any():

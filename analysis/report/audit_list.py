@@ -41,7 +41,6 @@ class AuditList:
 def audit_json(found: Audit, records: Records) -> dict[str, Any]:
     """Return the audit as JSON: every finding by itself, worst first, and the files that are no records."""
     return {
-        "schema_version": 1,
         "runs": [str(run) for run in records.directories],
         "records": found.records,
         "findings": [

@@ -10,6 +10,9 @@ from analysis.report.formatting import ends, number, times
 from suite.selftest.certificate import FACETS, Certificate, Finding
 
 COLUMNS = ("injury", "on", "known", "found", "phase", "verdict", "")
+_NAMES = ("injury", "on", "phase", "verdict")
+_LEAST = {"known": 8, "found": 10, "": 9}
+"""The widths of the longest words of the other columns."""
 _STYLES = {"found": "green", "missed": "red"}
 
 
@@ -22,7 +25,8 @@ class CertificateTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for title in COLUMNS:
-            table.add_column(title, overflow="fold")
+            # Names are for looking up: they stay whole, and what has several words is broken between them.
+            table.add_column(title, no_wrap=title in _NAMES, min_width=_LEAST.get(title), overflow="fold")
         for one in self.certificate.findings:
             *cells, outcome = cells_of(one)
             table.add_row(*cells, Text(outcome, style=_STYLES.get(outcome.partition(":")[0], "dim")))

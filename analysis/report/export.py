@@ -3,21 +3,21 @@
 ``docs/results.md`` says what every column is.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from analysis.load.records import Records
+from analysis.load.records import FLOATS, Records
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
 from suite.records.migrations import current
 from suite.records.record import Steps
+from suite.results.files import read, remove_temporaries, whole
 from suite.results.store import StoreError
 
 Format = Literal["parquet", "csv", "jsonl"]
@@ -26,6 +26,18 @@ STEP_KEYS = ("run_id", "trial_id", "scenario", "model", "target", "replica", "ab
 STEP_COLUMNS = (*STEP_KEYS, "step", *Steps.model_fields)
 NOT_EXPORTED = ("facts", "forced")
 """Columns that serve the comparison alone; the records hold what they are made of."""
+COUNTS = (
+    *("replica", "block", "position", "batch", "image_px", "warmup_steps", "steps", "cpus", "memory_bytes", "threads"),
+    *("host_cpus", "host_memory_bytes", "seen_cpus", "seen_memory_bytes", "seen_threads", "numa_nodes"),
+    *("thermal_throttles", "swapped_bytes", "llc_load_misses", "devices", "data_bytes", "images_read", "damaged"),
+    *(f"{side}_{name}" for side in ("serving", "worker") for name in ("peak_memory_bytes", "disk_read_bytes")),
+    *(f"{side}_disk_written_bytes" for side in ("serving", "worker")),
+)
+"""The columns that hold whole numbers."""
+TRUTHS = ("warm_up", "ok", "siblings_shared")
+STARTED = "started_at"
+METRICS_COLUMN = "metrics"
+"""The one column of a Parquet file for the metrics of probes and workloads, which other runs do not have."""
 _TRIALS_AT_ONCE = 2000
 """The trials whose steps are in memory together: those of 100,000 would not fit."""
 
@@ -43,7 +55,8 @@ def trials_table(records: Records) -> pd.DataFrame:
     Metrics of probes are named ``PROBE/METRIC [UNIT]``, those of workloads ``training/MODEL/METRIC [UNIT]``.
     """
     units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.model}
-    return records.trials.drop(columns=[*NOT_EXPORTED]).rename(columns=units)
+    table = records.trials.drop(columns=[*NOT_EXPORTED]).rename(columns=units)
+    return table.astype(dict.fromkeys(COUNTS, "Int64"))
 
 
 def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[pd.DataFrame]:
@@ -73,7 +86,7 @@ def _column(steps: Steps, name: str) -> "np.typing.NDArray[np.float64]":
 
 def _steps(path: str, skipped: list[AnalysisWarning]) -> Steps | None:
     try:
-        return _Stepped.model_validate_json(current(Path(path).read_bytes())).steps
+        return _Stepped.model_validate_json(current(read(Path(path)))).steps
     except (OSError, ValidationError) as error:
         skipped.append(skipped_record(path, f"its steps cannot be read ({type(error).__name__})"))
         return None
@@ -84,16 +97,12 @@ def write(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
 
     Raises StoreError where it cannot be written, and RequestError where there is not a row.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    remove_temporaries(path.parent)  # of an export that was killed
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            rows = _parquet(tables, temporary) if form == "parquet" else _text(tables, form, temporary)
+        with whole(path) as file:
+            rows = _parquet(tables, file) if form == "parquet" else _text(tables, form, file)
             if not rows:
                 raise RequestError("there is nothing to export: no trial of these is ok and has steps")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror or error}", remedy="free some space, or give another --out"
@@ -101,28 +110,35 @@ def write(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
     return rows
 
 
-def _text(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
+def _text(tables: Iterable[pd.DataFrame], form: Format, file: IO[bytes]) -> int:
     rows = 0
-    with path.open("w", encoding="utf-8", newline="") as file:
-        for table in tables:
-            for begin in range(0, len(table), _ROWS_AT_ONCE):
-                part = table.iloc[begin : begin + _ROWS_AT_ONCE]
-                file.write(text(part, form, header=not rows))
-                rows += len(part)
-        file.flush()
-        os.fsync(file.fileno())
+    for table in tables:
+        for begin in range(0, len(table), _ROWS_AT_ONCE):
+            part = table.iloc[begin : begin + _ROWS_AT_ONCE]
+            file.write(text(part, form, header=not rows).encode())
+            rows += len(part)
     return rows
 
 
 def text(table: pd.DataFrame, form: Format, *, header: bool = True) -> str:
     """Return CSV with one line of names, or JSON Lines: an object per line, null for what is absent."""
     if form == "csv":
-        return table.to_csv(index=False, header=header, lineterminator="\n")
+        texts = {
+            str(name): column.map(for_spreadsheets)
+            for name, column in table.items()
+            if not pd.api.types.is_numeric_dtype(column.dtype)
+        }
+        return table.assign(**texts).to_csv(index=False, header=header, lineterminator="\n")
     # 15 digits are what pandas has to give: the last bit of a double may differ from the record's.
     return table.to_json(orient="records", lines=True, double_precision=15) if len(table) else ""
 
 
-def _parquet(tables: Iterable[pd.DataFrame], path: Path) -> int:
+def for_spreadsheets(cell: object) -> object:
+    """Return a cell of CSV; before a text that a spreadsheet would take for a formula stands a quotation mark."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+def _parquet(tables: Iterable[pd.DataFrame], file: IO[bytes]) -> int:
     import pyarrow
     from pyarrow import parquet
 
@@ -130,9 +146,40 @@ def _parquet(tables: Iterable[pd.DataFrame], path: Path) -> int:
     with ExitStack() as closing:
         writer = None
         for table in tables:
-            converted = pyarrow.Table.from_pandas(table, preserve_index=False)
+            fixed = _with_fixed_columns(table)
+            schema = pyarrow.schema([(name, _parquet_type(name)) for name in fixed.columns])
+            fixed = fixed.astype({one.name: "str" for one in schema if one.type == pyarrow.string()})
             if writer is None:
-                writer = closing.enter_context(parquet.ParquetWriter(path, converted.schema))
-            writer.write_table(converted)
+                writer = closing.enter_context(parquet.ParquetWriter(file, schema))
+            writer.write_table(pyarrow.Table.from_pandas(fixed, schema=schema, preserve_index=False))
             rows += len(table)
     return rows
+
+
+def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose columns and types do not depend on what was run: metrics become one column of pairs."""
+    if STARTED not in table:
+        return table
+    own = [name for name in table.columns if name.endswith("]")]
+    found = [
+        [(name, float(value)) for name, value in zip(own, values, strict=True) if value == value]  # NaN: not measured
+        for values in table[own].itertuples(index=False, name=None)
+    ]
+    fixed = table.drop(columns=own)
+    fixed[STARTED] = pd.to_datetime(fixed[STARTED], utc=True, format="ISO8601", errors="coerce")
+    return fixed.assign(**{METRICS_COLUMN: pd.Series(found, index=table.index, dtype=object)})
+
+
+def _parquet_type(name: str) -> Any:  # noqa: ANN401 (pyarrow has no types)
+    """Return the type of a column of trials or of steps."""
+    import pyarrow
+
+    if name in COUNTS or name == "step":
+        return pyarrow.int64()
+    if name in TRUTHS:
+        return pyarrow.bool_()
+    if name == STARTED:
+        return pyarrow.timestamp("us", tz="UTC")
+    if name == METRICS_COLUMN:
+        return pyarrow.map_(pyarrow.string(), pyarrow.float64())
+    return pyarrow.float64() if name in FLOATS or name in Steps.model_fields else pyarrow.string()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.compare.results import AblationEffect, ComparedJob, Comparison, Effect, Estimate, Group
+from analysis.compare.results import AblationEffect, ComparedJob, Comparison, Effect, Estimate, Group, Turns
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import SIGNIFICANCE, Verdict
@@ -39,8 +39,44 @@ def seconds(value: float) -> str:
     return f"{round(value, digits) + 0.0:+.{digits}f}"  # + 0.0: no minus before a zero
 
 
+def percent(share: float) -> str:
+    """Return a share: ``1.8 %``, ``12 %``; close to 100 %, what is left of it deserves more digits."""
+    value = share * 100
+    digits = 2 if 99 < value < 100 else 1 if abs(value) < 9.95 else 0
+    text = f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no minus before a zero
+    return f"{text.removesuffix('.0')} %"
+
+
+def floor(share: float) -> str:
+    """Return a noise floor, or a difference that blocks detect; above 100 % it would be a number without a meaning."""
+    return f"{number(share * 100)} %" if share <= 1 else "too noisy to say"
+
+
+def count(n: int, noun: str) -> str:
+    """Return ``1 block``, ``2 blocks``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def duration(value_s: float) -> str:
+    """Return a time as people say it: ``45 s``, ``12 min``, ``1 h 10 min``, ``3 days``."""
+    if value_s < 90:
+        return f"{max(value_s, 1):.0f} s"
+    minutes = round(value_s / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {rest} min" if rest else f"{hours} h"
+    return f"{hours / 24:.0f} days"
+
+
 def verdict(found: Verdict) -> str:
-    """Return ``slower``, or ``undecided, +12`` with the number of blocks that would probably decide."""
+    """Return ``slower``, or ``undecided, +12`` with the number of blocks that would probably decide.
+
+    A verdict that does not stand is none.
+    """
+    if found.withheld:
+        return "no verdict"
     return found.name if found.more_blocks is None else f"{found.name}, +{found.more_blocks}"
 
 
@@ -95,9 +131,9 @@ def group_lines(group: Group) -> Iterator[str]:
         yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
     floors: dict[str, list[str]] = {}
     for metric in shown(group.metrics):
-        if floor := group.noise_floors.get(metric.name):
-            source = _SOURCES[floor.method].format(floor.blocks)
-            floors.setdefault(source, []).append(f"{metric.name} {number(floor.share * 100)} %")
+        if known := group.noise_floors.get(metric.name):
+            source = _SOURCES[known.method].format(known.blocks)
+            floors.setdefault(source, []).append(f"{metric.name} {floor(known.share)}")
     for source, parts in floors.items():
         yield f"noise floor ({source}): {', '.join(parts)}"
     if seen := list(_detectable(group)):
@@ -107,6 +143,25 @@ def group_lines(group: Group) -> Iterator[str]:
     if group.interactions:
         yield f"container-vm against container times vm: {effects(group.interactions, group.metrics)}"
     yield from tail_lines(group)
+    yield from map(turns_line, group.turns)
+    if any(one.switching and one.switching.shown for one in group.turns):
+        yield "the first steps of bursts are left out of the ratios: they cost more than the others"
+
+
+def turns_line(found: Turns) -> str:
+    """Return ``container in turns: its ratio varies by 1.2 % from burst to burst, …; the first step of a burst …``."""
+    levels = {"burst to burst": found.components.burst, "instance to instance": found.components.instance}
+    # Where each block has one pair of instances, these vary as the blocks do.
+    last = "block to block" + ("" if found.components.instance is not None else ", each with new instances")
+    parts = [
+        f"{number(math.sqrt(variance) * 100)} % from {name}"
+        for name, variance in {**levels, last: found.components.block}.items()
+        if variance is not None
+    ]
+    text = f"{found.target} in turns, {found.blocks} blocks: its ratio varies by {', '.join(parts) or 'nothing known'}"
+    if (cost := found.switching) and cost.interval:
+        text += f"; the first step of a burst takes {times(cost.ratio)}x the time of the others ({ends(cost.interval)})"
+    return text
 
 
 def tail_lines(group: Group) -> Iterator[str]:
@@ -138,7 +193,7 @@ def _detectable(group: Group) -> Iterator[str]:
         ]
         if found:
             share, target, blocks = max(found)
-            yield f"{metric.name} {number(share * 100)} % ({target}, {blocks} blocks)"
+            yield f"{metric.name} {floor(share)} ({target}, {blocks} blocks)"
 
 
 def difference_lines(group: Group) -> Iterator[str]:
@@ -174,8 +229,11 @@ def overall_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
             yield f"{found.target}{notes}: {effects(found.effects)}"
 
 
-def reading_guide(comparison: Comparison) -> str:
-    """Say what the ratios, intervals and verdicts of a comparison mean; empty if it has no ratio."""
+def reading_guide(comparison: Comparison, *, expected: bool) -> str:
+    """Say what the ratios, intervals and verdicts of a comparison mean; empty if it has no ratio.
+
+    ``expected`` says whether a column shows the expected throughput.
+    """
     estimates = [e for group in comparison.groups for summary in group.targets for e in summary.estimates.values()]
     if all(estimate.ratio is None for estimate in estimates):
         return ""
@@ -186,19 +244,21 @@ def reading_guide(comparison: Comparison) -> str:
             f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
             "+n: more blocks that would probably decide"
         )
-    if any(estimate.expected for estimate in estimates):
+    if expected:
         text += "; expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"
     names = {estimate.verdict.name for estimate in estimates if estimate.verdict}
     text += "; tail: only the typical trial is equivalent, slow ones are not" if "tail" in names else ""
     if "typical-only" in names:
         text += "; typical-only: the typical trial is equivalent, the expected cost is not shown to be"
+    if any(estimate.verdict.withheld for estimate in estimates if estimate.verdict):
+        text += "; no verdict: these trials decide nothing, for the reasons that the answer gives"
     return text
 
 
 def warning_lines(comparison: Comparison) -> list[str]:
     """Return each warning as one line of plain text, those of the same finding as one."""
     found = notices(comparison.warnings, comparison.jobs)
-    return [f"warning: {one_line(f'{message}; {advice}')}" for message, advice in found]
+    return [f"warning: {one_line(f'{one.message}; {one.advice}')}" for one in found]
 
 
 def one_line(text: str) -> str:

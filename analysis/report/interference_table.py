@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from analysis.compare.interference import SHARED_METRICS
 from analysis.compare.results import ComparedJob, Comparison, Interference, known_first
 from analysis.figures import reference
-from analysis.report.formatting import number, ratio
+from analysis.report.formatting import floor, number, ratio
 from analysis.report.table import Cell, Head, Table
 from suite.job.ablations import label_of
 from suite.targets import TARGETS
@@ -46,8 +46,8 @@ def _beside(one: Interference, victim: str) -> Iterator[tuple[str, Cell]]:
 
 def _alone(one: Interference, victim: str) -> Iterator[tuple[str, Cell]]:
     for metric in SHARED_METRICS:
-        floor = one.noise_floors.get(metric.name)
-        yield f"{victim} alone: noise floor of {metric.name}", f"{number(floor.share * 100)} %" if floor else None
+        known = one.noise_floors.get(metric.name)
+        yield f"{victim} alone: noise floor of {metric.name}", floor(known.share) if known else None
 
 
 def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """A comparison as Markdown."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 from analysis.compare.results import Comparison
+from analysis.report.answer import answer
 from analysis.report.cost_table import cost_table
 from analysis.report.formatting import (
     group_lines,
@@ -13,12 +15,13 @@ from analysis.report.formatting import (
     warning_lines,
 )
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
-from analysis.report.table import Table, ablation_table, line, results_table
+from analysis.report.table import Table, ablation_table, line, results_table, shows_expected
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return one table per group, and what it took of the host; the warnings after them."""
-    lines = []
+    """Return the answer, one table per group and what it took of the host, the warnings, and the answer again."""
+    sentences = [line for text in answer(comparison) for line in (f"**{_escaped(text)}**", "")]
+    lines = [*sentences]
     for group in comparison.groups:
         lines += [f"### {_escaped(group.model)}: {_escaped(str(group.job))}", "", *_pipes(results_table(group))]
         lines += ["", *_items(group_lines(group)), ""]
@@ -30,8 +33,9 @@ def as_markdown(comparison: Comparison) -> str:
         lines += ["", *_items(interference_lines(comparison, job)), ""]
     for job in dict.fromkeys(overall.job for overall in comparison.overall):
         lines += [f"### all models: {_escaped(str(job))}", "", *_items(overall_lines(comparison, job)), ""]
-    lines += [_escaped(text) for text in (reading_guide(comparison), warmup_line(comparison)) if text]
-    lines += ["", *_items(warning_lines(comparison))]
+    guide = reading_guide(comparison, expected=shows_expected(comparison))
+    lines += [_escaped(text) for text in (guide, warmup_line(comparison)) if text]
+    lines += ["", *_items(warning_lines(comparison)), "", *sentences]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -46,4 +50,5 @@ def _pipes(table: Table) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    return one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    # A link or an image of a name would lead whoever reads the page elsewhere.
+    return re.sub(r"([\\|\[\]`])", r"\\\1", one_line(text)).replace("<", "&lt;")

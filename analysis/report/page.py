@@ -18,13 +18,13 @@ from analysis.figures.reference import SOURCE, normalised
 from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from analysis.report import formatting
+from analysis.report.answer import answer, claims, overall_claims
 from analysis.report.certificate import COLUMNS, cells_of, certificate_lines
 from analysis.report.cost_table import cost_table
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
-from analysis.report.narrative import answers, overall_answers
 from analysis.report.provenance import provenance
-from analysis.report.table import ablation_table, line, results_table
-from analysis.report.waterfall import interval, prediction_lines, share, step_lines
+from analysis.report.table import ablation_table, line, results_table, shows_expected
+from analysis.report.waterfall import interval, prediction_lines, reason, share, step_lines
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.types import notices
 from suite.results.store import write_atomic
@@ -70,12 +70,15 @@ def render(
     environment.globals.update(share=share, interval=interval, step_lines=step_lines, prediction_lines=prediction_lines)
     template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]
+    # What a section answers by itself stands there, with the part of a trial that costs most.
+    listed = {one.sentence for one in claims(comparison) if one.job.scenario != PROBE}
     return template.render(
         runs=comparison.runs,
+        answer=[text for text in answer(comparison) if text not in listed],
         sections=[_section(comparison, explained, job) for job in comparison.jobs],
         notices=notices(warnings, comparison.jobs),
         provenance=provenance(records),
-        reading_guide=formatting.reading_guide(comparison),
+        reading_guide=formatting.reading_guide(comparison, expected=shows_expected(comparison)),
         warmup=formatting.warmup_line(comparison),
         trains=any(group.job.scenario != PROBE for group in comparison.groups),
         source=SOURCE,
@@ -87,15 +90,16 @@ def render(
 
 
 def _section(comparison: Comparison, explained: Explained, job: ComparedJob) -> dict[str, object]:
-    groups = [group for group in comparison.groups if group.job == job]
+    own = comparison.of(job)
     explanations = [one for one in explained.explanations if one.job == job]
+    why = {(one.model, one.target): reason(one) for one in explanations}
+    of_probes = job.scenario == PROBE
+    found = [] if of_probes else claims(own)
     return {
         "job": job,
-        "groups": groups,
-        "headlines": list(overall_answers([one for one in comparison.overall if one.job == job], comparison.margin)),
-        "answers": []
-        if job.scenario == PROBE
-        else [line for group in groups for line in answers(group, explanations, comparison.margin)],
+        "groups": own.groups,
+        "headlines": [one.sentence for one in overall_claims(own)],
+        "answers": [f"{one.sentence}{why.get((one.what, one.target), '')}" for one in found],
         "overall": list(formatting.overall_lines(comparison, job)),
         "interference": replace(interference_table(comparison, job), caption=TITLE)
         if job in jobs_with_aggressors(comparison)

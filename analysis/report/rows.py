@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from analysis.compare.results import ComparedJob, Comparison, Effect, Estimate
+from analysis.report.answer import answer_json
+from analysis.report.export import for_spreadsheets
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Row:
     verdict: str | None
     """``equivalent``, ``slower``, ``faster`` or ``undecided``; ``tail`` or ``typical-only`` if only the typical trial
     is equivalent."""
+    withheld: list[str]
+    """Why the trials decide nothing, whatever the verdict of the tests; empty where it stands."""
     p: float | None
     """The Holm-adjusted level of the verdict."""
     more_blocks: int | None
@@ -69,7 +73,7 @@ class Row:
     noise_method: str | None
     """``a/a`` or ``across-blocks``."""
     substitutes: list[str]
-    """What the number must not be read without, as are ``marks``; joined by "; " in CSV."""
+    """The substitutes without which the number must not be read, as with ``marks``; joined by "; " in CSV."""
     marks: list[str]
     differences: list[str]
     """The facts in which the target and bare metal differ, and which the marks only count."""
@@ -79,18 +83,21 @@ KEYS = tuple(field.name for field in fields(Row))
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return one object: ``schema_version``, ``runs`` (their ids), ``margin``, lists of rows, and ``warnings``.
+    """Return one object: ``schema_version``, ``answer``, ``runs`` (their ids), ``margin``, rows, and ``warnings``.
 
-    Each list has the keys of ``Row`` that it shares. ``overall`` holds ratios over all models, ``interactions`` those
-    of container-vm over the product of container and vm, ``aa`` those of the second bare-metal trial over the first,
-    ``ablations`` those of a target with an ablation over the same target without. ``costs`` is what targets take of the
-    host; see ``results.Cost``. ``interference`` is a victim beside an aggressor over the same alone, ``isolation``
-    ranks the targets; see ``results.Interference``. ``warmup_trials`` were left out of everything. A warning has
-    ``kind``, ``message`` and ``advice``.
+    ``answer`` has the sentences, and each claim with its number and verdict (null where it is withheld). Each list has
+    the keys of ``Row`` that it shares. ``overall`` holds ratios over all models, ``interactions`` those of container-vm
+    over the product of container and vm, ``aa`` those of the second bare-metal trial over the first, ``ablations``
+    those of a target with an ablation over the same target without. ``costs`` is what targets take of the host; see
+    ``results.Cost``. ``turns`` is what the bursts of the alternating design say; see ``results.Turns``.
+    ``interference`` is a victim beside an aggressor over the same alone, ``isolation`` ranks the targets; see
+    ``results.Interference``. ``warmup_trials`` were left out of everything. A warning has ``kind``, ``message`` and
+    ``advice``.
     """
     return json.dumps(
         {
             "schema_version": 1,
+            "answer": answer_json(comparison),
             "runs": list(comparison.runs),
             "margin": comparison.margin,
             "rows": [vars(row) for row in rows(comparison)],
@@ -101,6 +108,11 @@ def as_json(comparison: Comparison) -> str:
             "aa": [row for group in comparison.groups for row in _rows(group.job, group.aa, model=group.model)],
             "ablations": list(_ablations(comparison)),
             "costs": list(_costs(comparison)),
+            "turns": [
+                {**asdict(group.job), "model": group.model, **asdict(one)}
+                for group in comparison.groups
+                for one in group.turns
+            ],
             "interference": list(_interference(comparison)),
             "isolation": list(_isolation(comparison)),
             "warmup_trials": comparison.warmup_trials,
@@ -119,7 +131,8 @@ def as_csv(comparison: Comparison) -> str:
     writer.writeheader()
     for row in rows(comparison):
         cells = vars(row).items()
-        writer.writerow({key: "; ".join(value) if isinstance(value, list) else value for key, value in cells})
+        texts = {key: "; ".join(value) if isinstance(value, list) else value for key, value in cells}
+        writer.writerow({key: for_spreadsheets(value) for key, value in texts.items()})
     return out.getvalue()
 
 
@@ -156,7 +169,8 @@ def _ratio(found: Estimate | Effect | None) -> dict[str, Any]:
 def _effect(found: Estimate | Effect | None) -> dict[str, Any]:
     verdict = found.verdict if found else None
     judged = {name: getattr(verdict, name, None) for name in ("p", "more_blocks", "detectable")}
-    return {**_ratio(found), "verdict": verdict and verdict.name, **judged, **_tail(found)}
+    said = {"verdict": verdict and verdict.name, "withheld": list(verdict.withheld) if verdict else []}
+    return {**_ratio(found), **said, **judged, **_tail(found)}
 
 
 def _tail(found: Estimate | Effect | None) -> dict[str, Any]:

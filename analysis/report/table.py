@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
-from analysis.compare.results import Effect, Estimate, Group, TargetSummary
+from analysis.compare.results import Comparison, Effect, Estimate, Group, TargetSummary
 from analysis.load.metrics import Metric
 from analysis.report.formatting import number, ratio, shown
 from suite.job.ablations import label_of
 
 _MOST_METRICS = 3
+EXPECTED = "expected"
+"""The head of the column of expected throughputs."""
 Cell = Estimate | Effect | tuple[str, ...] | str | None
 """An estimate, an effect, texts that belong together (inside and all-in), a text; None where nothing was measured."""
 
@@ -66,11 +68,16 @@ def results_table(group: Group, *, full: bool = True) -> Table:
     wide = len(shown(group.metrics)) <= _MOST_METRICS
     first = [summary.estimates.get("throughput") for summary in group.targets]
     if full and wide and any(found and found.expected for found in first):
-        columns.insert(1, Head("expected"))
+        columns.insert(1, Head(EXPECTED))
         for (_, cells), found in zip(rows, first, strict=True):
             cells.insert(1, _expected(found))
     table = Table("target", "metric", tuple(columns), tuple((head, tuple(cells)) for head, cells in rows))
     return table if wide else table.turned()
+
+
+def shows_expected(comparison: Comparison) -> bool:
+    """Return whether any full table has the column of expected throughputs."""
+    return any(head.text == EXPECTED for group in comparison.groups for head in results_table(group).columns)
 
 
 def _expected(found: Estimate | None) -> Cell:

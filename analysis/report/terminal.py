@@ -1,14 +1,15 @@
-"""Comparisons and regressions for the terminal, printed by rich."""
+"""Comparisons for the terminal, printed by rich."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analysis.compare.regression import Change, Regression, place_of
 from analysis.compare.results import Comparison, Effect, Estimate
+from analysis.load.metrics import PROBE, SHARED
+from analysis.report.answer import answer
 from analysis.report.cost_table import cost_table
 from analysis.report.formatting import (
     ends,
@@ -18,102 +19,102 @@ from analysis.report.formatting import (
     overall_lines,
     reading_guide,
     times,
-    verdict,
     warmup_line,
 )
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
-from analysis.report.table import Cell, Head, Table, ablation_table, line, results_table
+from analysis.report.layout import empty_table, fits
+from analysis.report.overview import Notes, Overview, verdict_text
+from analysis.report.table import EXPECTED, Cell, Head, Table, ablation_table, line, results_table
 from analysis.warnings.types import notices
-from suite.targets import BASELINE
 
 _NARROW = 72  # columns; below, a table would break its words
 _NOTE_WIDTH = 20  # columns; a longer note is broken at its blanks and hyphens
-_STYLES = {
-    "slower": "red",
-    "faster": "green",
-    "equivalent": "cyan",
-    "undecided": "dim",
-    "tail": "yellow",
-    "typical-only": "yellow",
-}
+
+
+class Sentences:
+    """The answer of a comparison to print on a rich console."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
+        for text in answer(self.comparison):
+            yield Text(one_line(text), style="bold")
 
 
 class Terminal:
-    """A comparison to print on a rich console: tables, or lists where the terminal is narrow; then the warnings.
+    """A comparison to print on a rich console: the answer first, then an overview and its notes.
 
-    ``costs`` adds what each target takes of the host.
+    ``costs`` adds what each target takes of the host, ``verbose`` every metric with its interval, ablations, noise,
+    advice, and how to read the numbers.
     """
 
-    def __init__(self, comparison: Comparison, *, costs: bool = False) -> None:
+    def __init__(self, comparison: Comparison, *, costs: bool = False, verbose: bool = False) -> None:
         self.comparison = comparison
         self.costs = costs
+        self.verbose = verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Sentences(self.comparison)
+        yield Text()
+        yield from self._details(console, options) if self.verbose else self._overview(console, options)
         for group in self.comparison.groups:
+            if self.costs and group.costs:
+                # Targets beside each other: eight resources in a row are wider than 80 columns.
+                costs = cost_table(group).turned()
+                yield _title(group.model, group.job)
+                yield Text(costs.caption, style="dim")
+                yield _fitting(console, options, costs)
+        yield from _notes(filter(None, (warmup_line(self.comparison), self._more())))
+
+    def _overview(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        notes = Notes(self.comparison)
+        if trained := [group for group in self.comparison.groups if group.job.scenario not in (PROBE, SHARED)]:
+            yield Overview(trained, notes)
+        for group in self.comparison.groups:
+            if group.job.scenario == PROBE:
+                yield _title(group.model, group.job)
+                yield _fitting(console, options, results_table(group, full=False))
+        yield from self._interference(console, options)
+        yield from notes.lines()
+
+    def _details(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        expected = False
+        for group in self.comparison.groups:
+            table = _fitting(console, options, results_table(group), results_table(group, full=False))
+            expected |= isinstance(table, RichTable) and EXPECTED in [str(one.header) for one in table.columns]
             yield _title(group.model, group.job)
-            yield _fitting(console, options, results_table(group), results_table(group, full=False))
+            yield table
             yield from _notes(group_lines(group))
             if group.ablations:
                 switched = ablation_table(group)
                 yield Text(switched.caption, style="dim")
                 yield _fitting(console, options, switched)
-            if self.costs and group.costs:
-                # Targets beside each other: eight resources in a row are wider than 80 columns.
-                costs = cost_table(group).turned()
-                yield Text(costs.caption, style="dim")
-                yield _fitting(console, options, costs)
             yield Text()
+        yield from self._interference(console, options)
+        for job in dict.fromkeys(overall.job for overall in self.comparison.overall):
+            yield _title("all models", job)
+            yield from map(Text, overall_lines(self.comparison, job))
+            yield Text()
+        yield from _notes(filter(None, (reading_guide(self.comparison, expected=expected),)))
+        for one in notices(self.comparison.warnings, self.comparison.jobs):
+            yield _warning(one_line(one.message))
+            yield Text(f"  {one_line(one.advice)}", style="dim")
+
+    def _interference(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for job in jobs_with_aggressors(self.comparison):
             yield _title(TITLE, job)
             yield _fitting(console, options, interference_table(self.comparison, job))
             yield from _notes(interference_lines(self.comparison, job))
             yield Text()
-        for job in dict.fromkeys(overall.job for overall in self.comparison.overall):
-            yield _title("all models", job)
-            yield from map(Text, overall_lines(self.comparison, job))
-            yield Text()
-        more = "CPU, memory and disk that each target takes of the host: add --costs"
-        hint = more if self.comparison.costs and not self.costs else ""
-        yield from _notes(filter(None, (reading_guide(self.comparison), warmup_line(self.comparison), hint)))
-        for message, advice in notices(self.comparison.warnings, self.comparison.jobs):
-            yield _warning(one_line(message))
-            yield Text(f"  {one_line(advice)}", style="dim")
 
-
-class RegressionTerminal:
-    """A regression to print on a rich console: a line per change, and what exceeds the bound."""
-
-    def __init__(self, found: Regression) -> None:
-        self.found = found
-
-    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
-        for change in self.found.changes:
-            yield Text(change_line(change), style="red" if change.exceeded else "")
-        for difference in dict.fromkeys(text for change in self.found.changes for text in change.differences):
-            yield _warning(f"new against old differs in {difference}")
-        for name in self.found.unmatched:
-            yield _warning(f"{name} was finished in one run only")
-        if self.found.fail_above is not None:
-            found = "slower by more than" if self.found.exceeded else "nothing is slower by more than"
-            yield Text(f"{found} {self.found.fail_above:.3g} (as a share)", style="bold")
-
-
-def change_line(change: Change) -> str:
-    """Return ``resnet50 on vm, throughput: 39.0 to 35.0, 0.898x (0.890 to 0.907)``."""
-    what = f"{change.metric}, relative to {BASELINE}" if change.normalised else change.metric
-    interval = f" ({ends(change.interval)})" if change.interval else f" (no interval: {min(change.trials)} trial)"
-    return (
-        f"{change.model} on {place_of(change.target, change.variant)}, {what}: "
-        f"{number(change.old)} to {number(change.new)}, {times(change.ratio)}x{interval}"
-    )
-
-
-def empty_table(titles: Sequence[Text | str]) -> RichTable:
-    """Return a table without rows or borders: the first column to the left, numbers to the right."""
-    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for place, title in enumerate(titles):
-        table.add_column(title, justify="right" if place else "left", no_wrap=place > 0)
-    return table
+    def _more(self) -> str:
+        """Return which options show what is not shown."""
+        ablations = "ablations, " if self.comparison.ablations else ""
+        verbose = "" if self.verbose else f"--verbose ({ablations}every metric, noise, advice, legend)"
+        costs = "--costs" if self.comparison.costs and not self.costs else ""
+        hints = ", ".join(filter(None, (verbose, costs)))
+        return f"more: {hints}" if hints else ""
 
 
 def _title(what: str, job: object) -> Text:
@@ -141,14 +142,9 @@ def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> Rich
     for head, (_, cells) in zip(heads, table.rows, strict=True):
         shown.add_row(head, *map(_cell, cells))
     # The words of the first column may stand below each other, but its notes keep their lines.
-    words = [word for head, _ in table.rows for word in head.text.split()]
-    lines = [line for head in heads for line in head.plain.splitlines()[1:]]
-    first = shown.columns[0]
-    first.min_width = max(map(len, (table.corner, *words, *lines)))
-    spare = max((len(line) for head in heads for line in head.plain.splitlines()), default=0) - first.min_width
-    # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells.
-    needed = console.measure(shown, options=options.update(max_width=10_000)).maximum - max(spare, 0)
-    return shown if max(needed, _NARROW) <= options.max_width else None
+    lines = [line.replace(" ", "_") for head in heads for line in head.plain.splitlines()[1:]]
+    words = [*(head.text for head, _ in table.rows), table.corner, *lines]
+    return shown if options.max_width >= _NARROW and fits(console, options, shown, words) else None
 
 
 def _head(head: Head, indent: str) -> Text:
@@ -179,5 +175,5 @@ def _cell(cell: Cell) -> Text:
     if cell.interval:
         text.append(f"\n{ends(cell.interval)}", style="dim")
         if cell.verdict:
-            text.append(f"\n{verdict(cell.verdict)}", style=_STYLES[cell.verdict.name])
+            text.append("\n").append_text(verdict_text(cell.verdict))
     return text

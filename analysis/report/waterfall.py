@@ -1,26 +1,50 @@
 """Explanations for the terminal, and their lines for the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analysis.explain.explanation import Difference, Explained, Explanation, Predicted
+from analysis.explain.explanation import UNEXPLAINED, Difference, Explained, Explanation, Predicted
 from analysis.report.formatting import ablation_line, seconds
-from analysis.report.terminal import empty_table
+from analysis.report.layout import empty_table
 from analysis.statistics.ratios import StepTimes
 from suite.targets import BASELINE
 
 
 def share(part: Difference, whole: Difference) -> str:
-    """Return the share of a part in the whole difference, ``34 %``; empty where the whole is nothing."""
-    return f"{round(100 * part.difference_s / whole.difference_s) + 0.0:.0f} %" if whole.difference_s else ""
+    """Return the share of a part in the whole difference, ``34 %``; empty where the whole may be nothing."""
+    if not _differs(whole):
+        return ""
+    return f"{round(100 * part.difference_s / whole.difference_s) + 0.0:.0f} %"
+
+
+def _differs(whole: Difference) -> bool:
+    """Return whether the interval excludes zero: of a difference that may be nothing, no part is a share."""
+    return whole.interval is not None and not whole.interval[0] <= 0 <= whole.interval[1]
+
+
+def reason(one: Explanation) -> str:
+    """Return the greatest part of a difference in time as a sentence; empty where the whole may be nothing."""
+    if not _differs(one.whole):
+        return ""
+    sign = 1 if one.whole.difference_s > 0 else -1
+    part = max(one.parts, key=lambda part: sign * part.difference_s)
+    name = "not explained by its parts" if part.name == UNEXPLAINED else part.name
+    took, how = seconds(one.whole.difference_s).lstrip("+-"), "longer" if sign > 0 else "shorter"
+    return f" With opening, a trial takes {took} s {how}; {share(part, one.whole)} of that is {name}."
 
 
 def interval(part: Difference) -> str:
     """Return the interval of a difference in seconds; empty where it has none."""
     return "" if part.interval is None else f"{seconds(part.interval[0])} to {seconds(part.interval[1])}"
+
+
+NOTHING = (
+    f"Nothing to explain: no training on another target shares a block with a {BASELINE} trial that it may be compared "
+    "with; bench compare says what there is"
+)
 
 
 class Waterfall:
@@ -30,6 +54,8 @@ class Waterfall:
         self.explained = explained
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        if not self.explained.explanations:
+            yield Text(NOTHING, style="bold")
         for one in self.explained.explanations:
             head = Text(f"{one.model} on {one.target}", style="bold").append(f"  {one.job}", style="not bold")
             head.append("".join(f", {note}" for note in one.notes), style="yellow")
@@ -41,7 +67,7 @@ class Waterfall:
         if self.explained.explanations:
             yield Text(
                 "seconds per trial; difference: mean over the blocks, with its 95 % t interval; the parts and what is "
-                "unexplained sum to the whole",
+                "unexplained sum to the whole; of it: the part's share, where the interval of the whole excludes zero",
                 style="dim",
             )
         for found in self.explained.warnings:
@@ -51,12 +77,19 @@ class Waterfall:
 def _table(one: Explanation, *, narrow: bool) -> RichTable:
     columns = () if narrow else (BASELINE, one.target)
     table = empty_table(("part", *columns, "difference s", *(() if narrow else ("",)), "of it"))
-    for part in (*one.parts, one.whole):
+    for name, part in [*with_phases(one.parts), (one.whole.name, one.whole)]:
         style = "bold" if part is one.whole else ""
         values = () if narrow else (seconds(part.baseline_s).lstrip("+"), seconds(part.target_s).lstrip("+"))
         spread = () if narrow else (interval(part),)
-        table.add_row(part.name, *values, seconds(part.difference_s), *spread, share(part, one.whole), style=style)
+        table.add_row(name, *values, seconds(part.difference_s), *spread, share(part, one.whole), style=style)
     return table
+
+
+def with_phases(parts: Sequence[Difference]) -> Iterator[tuple[str, Difference]]:
+    """Yield the parts with their names, below each its phases."""
+    for part in parts:
+        yield part.name, part
+        yield from ((f"  {phase.name}", phase) for phase in part.phases)
 
 
 def step_lines(one: Explanation) -> Iterator[str]:

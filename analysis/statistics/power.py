@@ -18,7 +18,7 @@ from analysis.statistics.trimming import degrees_of_freedom
 
 POWER = 0.8
 MOST_BLOCKS = 10_000
-"""What would take more blocks is out of reach."""
+"""A difference that takes more blocks is out of reach."""
 
 
 def detectable(deviation: float, freedom: float, blocks: int, *, level: float, power: float = POWER) -> float:
@@ -30,8 +30,15 @@ def detectable(deviation: float, freedom: float, blocks: int, *, level: float, p
     own = degrees_of_freedom(blocks)
     if own < 1:
         return math.inf
-    critical = special.stdtrit(own, 1 - level)
-    return float(special.nctdtrit(freedom, critical, power)) * deviation / math.sqrt(blocks)
+    return errors_detected(freedom, own, level=level, power=power) * deviation / math.sqrt(blocks)
+
+
+def errors_detected(freedom: float, own: float, *, level: float, power: float = POWER) -> float:
+    """Return the difference that a test with ``own`` degrees of freedom detects, in standard errors.
+
+    ``freedom``: the degrees of freedom of the deviation from which the standard error is known.
+    """
+    return float(special.nctdtrit(freedom, special.stdtrit(own, 1 - level), power))
 
 
 def blocks_needed(

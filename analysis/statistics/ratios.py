@@ -98,6 +98,8 @@ class Verdict:
     p: float | None
     more_blocks: int | None = None
     detectable: float | None = None
+    withheld: tuple[str, ...] = ()
+    """Why the trials decide nothing, whatever the tests say of them; empty where the verdict stands."""
 
 
 def judge(

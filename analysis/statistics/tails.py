@@ -135,7 +135,7 @@ def slow_trials(log_time_ratios: Samples) -> SlowTrials:
 
 @dataclass(frozen=True)
 class Tail:
-    """What the blocks say of a target beyond its typical trial, in the direction of the metric."""
+    """The tail of a target: its expected ratio and its slow trials, in the direction of the metric."""
 
     expected: Mean
     slow: SlowTrials

@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import ComparedJob, Group
 from analysis.load.metrics import PROBE
-from analysis.warnings.types import AnalysisWarning
+from analysis.warnings.types import AnalysisWarning, Touched
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
@@ -21,6 +21,10 @@ _HOST_COLUMNS = {"hostname": "hostname"} | {
 def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
     """Return the job and the model of a row as text."""
     return f"{job_of(row)}, {row['model']}"
+
+
+def _touched(row: Mapping[Hashable, object] | pd.Series) -> Touched:
+    return Touched(job_of(row), str(row["target"]), str(row["model"]))
 
 
 def failures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
@@ -39,6 +43,7 @@ def failures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
             "failed-trials",
             f"{_what(first)}: {trials_failed} ({first['error_kind']}: {first['error_message']})",
             f"see {first['path']}: the command and the end of its output are in it",
+            touches=(_touched(first),),
         )
 
 
@@ -52,6 +57,7 @@ def mixtures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
             "mixed-substitutes",
             f"{_what(row)}: only some trials on {row['target']} used {differing}; their mean mixes both",
             "compare the runs one at a time",
+            touches=(_touched(row),),
         )
 
 
@@ -68,7 +74,8 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
         else:
             advice = "run all targets from one plan; --force forms the ratio and marks it"
         refusal = f"in {blocks} {target} is not comparable with {against}, so no ratio is formed"
-        yield AnalysisWarning("incomparable", f"{_what(first)}: {refusal}: {difference}", advice)
+        found = f"{_what(first)}: {refusal}: {difference}"
+        yield AnalysisWarning("incomparable", found, advice, touches=(_touched(first),))
 
 
 def _switched(target: object, ablation: str) -> str:
@@ -98,6 +105,7 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
             "not-normalised",
             f"{job}: {values} not normalised to {BASELINE}: {reason}",
             _command(job, models, dict.fromkeys((BASELINE, *targets))),
+            touches=tuple(Touched(job, target, model) for target in targets for model in models),
         )
 
 

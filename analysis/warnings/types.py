@@ -1,8 +1,17 @@
 """The one type of all warnings, with advice: what a reader must know, shown in every form of the results."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The numbers that a warning is about: those of a target of a job, of one model or of all."""
+
+    job: object
+    target: str
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -14,6 +23,8 @@ class AnalysisWarning:
     advice: str
     where: str = ""
     """The target and its trials, if several targets can share the finding: ``notices`` tells that once."""
+    touches: tuple[Touched, ...] = ()
+    """The numbers that it stands at; empty where it is about none, or about all."""
 
     @property
     def message(self) -> str:
@@ -30,15 +41,26 @@ def skipped_record(
     return AnalysisWarning("skipped-record", f"{path} is left out: {reason}", advice)
 
 
-def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[tuple[str, str]]:
-    """Return messages and advice as a reader should see them: what several targets share is said once.
+@dataclass(frozen=True)
+class Notice:
+    """A warning as a reader should see it; several targets may share one."""
+
+    message: str
+    advice: str
+    touches: frozenset[Touched]
+
+
+def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[Notice]:
+    """Return the warnings as a reader should see them: what several targets share is said once.
 
     A message does not name its job if ``jobs`` has only one.
     """
-    told: dict[object, tuple[str, str]] = {}
+    told: dict[object, Notice] = {}
     for found in warnings:
         key = found.finding if found.where else id(found)
-        message = f"{told[key][0]}; {found.where}" if key in told else found.message
-        told[key] = message, found.advice
+        before = told.get(key)
+        message = f"{before.message}; {found.where}" if before else found.message
+        touches = frozenset(found.touches) | (before.touches if before else frozenset())
+        told[key] = Notice(message, found.advice, touches)
     prefix = f"{next(iter(jobs))}: " if len(jobs) == 1 else ""
-    return [(message.removeprefix(prefix), advice) for message, advice in told.values()]
+    return [replace(one, message=one.message.removeprefix(prefix)) for one in told.values()]

@@ -10,10 +10,13 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import Metric, Outcome, Steps, TrialRecord
-from suite.results.store import Run
+from suite.request.parts import Repetitions
+from suite.results.store import PLAN, Run
 from tests.jobs import in_job
 
 Save = Callable[..., TrialRecord]
+WITHIN_2 = Repetitions(until="2%")
+"""A run that goes on until its intervals are within 2 %."""
 
 
 def record(run_id: str = "run", **changes: Any) -> TrialRecord:
@@ -32,7 +35,7 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         "target": "bare-metal",
         "model": "resnet50",
         "data": "synthetic",
-        "profile": "smoke",
+        "profile": "quick",
         "recipe": "reference",
         "block": 0,
         "position": 0,
@@ -61,6 +64,19 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
     name = f"{values['scenario']}-{values['model']}-{arm}-{letter}{values['block']:03d}"
     named = {"trial_id": name, "run_id": run_id, "suite_version": "0", "started_at": "2026-01-01T00:00:00+00:00"}
     return TrialRecord(**in_job(named | values))
+
+
+def measured(speed: float) -> dict[str, Any]:
+    """Fields of a record that agree with each other: two images a step, at this speed."""
+    steps = Steps(elapsed_s=[2 / speed] * 3, data_s=[0.0] * 3, compute_s=[2 / speed] * 3)
+    return {"throughput_images_per_s": speed, "elapsed_s": 100 / speed, "steps": steps}
+
+
+def without_plan(directory: Path) -> Run:
+    """Return a run whose plan nobody can read: it may hold any records that agree with themselves."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / PLAN).write_text("{}")
+    return Run(directory)
 
 
 def probe(name: str, **metrics: tuple[float, str, Literal["more", "less"]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from suite.errors import RequestError
+from tests.analysis.conftest import WITHIN_2
 
 
 def noisy(rng: np.random.Generator, speed: float) -> dict[str, float]:
@@ -63,11 +64,11 @@ def test_sequential_stopping_counts_neither_warm_up_blocks_nor_switched_trials(t
     sweep(save, 12)
     for block in range(12):
         save(block=block, warm_up=True, throughput_images_per_s=1.0 + block)
-    decision = should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=13)
+    decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=13)
     assert (decision.stop, decision.at_least) == (False, 1)
     for block in range(12):
         save(block=block, target="container", ablation="network", failed="no")
-    assert should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=13) == decision
+    assert should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=13) == decision
 
 
 def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_path: Path, save: Any) -> None:

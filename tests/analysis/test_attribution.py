@@ -134,3 +134,52 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
         assert word in text
     assert max(map(len, text.splitlines())) <= width
     assert json.loads(json.dumps([asdict(one) for one in found.explanations]))[0]["target"] == "container-vm"
+
+
+def waterfall(path: Path) -> str:
+    console = Console(width=80, file=io.StringIO())
+    console.print(Waterfall(explain(load([path]))))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_no_share_is_told_of_a_whole_that_may_be_zero(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(6)
+    for block in range(3):
+        save(block=block, **trial(rng))
+        save(block=block, target="container", **trial(rng))
+        save("apart", block=block, **trial(rng))
+        save("apart", block=block, target="container", **trial(rng, "compute", 2.0))
+    one = explained(tmp_path / "run")
+    assert one.whole.interval
+    assert one.whole.interval[0] < 0 < one.whole.interval[1]
+    assert [line for line in waterfall(tmp_path / "run").splitlines() if line.endswith(" %")] == []
+    shares = [line.split()[-2:] for line in waterfall(tmp_path / "apart").splitlines() if line.endswith(" %")]
+    assert ["100", "%"] in shares
+    save("single", **trial(rng))
+    save("single", target="container", **trial(rng, "compute", 2.0))
+    assert not any(line.endswith(" %") for line in waterfall(tmp_path / "single").splitlines()), (
+        "one block says nothing"
+    )
+
+
+def test_where_nothing_can_be_explained_it_says_so(tmp_path: Path, save: Any) -> None:
+    save()
+    assert waterfall(tmp_path / "run").startswith("Nothing to explain: no training on another target")
+
+
+def test_the_opening_is_parted_into_its_phases(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(7)
+    for block in range(3):
+        own, base = trial(rng), trial(rng)
+        save(block=block, **base, opening={"tree": base["open_s"]})
+        phases = {"boot": own["open_s"] - 0.1, "container": 0.1}
+        save(block=block, target="container-vm", **own, opening=phases)
+    one = explained(tmp_path / "run")
+    (opening,) = (part for part in one.parts if part.name == "opening")
+    assert [phase.name for phase in opening.phases] == ["tree", "boot", "container"]
+    assert sum(phase.difference_s for phase in opening.phases) == pytest.approx(opening.difference_s)
+    assert opening.phases[2].baseline_s == 0
+    lines = waterfall(tmp_path / "run").splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("opening"))
+    assert [line.split()[0] for line in lines[place + 1 : place + 4]] == ["tree", "boot", "container"]

@@ -13,6 +13,12 @@ from analysis.statistics.ratios import locate
 REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def _beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks are scripts: each imports what stands beside it."""
+    monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
+
+
 def benchmark(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"benchmarks/{name}.py")
     assert spec
@@ -43,3 +49,47 @@ def test_the_power_benchmark_locates_as_the_suite_does_and_finds_the_promised_po
     found = power.simulated(power.Setting("normal", 0.02), runs=2000, seed=1)
     assert 0.75 < found["power"] < 0.87
     assert found["false_positive"] < 0.075
+
+
+def test_the_blocks_to_an_interval_go_with_the_square_of_its_width() -> None:
+    alternating = benchmark("alternating")
+    values = np.random.default_rng(0).normal(0, 0.05, 30)
+    place = locate(values)
+    assert place
+    assert place.half_width
+    needed = alternating.blocks_within(values, 0.02)
+    assert needed == pytest.approx(30 * (place.half_width / np.log1p(0.02)) ** 2, abs=1)
+    assert alternating.blocks_within(values / 2, 0.02) == pytest.approx(needed / 4, abs=1)
+
+
+def test_the_history_benchmark_finds_large_changes_and_none_in_noise() -> None:
+    history = benchmark("history")
+    noise = [history.raw(np.random.default_rng(1), name, 20_000) for name in history.NOISES]
+    assert [float(np.std(values)) for values in noise] == pytest.approx([1.0] * len(noise), rel=0.15)
+    found = history.found("normal", 5.0, years=8, seed=1)
+    assert (found.found, found.within_one) == (1.0, 1.0)
+    assert found.half is not None
+    assert found.half <= 5
+    assert history.false_alarms("normal", years=40, watched=0, seed=1).one_look <= 0.05
+
+
+def test_the_alternating_design_covers_as_the_sequential_one_and_takes_a_fifth_of_the_time() -> None:
+    simulation = benchmark("alternating_simulation")
+    measured = simulation.MEASURED
+    for arrangement, deviation in ((simulation.SEQUENTIAL, 0.055), (simulation.ALTERNATING, 0.017)):
+        row = simulation.coverage(0, arrangement, runs=200, seed=1)
+        assert row["deviation"] == pytest.approx(deviation, rel=0.06)
+        assert 0.9 < row["10 blocks"] < 0.99
+        assert 0.9 < row["until 2%"] < 0.99
+    gains = [simulation.gain(each, simulation.ALTERNATING, 1000, 1) for each in (measured, simulation.FAMILIES[3])]
+    assert gains[0] > 5
+    assert gains[1] < 1, "weather that is slower than a block is not what turns are for"
+    simulation.deviation.cache_clear()
+    assert simulation.gain(measured, simulation.ALTERNATING, 1000, 1) == gains[0], "the seed decides"
+
+
+def test_pilots_of_a_known_host_find_its_components_and_a_good_arrangement() -> None:
+    simulation = benchmark("alternating_simulation")
+    found = simulation.chosen(simulation.MEASURED, runs=1000, seed=1)
+    assert found["instance"] == pytest.approx(simulation.MEASURED.placement * 2**0.5, rel=0.25)
+    assert found["gain"] > 0.75 * found["best"], "the best of many noisy gains is itself a little too good"

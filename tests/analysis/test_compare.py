@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, TargetSummary
 from analysis.load.evidence import Text
-from analysis.load.fields import COLUMNS
+from analysis.load.fields import COLUMNS, TURNS
 from analysis.load.records import FLOATS, Records, load
 from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
@@ -122,7 +122,7 @@ def test_without_bare_metal_the_values_stand_and_the_warning_says_what_to_run(tm
     assert found.kind == "not-normalised"
     assert "there is no bare-metal trial" in found.message
     assert found.advice == (
-        "bench run --scenario synthetic --profile smoke --recipe reference --model resnet50 "
+        "bench run --scenario synthetic --profile quick --recipe reference --model resnet50 "
         "--target bare-metal --target container --target vm"
     )
 
@@ -167,7 +167,7 @@ def test_substitutes_and_a_declared_difference_of_cpu_capability_stand_beside_th
         ({"envelope": Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)}, "memory 1 GiB against 2 GiB"),
         ({"sizes": Sizes(batch=4, image_px=32, warmup_steps=1, steps=3)}, "batch 4 against 2"),
         ({"recipe": "tuned"}, "recipe tuned against reference"),
-        ({"profile": "quick"}, "profile quick against smoke"),
+        ({"profile": "paper"}, "profile paper against quick"),
     ],
 )
 def test_a_record_that_differs_in_more_than_the_target_is_refused_and_named(
@@ -414,6 +414,7 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
         for target, times in (("bare-metal", 1.0), ("vm", factor))
     ]
     numbers = dict.fromkeys((*FLOATS, "memory_bytes", "cpus"), 1.0) | {"steal_s": 0.0, "other_cpu_s": 0.0}
+    numbers |= dict.fromkeys(TURNS, math.nan)  # the trials are sequential
     common = (
         dict.fromkeys(COLUMNS, "same") | {"ok": True, "ablation": None, "aggressor": None, "page_cache": None} | numbers
     )

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 
 from analysis.compare.comparison import compare
 from analysis.load.records import load
+from analysis.warnings.conditions import DISTURBANCES
 from analysis.warnings.types import AnalysisWarning, notices, skipped_record
 from suite.records.environment import Environment, Environments
 
@@ -82,11 +84,20 @@ def test_what_several_targets_share_is_told_once_and_of_one_job_without_its_name
         AnalysisWarning("mitigations-differ", "a job: other mitigations", "", "vm"),
         skipped_record("a.json", "torn"),
     ]
-    told = [message for message, _ in notices([loads[0], *others, loads[1]], ["a job"])]
+    told = [one.message for one in notices([loads[0], *others, loads[1]], ["a job"])]
     assert told == [
         "other load: container in 1; vm in 1",
         "another job: other load: vm in 2",
         "other mitigations: vm",
         "a.json is left out: torn",
     ]
-    assert notices(loads, ["a job", "another job"])[0][0].startswith("a job: ")
+    assert notices(loads, ["a job", "another job"])[0].message.startswith("a job: ")
+
+
+def test_the_bounds_beyond_which_a_trial_decides_nothing_are_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/method.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE))
+    stated = {one.kind: one.words(one.spoils, "over") for one in DISTURBANCES if one.spoils is not None}
+    assert rows.keys() >= stated.keys()
+    for kind, words in stated.items():
+        assert words.split()[1] == rows[kind].split()[0], kind

@@ -5,9 +5,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pyarrow import parquet
 
 from analysis.load.records import load
-from analysis.report.export import FORMATS, STEP_COLUMNS, steps_tables, text, trials_table, write
+from analysis.report.export import COUNTS, FORMATS, STEP_COLUMNS, steps_tables, text, trials_table, write
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
 from suite.records.record import Steps
@@ -89,3 +90,34 @@ def test_a_record_that_has_vanished_is_named(tmp_path: Path, save: Any) -> None:
     assert sum(map(len, steps_tables(records, skipped))) == 3
     (one,) = skipped
     assert gone.trial_id in one.message
+
+
+def test_parquet_has_one_schema_for_all_runs_with_integers_and_timestamps(tmp_path: Path, save: Any) -> None:
+    save("training", block=0, engine="podman", metrics={})
+    save("probing", engine="runc", **probe("disk", seq_read=(512.0, "MB/s", "more")))
+    save("failing", failed="no memory")
+    schemas = []
+    for name in ("training", "probing", "failing"):
+        path = tmp_path / f"{name}.parquet"
+        write([trials_table(load([tmp_path / name]))], "parquet", path)
+        schemas.append(parquet.read_schema(path))
+    assert schemas[0] == schemas[1] == schemas[2]
+    types = {field.name: str(field.type) for field in schemas[0]}
+    assert {types[name] for name in COUNTS} == {"int64"}
+    assert types["started_at"] == "timestamp[us, tz=UTC]"
+    assert types["engine"] == "string"
+    assert types["metrics"].startswith("map<string, double")
+    assert (types["ok"], types["elapsed_s"]) == ("bool", "double")
+    (row,) = parquet.read_table(tmp_path / "probing.parquet").to_pylist()
+    assert (row["metrics"], row["engine"]) == ([("disk/seq-read [MB/s]", 512.0)], "runc")
+    assert row["started_at"].isoformat() == "2026-01-01T00:00:00+00:00"
+    assert (row["memory_bytes"], row["batch"]) == (2 << 30, None)
+
+
+def test_whole_numbers_are_whole_in_every_format(tmp_path: Path, save: Any) -> None:
+    save(block=3)
+    table = trials_table(load([tmp_path / "run"]))
+    header, row = text(table, "csv").splitlines()
+    cells = dict(zip(header.split(","), row.split(","), strict=True))
+    assert (cells["block"], cells["memory_bytes"]) == ("3", str(2 << 30))
+    assert '"memory_bytes":2147483648,' in text(table, "jsonl")

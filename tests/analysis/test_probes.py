@@ -18,7 +18,7 @@ from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.terminal import Terminal
 from analysis.statistics.sequential import EXTRA_BLOCKS
-from tests.analysis.conftest import probe
+from tests.analysis.conftest import WITHIN_2, probe
 
 
 def disk(factor: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_a_probe_of_another_userland_is_refused_and_without_bare_metal_the_advic
     first, second = compare(load([tmp_path / "run"])).warnings
     assert first.kind == "incomparable"
     assert second.kind == "not-normalised"
-    assert second.advice == ("bench run --scenario probe --profile smoke --probe disk --target bare-metal --target vm")
+    assert second.advice == ("bench run --scenario probe --profile quick --probe disk --target bare-metal --target vm")
 
 
 def test_a_metric_in_another_unit_is_left_out_and_named(tmp_path: Path, save: Any) -> None:
@@ -140,7 +140,7 @@ def test_probes_are_stopped_by_their_own_metrics_and_compared_across_time(tmp_pa
         for target in ("bare-metal", "vm"):
             save(block=block, target=target, **disk(1, rng))
     records = load([tmp_path / "run"])
-    assert should_stop_run(records, 0.02, max_blocks=99).stop
+    assert should_stop_run(records, WITHIN_2, max_blocks=99).stop
     changes = regress(records, records).changes
     assert {change.metric for change in changes} == {
         *("seq-read-throughput", "seq-write-throughput", "random-read-iops", "random-read-latency-p99")

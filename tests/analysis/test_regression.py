@@ -1,7 +1,6 @@
 import io
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,25 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from analysis.compare.regression import Change, Regression, regress
+from analysis.compare.matching import other_hosts
+from analysis.compare.regression import Change, Outcome, Regression, regress
 from analysis.load.records import load
-from analysis.report.terminal import RegressionTerminal
+from analysis.report.gate import RegressionTerminal, answer, as_data
 from suite.job.distributed import DistributedJob
+from suite.job.envelope import GIB
 from suite.job.lab import LabSpec
+from suite.records.environment import Environment, Environments
 
 
-def runs(path: Path, fail_above: float | None = 0.05) -> Regression:
-    return regress(load([path / "old"]), load([path / "new"]), fail_above)
+def runs(path: Path, fail_above: float | None = 0.05, *, open_ended: bool = False) -> Regression:
+    return regress(load([path / "old"]), load([path / "new"]), fail_above, open_ended=open_ended)
 
 
-def make(save: Any, run: str, speed: float, blocks: int = 8, seed: int = 0, **changes: Any) -> None:
+def make(save: Any, run: str, speed: float, blocks: int = 8, seed: int = 0, noise: float = 0.005, **more: Any) -> None:
     rng = np.random.default_rng(seed)
     for block in range(blocks):
-        now = speed * math.exp(rng.normal(0, 0.005))
-        values = {"throughput_images_per_s": now, "elapsed_s": 100 / now} | changes
+        now = speed * math.exp(rng.normal(0, noise))
+        values = {"throughput_images_per_s": now, "elapsed_s": 100 / now} | more
         save(run, block=block, **values)
 
 
@@ -38,43 +40,67 @@ def the(found: Regression, metric: str = "throughput", *, normalised: bool = Fal
     return one
 
 
-def test_a_run_that_became_slower_by_more_than_the_bound_exceeds_it(tmp_path: Path, save: Any) -> None:
+def shown(found: Regression) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(RegressionTerminal(found))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_run_that_became_slower_by_more_than_the_bound_is_slower(tmp_path: Path, save: Any) -> None:
     make(save, "old", 10.0, target="vm")
     make(save, "new", 9.0, seed=1, target="vm")
     found = runs(tmp_path)
     change = the(found)
-    assert found.exceeded
-    assert change.exceeded
+    assert (found.outcome, found.exit_code, change.outcome) == ("slower", 3, "slower")
     assert change.slower == pytest.approx(1 / 0.9 - 1, abs=0.01)
     assert change.interval
     assert change.interval[0] < 0.9 < change.interval[1]
-    assert the(found, "elapsed").exceeded
+    assert the(found, "elapsed").outcome == "slower"
+    assert shown(found).startswith("Slower by more than 5.00 %: resnet50 on vm, throughput by 11")
 
 
 @pytest.mark.parametrize("speed", [9.9, 10.0, 12.0])
-def test_a_change_within_the_bound_or_for_the_better_does_not(tmp_path: Path, save: Any, speed: float) -> None:
+def test_a_change_within_the_bound_or_for_the_better_is_not_slower(tmp_path: Path, save: Any, speed: float) -> None:
     make(save, "old", 10.0, target="vm")
     make(save, "new", speed, seed=1, target="vm")
-    assert not runs(tmp_path).exceeded
-
-
-def test_noise_alone_does_not_exceed_the_bound(tmp_path: Path, save: Any) -> None:
-    for block, speed in enumerate((10.0, 6.0, 14.0)):
-        save("old", block=block, throughput_images_per_s=speed)
-        save("new", block=block, throughput_images_per_s=speed * 0.85)
-    assert the(runs(tmp_path), target="bare-metal").slower > 0.05
-    assert not runs(tmp_path).exceeded
-
-
-def test_single_trials_are_judged_by_their_value_and_say_so(tmp_path: Path, save: Any) -> None:
-    save("old", throughput_images_per_s=10.0)
-    save("new", throughput_images_per_s=9.0)
     found = runs(tmp_path)
-    assert found.exceeded
-    console = Console(width=100, file=io.StringIO())
-    console.print(RegressionTerminal(found))
-    assert isinstance(console.file, io.StringIO)
-    assert "no interval: 1 trial" in console.file.getvalue()
+    assert (found.outcome, found.exit_code) == ("not slower", 0)
+    assert answer(found) == "Not slower: all 2 rows exclude a slowdown of 5.00 % (95% intervals)."
+
+
+def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_it_takes(
+    tmp_path: Path, save: Any
+) -> None:
+    make(save, "old", 10.0, 6, noise=0.3)
+    make(save, "new", 9.5, 6, seed=1, noise=0.3)
+    found = runs(tmp_path)
+    change = the(found, target="bare-metal")
+    assert (found.outcome, found.exit_code, change.outcome) == ("cannot tell", 4, "cannot tell")
+    assert change.detectable is not None
+    assert change.detectable > 0.2
+    assert change.more_blocks is not None
+    assert change.more_blocks > 5
+    assert "6 against 6 blocks could have seen " in shown(found)
+    assert f"{change.more_blocks} more in each run would tell" in shown(found)
+
+
+@pytest.mark.parametrize("blocks", [5, 8, 20])
+def test_one_noisy_block_is_not_slower(tmp_path: Path, save: Any, blocks: int) -> None:
+    make(save, "old", 10.0, blocks)
+    make(save, "new", 10.0, blocks, seed=1)
+    save("new", block=2, throughput_images_per_s=3.0, elapsed_s=33.0)
+    assert runs(tmp_path).outcome in ("not slower", "cannot tell")
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_fewer_than_five_blocks_cannot_tell_however_clear_they_look(tmp_path: Path, save: Any, blocks: int) -> None:
+    make(save, "old", 10.0, 9)
+    make(save, "new", 5.0, blocks, seed=1)
+    found = runs(tmp_path, open_ended=True)
+    assert found.outcome == "cannot tell"
+    assert (the(found, target="bare-metal").more_blocks or 0) >= 5 - blocks
+    assert ("no interval: 1 block" in shown(found)) == (blocks == 1)
 
 
 def test_a_host_that_became_slower_as_a_whole_leaves_the_ratio_to_bare_metal(tmp_path: Path, save: Any) -> None:
@@ -82,18 +108,19 @@ def test_a_host_that_became_slower_as_a_whole_leaves_the_ratio_to_bare_metal(tmp
         make(save, run, speed, seed=seed)
         make(save, run, speed * 0.9, seed=seed + 1, target="vm")
     found = runs(tmp_path)
-    assert the(found).exceeded
+    assert the(found).outcome == "slower"
     assert the(found, normalised=True).ratio == pytest.approx(1, abs=0.02)
-    assert not the(found, normalised=True).exceeded
+    assert the(found, normalised=True).outcome is None
 
 
 def test_opening_times_are_shown_and_fail_nothing(tmp_path: Path, save: Any) -> None:
-    for block in range(3):
+    for block in range(6):
         save("old", block=block, open_s=1.0)
         save("new", block=block, open_s=9.0)
     found = runs(tmp_path)
     assert the(found, "opening", target="bare-metal").ratio == pytest.approx(9.0)
-    assert not found.exceeded
+    assert the(found, "opening", target="bare-metal").outcome is None
+    assert found.outcome == "not slower"
 
 
 def test_what_differs_between_the_runs_is_named(tmp_path: Path, save: Any) -> None:
@@ -102,14 +129,56 @@ def test_what_differs_between_the_runs_is_named(tmp_path: Path, save: Any) -> No
     assert the(runs(tmp_path), target="bare-metal").differences == ("CPU capability AVX512 against AVX2",)
 
 
-def test_targets_of_one_run_only_are_named_and_failed_ones_are_not_compared(tmp_path: Path, save: Any) -> None:
+def test_a_target_that_one_run_did_not_finish_is_named_and_fails(tmp_path: Path, save: Any) -> None:
     for run in ("old", "new"):
-        save(run)
+        make(save, run, 10.0)
     save("old", target="vm")
-    save("new", target="vm", failed="no")
+    save("new", target="vm", failed="out of memory")
     found = runs(tmp_path)
-    assert found.unmatched == ("resnet50 on vm",)
+    (missing,) = found.missing
+    assert (missing.what, missing.name) == ("target", "resnet50 on vm")
+    assert "1 failed: out of memory" in missing.why
+    assert (found.outcome, found.exit_code) == ("incomplete", 1)
+    assert "Incomplete: the new run lacks resnet50 on vm." in shown(found)
     assert {change.target for change in found.changes} == {"bare-metal"}
+
+
+def test_a_target_that_the_baseline_never_finished_is_not_green_either(tmp_path: Path, save: Any) -> None:
+    for run in ("old", "new"):
+        make(save, run, 10.0)
+        save(run, target="vm", failed="no" if run == "old" else None)
+    found = runs(tmp_path)
+    assert [one.why for one in found.missing] == ["the baseline has no finished trial"]
+    assert found.outcome == "incomplete"
+
+
+def test_trials_that_are_missing_are_counted_with_their_blocks(tmp_path: Path, save: Any) -> None:
+    make(save, "old", 10.0, 8)
+    make(save, "new", 10.0, 6, seed=1)
+    save("new", block=3, failed="killed")
+    found = runs(tmp_path)
+    (missing,) = found.missing
+    assert (missing.what, found.outcome) == ("trials", "incomplete")
+    assert missing.why == "3 of 8 trials are missing (block 3, 6, 7); 1 failed: killed"
+    (only,) = runs(tmp_path, open_ended=True).missing
+    assert "(block 3)" in only.why, "a stop rule has ended it after block 5"
+
+
+def test_ablations_and_aggressors_are_rows_of_their_own(tmp_path: Path, save: Any) -> None:
+    for run, speed in (("old", 10.0), ("new", 5.0)):
+        make(save, run, 10.0, seed=int(speed), target="container")
+        make(save, run, speed, seed=int(speed) + 1, target="container", ablation="seccomp")
+    found = runs(tmp_path)
+    outcomes = {change.arm: change.outcome for change in found.changes if change.metric == "throughput"}
+    assert outcomes == {"": "not slower", "ablation seccomp": "slower"}
+    assert "resnet50 on container (ablation seccomp), throughput" in answer(found)
+
+
+def test_the_two_trials_of_an_a_a_block_are_one_sample(tmp_path: Path, save: Any) -> None:
+    for run in ("old", "new"):
+        make(save, run, 10.0)
+        make(save, run, 10.0, replica=1, seed=3)
+    assert the(runs(tmp_path), target="bare-metal").trials == (8, 8)
 
 
 def test_the_interval_is_the_one_of_scipy(tmp_path: Path, save: Any) -> None:
@@ -124,19 +193,21 @@ def test_the_interval_is_the_one_of_scipy(tmp_path: Path, save: Any) -> None:
     assert np.log(interval) == pytest.approx([expected.low, expected.high])
 
 
-def test_without_a_bound_nothing_is_exceeded_and_rows_are_json(tmp_path: Path, save: Any) -> None:
+def test_without_a_bound_there_is_no_outcome_and_rows_are_json(tmp_path: Path, save: Any) -> None:
     make(save, "old", 10.0, 2)
     make(save, "new", 1.0, 2)
     found = runs(tmp_path, None)
-    assert not found.exceeded
-    assert json.loads(json.dumps([asdict(change) for change in found.changes]))[0]["metric"] == "throughput"
+    assert (found.outcome, found.exit_code) == (None, 0)
+    told = json.loads(json.dumps(as_data(found)))
+    assert (told["schema_version"], told["changes"][0]["metric"]) == (1, "throughput")
 
 
-def sweep(save: Any, run: str, **speeds: float) -> None:
+def sweep(save: Any, run: str, noise_of: int = 0, **speeds: float) -> None:
     """A cell per engine, in which containers are so fast."""
     for engine, speed in speeds.items():
         for target, now in (("bare-metal", 10.0), ("container", speed)):
-            make(save, f"{run}-{engine}", now, 4, target=target, engine=engine, image=f"{run} image")
+            image = f"{run} image"
+            make(save, f"{run}-{engine}", now, 6, seed=noise_of, target=target, engine=engine, image=image)
 
 
 def sweeps(path: Path) -> Regression:
@@ -145,30 +216,60 @@ def sweeps(path: Path) -> Regression:
 
 
 def test_engines_of_one_sweep_are_compared_each_with_itself(tmp_path: Path, save: Any) -> None:
-    sweep(save, "old", podman=5.0, runc=10.0)
-    sweep(save, "new", podman=10.0, runc=5.0)  # as one, nothing would have changed
+    sweep(save, "old", podman=10.0, runc=10.0)
+    sweep(save, "new", 1, podman=10.0, runc=7.0)  # as one, 0.837x
     found = sweeps(tmp_path)
-    ratios = {
-        change.variant: change.ratio
-        for change in found.changes
-        if (change.target, change.metric, change.normalised) == ("container", "throughput", False)
-    }
-    assert ratios == pytest.approx({"engine=podman": 2.0, "engine=runc": 0.5})
-    assert found.exceeded
-    assert not found.unmatched, "another image is what the comparison is about"
+    rows = [one for one in found.changes if (one.target, one.metric) == ("container", "throughput")]
+    outcomes: dict[str, Outcome | None] = {one.variant: one.outcome for one in rows if not one.normalised}
+    assert outcomes == {"engine=podman": "not slower", "engine=runc": "slower"}
+    ratios = {one.variant: one.ratio for one in rows if not one.normalised}
+    assert ratios == pytest.approx({"engine=podman": 1.0, "engine=runc": 0.7}, abs=0.02)
+    assert not found.missing, "another image is what the comparison is about"
 
 
 def test_a_cell_that_one_sweep_lacks_is_named_with_its_settings(tmp_path: Path, save: Any) -> None:
     sweep(save, "old", podman=5.0, runc=10.0)
-    sweep(save, "new", runc=10.0)
+    sweep(save, "new", 1, runc=10.0)
     found = sweeps(tmp_path)
-    assert found.unmatched == ("resnet50 on bare-metal (engine=podman)", "resnet50 on container (engine=podman)")
+    (missing,) = found.missing
+    assert (missing.what, found.outcome) == ("cell", "incomplete")
+    assert missing.name.startswith("resnet50 (synthetic, ")
+    assert missing.name.endswith(", engine=podman)")
+    assert missing.why == "no trial was finished on bare-metal, container"
     assert {change.variant for change in found.changes} == {"engine=runc"}
 
 
-def test_settings_that_all_of_a_run_have_are_compared_and_named(tmp_path: Path, save: Any) -> None:
+def test_another_engine_or_setting_is_another_cell(tmp_path: Path, save: Any) -> None:
     distributed = DistributedJob(strategy="all-reduce", workers=2, servers=0, network="host", lab=LabSpec(nodes=2))
     save("old", scenario="distributed", distributed=distributed)
     save("new", scenario="distributed", distributed=distributed.model_copy(update={"network": "overlay"}))
-    change = the(runs(tmp_path), target="bare-metal")
-    assert (change.variant, change.differences) == ("", ("network overlay against host",))
+    found = runs(tmp_path)
+    assert found.changes == ()
+    assert found.outcome == "incomplete"
+    (missing,) = found.missing
+    assert missing.name.endswith(", network=host)")
+    assert found.added == ("resnet50 on bare-metal (network=overlay)",)
+
+
+def host(name: str, cpu_model: str, cpus: int = 2) -> dict[str, Any]:
+    place = Environment(hostname=name, cpu_model=cpu_model, cpus=list(range(cpus)), memory_bytes=8 * GIB)
+    inside = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model=cpu_model)
+    return {"environment": Environments(host=place, target=inside)}
+
+
+@pytest.mark.parametrize(
+    ("new", "same"),
+    [
+        (("a", "Xeon"), True),
+        (("b", "Xeon"), False),
+        (("a", "EPYC"), False),
+        (("a", "Xeon", 4), False),
+    ],
+)
+def test_other_hosts_are_told_with_their_cpu_models(tmp_path: Path, save: Any, new: Any, same: bool) -> None:
+    save("old", **host("a", "Xeon"))
+    save("new", **host(*new))
+    found = other_hosts(load([tmp_path / "old"]).trials, load([tmp_path / "new"]).trials)
+    assert (found == "") == same
+    if not same:
+        assert f"a (Xeon, 2 CPUs, 8 GiB) and {new[0]} ({new[1]}, " in found

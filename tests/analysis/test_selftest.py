@@ -1,5 +1,6 @@
 """Judging a self-test from made records: what is there is found, what is not there is not."""
 
+import io
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -7,17 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from analysis.load.records import load
-from analysis.report.certificate import cells_of
+from analysis.report.certificate import CertificateTable, cells_of
 from analysis.report.page import write_report
 from analysis.selftest.judging import judge
 from analysis.selftest.matching import speaks_for
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
+from suite.registries import INJURIES
 from suite.results.store import Run
 from suite.selftest.certificate import Certificate, Finding, Machine
+from suite.targets import TARGETS
 from tests.suite.conftest import make_plan
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=5, steps=30)
@@ -65,6 +69,52 @@ def test_an_injury_is_found_in_size_place_and_verdict(tmp_path: Path, save: Any)
     assert 0.001 < smallest["throughput"] < 0.01
 
 
+def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
+    injury: dict[str, Any] = {
+        "scenario": "distributed",
+        "summary": "",
+        "metric": "throughput",
+        "witness": "",
+        "blocks": 10,
+    }
+    measured: dict[str, Any] = {
+        "truth": (0.905, 0.912),
+        "ratio": 0.907,
+        "interval": (0.899, 0.915),
+        "verdict": "undecided",
+    }
+    names = [(target, name) for target in TARGETS for name in INJURIES]
+    findings = [
+        Finding(target=target, injury=name, grown="communicate", note="too small for 10 blocks", **injury, **measured)
+        for target, name in names
+    ]
+    console = Console(width=80, file=io.StringIO())
+    console.print(CertificateTable(_certificate(tuple(findings))))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert [tuple(line.split()[:2]) for line in lines if line.split()[:1] in [[name] for name in INJURIES]] == [
+        (name, target) for target, name in names
+    ]
+    assert max(map(len, lines)) <= 80
+    for word in ("undecided", "communicate", "throughput"):
+        assert word in console.file.getvalue()
+
+
+def _certificate(findings: tuple[Finding, ...]) -> Certificate:
+    return Certificate(
+        suite_version="1",
+        made_at="2026-11-22T03:00:00+00:00",
+        directory="/r",
+        machine=Machine(),
+        targets=("container",),
+        engine="runc",
+        blocks=10,
+        margin=0.02,
+        findings=findings,
+        smallest={},
+    )
+
+
 def test_an_injury_that_is_not_applied_is_not_found(tmp_path: Path, save: Any) -> None:
     found = sweep(save, tmp_path, lambda span_s: late(span_s, seconds=0.0, clocked=LATE_S))
     assert (found.found, found.size, found.verdict_right) == (False, False, False)
@@ -110,18 +160,7 @@ def test_a_certificate_speaks_for_runs_on_the_same_machine_and_image_alone(tmp_p
     save(environment=Environments(host=place, target=place))
     records = load([tmp_path / "run"])
     same = {"hostname": "h", "cpu_model": "c", "kernel": "k", "image": "a" * 64}
-    made = Certificate(
-        suite_version="1",
-        made_at="2026-11-22T03:00:00+00:00",
-        directory="/r",
-        machine=Machine(**same),
-        targets=("container",),
-        engine="runc",
-        blocks=10,
-        margin=0.02,
-        findings=(),
-        smallest={},
-    )
+    made = _certificate(()).model_copy(update={"machine": Machine(**same)})
     assert speaks_for(made, records)
     for name in same:
         assert not speaks_for(made.model_copy(update={"machine": Machine(**{**same, name: "other"})}), records)

@@ -7,8 +7,10 @@ import pytest
 
 from analysis.compare.convergence import should_stop_run
 from analysis.load.records import load
-from analysis.statistics.sequential import EXTRA_BLOCKS, should_stop
+from analysis.statistics.sequential import EXTRA_BLOCKS, looks, should_stop, should_stop_deciding
 from suite.errors import RequestError
+from suite.request.parts import Repetitions
+from tests.analysis.conftest import WITHIN_2
 
 
 def steady(blocks: int, sigma: float = 0.001, seed: int = 0) -> list[float]:
@@ -64,7 +66,7 @@ def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(tmp_path: P
         drift = 10 * math.exp(rng.normal(0, 0.5))
         save(block=block, throughput_images_per_s=drift)
         save(block=block, target="vm", throughput_images_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
-        decision = should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=99)
+        decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
 
 
@@ -72,17 +74,61 @@ def test_bare_metal_alone_is_judged_against_itself(tmp_path: Path, save: Any) ->
     for block in range(5 + EXTRA_BLOCKS):
         save(block=block, throughput_images_per_s=10.0)
         save(block=block, replica=1, throughput_images_per_s=10.0 + block / 1000)
-        decision = should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=99)
+        decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
     save(block=5 + EXTRA_BLOCKS, target="vm", throughput_images_per_s=9.0)
-    assert not should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=99).stop, "of a target it is that alone"
+    assert not should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99).stop, "of a target it is that alone"
 
 
 def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio(tmp_path: Path, save: Any) -> None:
     for block in range(6):
         save(block=block, throughput_images_per_s=10.0)
         save(block=block, target="vm", failed="no")
-    assert should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=6).stop
-    decision = should_stop_run(load([tmp_path / "run"]), 0.02, max_blocks=7)
+    assert should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=6).stop
+    decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=7)
     assert not decision.stop
     assert decision.reason.startswith("resnet50 on vm")
+
+
+# ---- until every comparison is decided
+
+
+def deciding(values: Any, margin: float = 0.05, **more: Any) -> Any:
+    return should_stop_deciding([{"vm": values}], margin, **{"max_blocks": 99} | more)
+
+
+def test_a_run_until_decided_looks_rarely_and_stops_only_at_a_look() -> None:
+    assert list(looks(5, 40)) == [5, 7, 9, 12, 16, 21, 28, 37, 49]
+    stops = [blocks for blocks in range(1, 41) if deciding(steady(blocks)).stop]
+    assert stops == [5, 7, 9, 12, 16, 21, 28, 37]
+    assert deciding(steady(6)).at_least == 1
+
+
+@pytest.mark.parametrize(("ratio", "stops"), [(1.0, True), (0.7, True), (1 / 1.05, False)])
+def test_what_is_decided_may_be_a_difference_too_and_what_is_on_the_margin_is_not(ratio: float, stops: bool) -> None:
+    values = [value + math.log(ratio) for value in steady(12, 0.01)]
+    assert deciding(values).stop is stops
+
+
+def test_while_it_is_undecided_it_says_what_and_how_many_blocks_it_may_take() -> None:
+    decision = deciding(steady(7, 0.05, seed=3))
+    assert (decision.stop, decision.at_least) == (False, 2)
+    assert "vm undecided at a margin of 5.0%" in decision.reason
+    assert decision.expected is not None
+    assert decision.expected > 0
+
+
+def test_blocks_without_a_ratio_decide_nothing() -> None:
+    assert not deciding([math.nan] * 12).stop
+    assert not deciding([0.0, 0.0, *[math.nan] * 10]).stop
+    assert not should_stop_deciding([], 0.05, max_blocks=9).stop
+    assert deciding([math.nan] * 12, max_blocks=12).reason == "the most blocks asked for (12) are measured"
+
+
+def test_a_run_is_decided_by_its_records(tmp_path: Path, save: Any) -> None:
+    asked = Repetitions(until="decided", margin="5%")
+    for block in range(5):
+        save(block=block)
+        save(block=block, target="vm", throughput_images_per_s=10.0 + 0.001 * block)
+    assert should_stop_run(load([tmp_path / "run"]), asked, max_blocks=99).stop
+    assert not should_stop_run(None, asked, max_blocks=99).stop

@@ -49,7 +49,7 @@ COMPARISON = Comparison(
 
 def printed(comparison: Comparison, width: int, *, costs: bool = False) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(Terminal(comparison, costs=costs))
+    console.print(Terminal(comparison, costs=costs, verbose=True))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -159,8 +159,8 @@ def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
 def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> None:
     found = json.loads(as_json(COMPARISON))
     assert list(found) == [
-        *("schema_version", "runs", "margin", "rows", "overall", "interactions"),
-        *("aa", "ablations", "costs", "interference", "isolation", "warmup_trials", "warnings"),
+        *("schema_version", "answer", "runs", "margin", "rows", "overall", "interactions"),
+        *("aa", "ablations", "costs", "turns", "interference", "isolation", "warmup_trials", "warnings"),
     ]
     assert len(found["rows"]) == 8
     assert all(tuple(row) == KEYS for row in found["rows"])
@@ -181,7 +181,7 @@ def test_csv_has_the_same_rows_with_empty_cells_where_nothing_was_measured() -> 
 
 def test_markdown_keeps_its_columns_whatever_the_texts_hold() -> None:
     lines = as_markdown(COMPARISON).splitlines()
-    assert lines[0].startswith("### resnet50")
+    assert [line for line in lines if line.startswith("#")] == ["### resnet50: " + str(JOB)]
     assert {line.count("|") for line in lines if line.startswith("|")} == {7}
     assert any("a \\| job" in line and "there is no bare-metal trial" in line for line in lines)
 

@@ -1,0 +1,90 @@
+"""Histories: the numbers of a cell over time, with the places where their level changed.
+
+A figure of a history is a function ``(History) -> Iterator[Drawing]``, and a member of
+``suite.registries.HISTORY_FIGURES``.
+"""
+
+import datetime
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from analysis.figures.drawing import Drawing, canvas, save, style
+from analysis.figures.style import label, legend_below, palette
+from analysis.history.results import History, Series
+from suite.errors import RequestError
+from suite.registries import HISTORY_FIGURES
+from suite.targets import BASELINE
+
+HistoryFigure = Callable[[History], Iterator[Drawing]]
+"""A member of ``suite.registries.HISTORY_FIGURES``."""
+
+
+def draw_history(history: History, directory: Path) -> list[Path]:
+    """Write every figure of a history as PNG and SVG, and return the paths. Raises RequestError where it cannot."""
+    paths: list[Path] = []
+    broken = HISTORY_FIGURES.failures()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in (name for name in HISTORY_FIGURES if name not in broken):
+            figure: HistoryFigure = HISTORY_FIGURES.get(name)
+            for drawing in figure(history):
+                paths += save(drawing.chart, [directory / f"{drawing.name}.{kind}" for kind in ("png", "svg")])
+    except OSError as error:
+        raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
+    return paths
+
+
+def values(history: History) -> Iterator[Drawing]:
+    """Yield a drawing for each metric of each job and model: its targets over time, and their changes."""
+    pictures: dict[tuple[str, ...], list[Series]] = {}
+    for one in history.series:
+        job = (one.scenario, one.data, one.profile, one.recipe, one.variant, one.model, one.host)
+        pictures.setdefault((*job, one.metric, "relative" if one.normalised else ""), []).append(one)
+    for key, series in pictures.items():
+        parts = (re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-") for part in key)
+        yield _drawing("-".join(filter(None, ("history", *parts))), series)
+
+
+def _drawing(name: str, series: Sequence[Series]) -> Drawing:
+    first = series[0]
+    targets = [one.target for one in series]
+    colours = palette(targets)
+    with style():
+        chart = canvas(8.0, 4.0)
+        axes = chart.subplots()
+        entries = [_line(axes, one, colours[one.target]) for one in series]
+        unit = f"relative to {BASELINE}" if first.normalised else first.unit
+        job = ", ".join(
+            filter(None, (first.scenario, first.data, first.profile, first.recipe, first.variant, first.host))
+        )
+        below = f"{job}\none dot per run with its 95 % interval; dashed: the level of {first.metric} changed"
+        label(axes, f"{first.model}: {first.what}", below, unit, normalised=first.normalised)
+        axes.tick_params(axis="x", labelrotation=30)
+        legend_below(chart, entries, 4)
+    changes = sum(len(one.shifts) for one in series)
+    return Drawing(name, f"{first.model}: {first.what}", chart, description=f"over time, with {changes} changes")
+
+
+def _line(axes: Axes, series: Series, colour: object) -> Line2D:
+    """Draw the runs of a series and the places where its level changed; return the entry of the legend."""
+    times = _times(point.started_at for point in series.points)
+    ends = [point.interval or (point.value, point.value) for point in series.points]
+    look: dict[str, Any] = {"color": colour, "linewidth": 1}
+    axes.vlines(times, [low for low, _ in ends], [high for _, high in ends], alpha=0.4, **look)
+    axes.plot(times, [point.value for point in series.points], marker="o", markersize=3, **look)
+    changes = _times(shift.started_at for shift in series.shifts)
+    axes.vlines(changes, 0, 1, transform=axes.get_xaxis_transform(), linestyle=(0, (4, 3)), **look)
+    name = ", ".join(filter(None, (series.target, series.arm)))
+    return Line2D([], [], marker="o", markersize=3, label=name, **look)
+
+
+def _times(started_at: Iterable[str]) -> "np.ndarray[tuple[int], np.dtype[np.datetime64]]":
+    """Return times in UTC, as numpy counts them: without a zone."""
+    times = [datetime.datetime.fromisoformat(text).astimezone(datetime.UTC) for text in started_at]
+    return np.array([time.replace(tzinfo=None) for time in times], dtype="datetime64[s]")

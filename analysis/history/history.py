@@ -1,0 +1,131 @@
+"""The history of records: a series for each number of each row, with its change points.
+
+The run is the sample: what differs from night to night is in the noise between runs, which the intervals of the runs
+do not hold. Two runs belong to one series if their jobs agree in everything but the image, and their host is the same.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.matching import KEY, Key, by_key, prepared
+from analysis.compare.pairing import to_baseline, with_variants
+from analysis.compare.validity import changes_of, usable
+from analysis.history.results import SCHEMA_VERSION, History, Point, Series, Shift
+from analysis.load.fields import settings_in
+from analysis.load.metrics import Metric, metrics_of
+from analysis.load.records import Records
+from analysis.statistics.change_points import change_points
+from analysis.statistics.ratios import locate
+from analysis.statistics.two_samples import difference
+from suite.targets import BASELINE
+
+_KEY = [*KEY, "host"]
+_RUN = "directory"
+
+
+def history_of(records: Records) -> History:
+    """Return the series of all runs, in the order of the paper."""
+    trials = _with_places(records.trials)
+    ok = trials[trials["ok"]]
+    formed = usable(to_baseline(ok, [metric.column for metric in records.metrics])).pairs
+    hosts = ok.drop_duplicates("run_id").set_index("run_id")
+    ratios = formed[formed["target"] != BASELINE]
+    ratios = ratios.assign(arm="", **{name: ratios["run_id"].map(hosts[name]) for name in ("host", _RUN)})
+    own, normalised = by_key(ok, _KEY), by_key(ratios, _KEY)
+    series = [one for key, rows in own.items() for one in _series_of(key, rows, normalised.get(key), records.metrics)]
+    return History(SCHEMA_VERSION, ok["run_id"].nunique(), tuple(series))
+
+
+def _with_places(trials: pd.DataFrame) -> pd.DataFrame:
+    """Add what the series are told apart by, and the directory and image of each run."""
+    host = trials["hostname"].fillna("a host without a name")
+    found = prepared(trials).assign(
+        host=host if host.nunique() > 1 else "",
+        directory=trials["path"].map(lambda path: str(Path(path).parents[1])),
+        image=trials["settings"].astype(str).map(lambda text: settings_in(text).get("image", "")),
+    )
+    # A directory is a run, whatever its name: the firings of a schedule hold cells of the same names.
+    return with_variants(found.assign(run_id=found["directory"]))
+
+
+def _series_of(
+    key: Key, rows: pd.DataFrame, ratios: pd.DataFrame | None, metrics: Sequence[Metric]
+) -> Iterator[Series]:
+    runs = rows.groupby(_RUN)["started_at"].min().sort_values()
+    facts = rows.drop_duplicates(_RUN).set_index(_RUN)[["facts", "image"]]
+    for metric in metrics_of(metrics, key[KEY.index("scenario")], key[KEY.index("model")]):
+        if metric.supporting:
+            continue
+        logs = {False: (rows, np.log(rows[metric.column].where(rows[metric.column] > 0)))}
+        if ratios is not None:
+            logs[True] = (ratios, ratios[metric.column])
+        for normalised, (table, values) in logs.items():
+            points = tuple(_points(table, values, runs))
+            if points:
+                yield Series(
+                    **dict(zip(_KEY, key, strict=True)),
+                    metric=metric.name,
+                    unit="x" if normalised else metric.unit,
+                    normalised=normalised,
+                    points=points,
+                    shifts=tuple(_shifts(points, facts, more_is_faster=metric.more_is_faster)),
+                )
+
+
+def _points(table: pd.DataFrame, logs: "pd.Series[float]", runs: "pd.Series[str]") -> Iterator[Point]:
+    blocks = logs.groupby([table[_RUN], table["block"]]).mean().dropna()
+    by_run = {str(run): list(values) for run, values in blocks.groupby(level=0)}
+    for run, started_at in runs.items():
+        place = locate(by_run.get(str(run), ()))
+        if place is not None:
+            ends = place.interval
+            interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
+            yield Point(str(run), started_at, math.exp(place.centre), interval, place.n)
+
+
+def _shifts(points: Sequence[Point], facts: pd.DataFrame, *, more_is_faster: bool) -> Iterator[Shift]:
+    logs = np.log([point.value for point in points])
+    places = change_points(logs)
+    ends = [0, *places, len(points)]
+    for number, place in enumerate(places, start=1):
+        levels = [locate(logs[ends[number - 1] : place]), locate(logs[place : ends[number + 1]])]
+        before, after = levels
+        if before is None or after is None:
+            continue
+        found = difference(before, after)
+        half = found.half_width
+        at, machine = _changed(points, facts, place)
+        yield Shift(
+            run=points[place].run,
+            started_at=points[place].started_at,
+            before=math.exp(before.centre),
+            after=math.exp(after.centre),
+            runs=(before.n, after.n),
+            ratio=math.exp(found.centre),
+            interval=None if half is None else (math.exp(found.centre - half), math.exp(found.centre + half)),
+            slower=math.expm1(-found.centre if more_is_faster else found.centre),
+            machine=machine,
+            machine_at=at,
+        )
+
+
+def _changed(points: Sequence[Point], facts: pd.DataFrame, place: int) -> tuple[str | None, tuple[str, ...]]:
+    """Return what changed on the machine where the level did, else a run before or after, and at which run."""
+    for there in (place, place - 1, place + 1):
+        if 0 < there < len(points):
+            new, old = (facts.loc[points[number].run] for number in (there, there - 1))
+            found = changes_of(new["facts"].text, old["facts"].text)
+            if new["image"] and old["image"] and new["image"] != old["image"]:
+                found = (*found, f"image {_digest(new['image'])} against {_digest(old['image'])}")
+            if found:
+                return points[there].run, found
+    return None, ()
+
+
+def _digest(image: str) -> str:
+    """Return the beginning of a digest, which tells as much as a reader can use."""
+    return image.removeprefix("sha256:")[:12]

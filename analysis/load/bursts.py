@@ -1,0 +1,45 @@
+"""The bursts of trials that take turns: their steps, and whether the first step of each counts.
+
+Being switched to can cost the first step of a burst something: caches are cold, and a guest's CPUs asleep. It is left
+out if and only if the data show that.
+"""
+
+import math
+from itertools import accumulate, pairwise
+
+import pandas as pd
+
+from analysis.statistics.alternating import SwitchingCost, switching_cost
+
+Bursts = list[list[float]]
+"""The seconds of each step, by burst."""
+
+
+def bursts_of(trial: pd.Series) -> Bursts:
+    """Return the steps of a row of evidence with ``alternation``."""
+    ends = accumulate((one.steps for one in trial["alternation"].bursts), initial=0)
+    return [trial["turn_steps"][begin:end] for begin, end in pairwise(ends)]
+
+
+def switching(trials: pd.DataFrame) -> SwitchingCost | None:
+    """Return what switching costs the trials of one target, from rows of evidence; None where it cannot be told."""
+    each = [bursts_of(trial) for _, trial in trials.iterrows()]
+    return switching_cost(
+        [[burst[0] for burst in bursts] for bursts in each], [[burst[1:] for burst in bursts] for bursts in each]
+    )
+
+
+def settled(evidence: pd.DataFrame) -> "pd.Series[float]":
+    """Return ``burst_s``, without first steps where they cost more on any target of the job and model."""
+    burst_s = evidence["burst_s"].copy()
+    taking = evidence[evidence["alternation"].notna() & evidence["ok"].astype(bool)]
+    for _, group in taking.groupby(["settings", "scenario", "model"], observed=True):
+        costs = [switching(rows) for _, rows in group.groupby("target", observed=True)]
+        if any(cost is not None and cost.shown for cost in costs):
+            burst_s[group.index] = [_rest_s(bursts_of(trial)) for _, trial in group.iterrows()]
+    return burst_s
+
+
+def _rest_s(bursts: Bursts) -> float:
+    """Return the geometric mean of the seconds per step of bursts without their first steps."""
+    return math.exp(math.fsum(math.log(math.fsum(one[1:]) / len(one[1:])) for one in bursts) / len(bursts))

@@ -1,0 +1,129 @@
+"""The answer: one sentence for each comparison with bare metal, or one for all where there are more than a few."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, TargetSummary
+from analysis.load.metrics import METRICS, SHARED
+from analysis.report.claim import OUTCOMES, Claim, lower
+from analysis.report.formatting import count, duration, percent, shown
+from suite.targets import BASELINE
+
+MOST_SENTENCES = 3
+"""More comparisons than these are answered by one sentence, which counts them and names the one that costs most."""
+_THROUGHPUT = METRICS[0].name, METRICS[0].more_is_faster
+
+
+def answer(comparison: Comparison) -> list[str]:
+    """Return the sentences with which the output of a run or a comparison begins and ends; at least one."""
+    found = claims(comparison)
+    if not found:
+        return [_nothing(comparison)]
+    # Several numbers without a verdict have the same reasons.
+    together = len(found) > MOST_SENTENCES or (len(found) > 1 and all(one.withheld for one in found))
+    return [_together(found)] if together else [one.sentence for one in found]
+
+
+def answer_json(comparison: Comparison) -> dict[str, Any]:
+    """Return the answer for programs: the ``sentences``, and every claim by itself."""
+    return {"sentences": answer(comparison), "claims": [one.as_json() for one in claims(comparison)]}
+
+
+def claims(comparison: Comparison) -> list[Claim]:
+    """Return every comparison with bare metal, of victims beside aggressors with the same target alone."""
+    found = [claim for group in comparison.groups for claim in claims_of(group, comparison.margin)]
+    for one in comparison.isolation:
+        what, around = "victims beside aggressors", _around(comparison, one.job)
+        found.append(Claim(one.job, what, one.target, *_THROUGHPUT, one.effect, comparison.margin, around, one.notes))
+    return found
+
+
+def claims_of(group: Group, margin: float) -> Iterator[Claim]:
+    """Yield the claims of one job and model: the throughput of a training, every metric of a probe."""
+    if group.job.scenario == SHARED:
+        return
+    metrics = [one for one in shown(group.metrics) if one.of_probe or one.name == METRICS[0].name]
+    for summary in group.targets:
+        for metric in metrics if summary.target != BASELINE else ():
+            yield Claim(
+                group.job,
+                group.model,
+                summary.target,
+                metric.name,
+                metric.more_is_faster,
+                summary.estimates.get(metric.name),
+                margin,
+                group.circumstances,
+                _notes(summary),
+                summary.failed,
+            )
+
+
+def overall_claims(comparison: Comparison) -> Iterator[Claim]:
+    """Yield a claim for each target over all models."""
+    for one in comparison.overall:
+        if effect := one.effects.get(METRICS[0].name):
+            what, around = f"the {len(one.models)} models together", _around(comparison, one.job)
+            yield Claim(one.job, what, one.target, *_THROUGHPUT, effect, comparison.margin, around, one.notes)
+
+
+def _around(comparison: Comparison, job: ComparedJob) -> Circumstances:
+    """Return the circumstances of the first model of a job, which its others share."""
+    return next((group.circumstances for group in comparison.groups if group.job == job), Circumstances())
+
+
+def _notes(summary: TargetSummary) -> tuple[str, ...]:
+    """Return substitutes and marks, but for the one that only counts what is named elsewhere."""
+    return summary.substitutes + (summary.marks[:-1] if summary.differences else summary.marks)
+
+
+def _together(found: Sequence[Claim]) -> str:
+    """Return one sentence for many claims."""
+    outcomes = Counter(one.outcome for one in found)
+    counts = ", ".join(f"{outcomes[name]} {name}{_why(found, name)}" for name in OUTCOMES if outcomes[name])
+    worst = max(found, key=lambda one: -math.inf if one.slower is None else one.slower)
+    most = f"; most: {lower(worst.subject)} {worst.costs}" if worst.slower is not None and worst.slower > 0 else ""
+    named = " ".join(why for one in found for why in one.withheld)
+    disturbances = (one.kind for claim in found for each in claim.around.disturbed.values() for one in each)
+    kinds = dict.fromkeys(kind for kind in disturbances if kind not in named)
+    disturbed = f"; disturbed: {', '.join(kinds)}" if kinds else ""
+    return f"{len(found)} comparisons{_context(found)}: {counts}{most}{disturbed}."
+
+
+def _context(found: Sequence[Claim]) -> str:
+    """Return `` of throughput with bare-metal on node7 (runc, 20 blocks, margin 2 %)``."""
+    hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
+    engines = dict.fromkeys(one.around.engine for one in found if one.around.engine)
+    metrics = {one.metric for one in found}
+    blocks = sorted({one.found.blocks for one in found if one.found})
+    spread = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks" if blocks else ""
+    of = f" of {metrics.pop()}" if len(metrics) == 1 else ""
+    where = f" on {' and '.join(hosts)}" if hosts else ""
+    context = filter(None, (", ".join(engines), spread, f"margin {percent(found[0].margin)}"))
+    return f"{of} with {BASELINE}{where} ({', '.join(context)})"
+
+
+def _why(found: Sequence[Claim], outcome: str) -> str:
+    """Return why there is no verdict, or what would decide, of all claims with this outcome."""
+    own = [one for one in found if one.outcome == outcome]
+    if outcome == "no verdict":
+        return f" ({'; '.join(dict.fromkeys(why.partition(' (')[0] for one in own for why in one.withheld))})"
+    most = max(own, key=lambda one: one.more_blocks or 0)
+    if outcome != "undecided" or not most.more_blocks:
+        return ""
+    spent = f", {duration(most.more_s)}," if most.more_s else ""
+    within = "all of them" if all(one.more_blocks for one in own) else "those within reach"
+    return f" (about {count(most.more_blocks, 'more block')}{spent} would decide {within})"
+
+
+def _nothing(comparison: Comparison) -> str:
+    """Return why there is no comparison, and what would make one."""
+    targets = {summary.target for group in comparison.groups for summary in group.targets}
+    if not targets:
+        return "Nothing was measured: no trial has finished."
+    models = ", ".join(dict.fromkeys(group.model for group in comparison.groups))
+    if targets == {BASELINE}:
+        return f"Nothing to compare: {models} ran on {BASELINE} alone; add a target, such as --target container."
+    return f"Nothing to compare: no metric of {models} was measured on two targets."

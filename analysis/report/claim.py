@@ -1,0 +1,217 @@
+"""A claim: one metric of one target against bare metal, as a sentence that can stand alone.
+
+It says what a target costs which model, by how much and how sure that is, on which host, in how many blocks, against
+which margin, and what stands in or disturbed. Where the trials decide nothing, it says the number, and why there is no
+verdict.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.compare.results import Circumstances, ComparedJob, Effect, Estimate
+from analysis.report.formatting import count, duration, number, parting, percent
+from suite.targets import BASELINE
+
+OUTCOMES = ("slower", "within the margin", "faster", "undecided", "no verdict", "no number")
+_EMULATED = "accelerator:tcg"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One metric of one target against bare metal, with everything that its sentence says."""
+
+    job: ComparedJob
+    what: str
+    """The model or the probe, or what stands for several."""
+    target: str
+    metric: str
+    more_is_faster: bool
+    found: Estimate | Effect | None
+    margin: float
+    around: Circumstances
+    notes: tuple[str, ...] = ()
+    """Substitutes, and marks without which the number must not be read."""
+    failed: int = 0
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Return why there is no verdict, where there is a number."""
+        return self.found.verdict.withheld if self.found and self.found.verdict else ()
+
+    @property
+    def slower(self) -> float | None:
+        """Return the share by which the target is slower; negative where it is faster, None without a ratio."""
+        return None if self.found is None or self.found.ratio is None else self._slower(self.found.ratio)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the 95 % interval of ``slower``, the lower end first."""
+        if self.found is None or self.found.interval is None:
+            return None
+        low, high = sorted(map(self._slower, self.found.interval))
+        return low, high
+
+    @property
+    def outcome(self) -> str:
+        """Return which of ``OUTCOMES`` it is."""
+        if self.slower is None or self.found is None or self.found.verdict is None:
+            return "no number"
+        if self.withheld:
+            return "no verdict"
+        name = self.found.verdict.name
+        return "within the margin" if name in ("equivalent", "tail", "typical-only") else name
+
+    @property
+    def sentence(self) -> str:
+        """Return it as a sentence."""
+        return f"{self._said()}{self._disturbed()}."
+
+    def _slower(self, ratio: float) -> float:
+        return 1 - ratio if self.more_is_faster else ratio - 1
+
+    def _said(self) -> str:
+        if self.found is None:
+            failed = f" ({count(self.failed, 'failed trial')})" if self.failed else ""
+            return f"{self.subject} gave no finished trial of {self.what}{failed}{self._where()}"
+        if self.slower is None:
+            value = f" of {number(self.found.value)}" if isinstance(self.found, Estimate) else ""
+            unknown = f"but nothing comparable on {BASELINE} says at what cost"
+            return f"{self.subject} gives {self.what} a {self.metric}{value}{self._where()}, {unknown}"
+        if self.withheld:
+            change = f"{self.subject}: {self.metric} of {self.what} {self._change()}{self._place()}"
+            return f"{change}; no verdict: {', '.join(self.withheld)}"
+        verdict = self.found.verdict.name if self.found.verdict else "undecided"
+        if verdict == "undecided":
+            costs = f"what {lower(self.subject)} costs {self.what}{self._place()}"
+            return f"Undecided {costs}: {self._between()}{self._more()}"
+        if verdict in ("tail", "typical-only"):
+            return self._said_of_tail("pays for slow trials" if verdict == "tail" else "may pay more")
+        return self._said_of_cost("within" if verdict == "equivalent" else "beyond")
+
+    def _said_of_tail(self, pays: str) -> str:
+        typical = f"A typical trial of {self.what} on {lower(self.subject)} is within {self._margin()} of {BASELINE}"
+        queue = f"a long queue of jobs {pays}: {parting(self.found) if self.found else ''}"
+        return f"{typical}{self._place()}, but {queue}"
+
+    def _said_of_cost(self, side: str) -> str:
+        low, high = self.interval or (-math.inf, math.inf)
+        if side == "within" and low <= 0 <= high:
+            none = f"costs {self.what} none of its {self.metric} beyond {self._margin()}"
+            return f"{self.subject} {none}{self._place()}: {self._between()}"
+        direction = "slower" if (self.slower or 0.0) > 0 else "faster"
+        return f"{self.subject} {self.costs}{self._place()}: {direction}, {side} {self._margin()}"
+
+    @property
+    def subject(self) -> str:
+        """Return what is compared with bare metal: ``A podman container``."""
+        engine = f"{self.around.engine} container".strip()
+        guest = "an emulated VM" if _EMULATED in self.notes else "a VM"
+        named = {"container": _article(engine), "vm": guest, "container-vm": f"{_article(engine)} in {guest}"}
+        text = named.get(self.target, self.target)
+        notes = f" ({', '.join(self.notes)})" if self.notes else ""
+        return f"{text[0].upper()}{text[1:]}{notes}"
+
+    @property
+    def costs(self) -> str:
+        """Return ``costs resnet50 1.8 % (1.1 to 2.5 %) of its throughput``, or what it gains; needs a ratio."""
+        slower = self.slower or 0.0
+        sign = 1 if slower >= 0 else -1
+        ends = sorted(sign * end for end in self.interval or ())
+        interval = f" ({percent(ends[0]).removesuffix(' %')} to {percent(ends[1])})" if ends else ""
+        share = f"{percent(abs(slower))}{interval}"
+        if self.more_is_faster:
+            text = f"costs {self.what} {share} of its" if sign > 0 else f"gives {self.what} {share} more"
+            return f"{text} {self.metric}"
+        text = f"adds {share} to" if sign > 0 else f"takes {share} off"
+        return f"{text} the {self.metric} of {self.what}"
+
+    def _place(self) -> str:
+        blocks = self.found.blocks if self.found else 0
+        return f"{self._where()}, {count(blocks, 'block')}"
+
+    def _where(self) -> str:
+        return f" on {' and '.join(self.around.hosts)}" if self.around.hosts else ""
+
+    def _margin(self) -> str:
+        return f"the margin of {percent(self.margin)}"
+
+    def _change(self) -> str:
+        between = f" ({self._between()})" if self.interval else ""
+        return f"{_direction(self.slower or 0.0)}{between}"
+
+    def _between(self) -> str:
+        if self.interval is None:
+            return f"{_direction(self.slower or 0.0)}, with no interval"
+        low, high = self.interval
+        return f"between {_direction(high)} and {_direction(low)}"
+
+    @property
+    def more_blocks(self) -> int | None:
+        """Return how many more blocks would probably decide it; None where that is not known."""
+        return self.found.verdict.more_blocks if self.found and self.found.verdict else None
+
+    @property
+    def more_s(self) -> float | None:
+        """Return the seconds that these take."""
+        return self.more_blocks * self.around.block_s if self.more_blocks and self.around.block_s else None
+
+    def _more(self) -> str:
+        if self.more_blocks is None:
+            return f"; no number of blocks in reach would decide at {self._margin()}"
+        spent = f", {duration(self.more_s)}," if self.more_s else ""
+        return f"; about {count(self.more_blocks, 'more block')}{spent} would decide at {self._margin()}"
+
+    def _disturbed(self) -> str:
+        """Return which trials of the two sides were disturbed, unless that is why there is no verdict."""
+        told: dict[str, tuple[int, int]] = {}
+        for side in (self.target, BASELINE):
+            for one in self.around.disturbed.get(side, ()):
+                trials, of = told.get(one.kind, (0, 0))
+                told[one.kind] = trials + one.trials, of + one.of
+        parts = [
+            f"{kind} in {trials} of {of} trials"
+            for kind, (trials, of) in told.items()
+            if not any(why.startswith(kind) for why in self.withheld)
+        ]
+        return f"; disturbed: {', '.join(parts)}" if parts else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the claim for programs: ``verdict`` is null where it is withheld."""
+        found, interval = self.found, self.interval
+        verdict = found.verdict if found else None
+        return {
+            **vars(self.job),
+            "what": self.what,
+            "target": self.target,
+            "metric": self.metric,
+            "slower": self.slower,
+            "slower_low": interval[0] if interval else None,
+            "slower_high": interval[1] if interval else None,
+            "blocks": found.blocks if found else 0,
+            "margin": self.margin,
+            "verdict": verdict.name if verdict and not self.withheld else None,
+            "withheld": list(self.withheld),
+            "more_blocks": self.more_blocks,
+            "more_s": self.more_s,
+            "engine": self.around.engine,
+            "hosts": list(self.around.hosts),
+            "substitutes": list(self.notes),
+            "sentence": self.sentence,
+        }
+
+
+def _direction(slower: float) -> str:
+    """Return ``12 % slower``, ``3 % faster``, and beyond a factor of two ``4.5 times as fast``."""
+    if abs(slower) > 1:
+        return f"{number(1 + abs(slower))} times as {'fast' if slower < 0 else 'slow'}"
+    return f"{percent(abs(slower))} {'faster' if slower < 0 else 'slower'}"
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def lower(text: str) -> str:
+    """Return a sentence as part of another."""
+    return text[0].lower() + text[1:]

@@ -1,0 +1,100 @@
+"""A regression between two runs as sentences, on the terminal and as JSON: the answer first, then the rows."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from analysis.compare.regression import Change, Outcome, Regression
+from analysis.report.formatting import ends, number, one_line, times
+from analysis.statistics.power import POWER
+from analysis.statistics.ratios import CONFIDENCE
+
+SCHEMA_VERSION = 1
+_STYLES: dict[Outcome | None, str] = {"slower": "red", "cannot tell": "yellow", "incomplete": "yellow"}
+
+
+class RegressionTerminal:
+    """A regression to print on a rich console: the answer, what is missing, and a line per change."""
+
+    def __init__(self, found: Regression) -> None:
+        self.found = found
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
+        if self.found.outcome:
+            yield Text(answer(self.found), style=f"bold {_STYLES.get(self.found.outcome, '')}".strip())
+            for one in self.found.missing:
+                yield Text("missing: ", style="red").append(one_line(f"{one.name}: {one.why}"), style="default")
+            for name in self.found.added:
+                yield _warning(f"{name} was finished in the new run only, and is compared with nothing")
+        for change in sorted(self.found.changes, key=_gravity):
+            yield Text(change_line(change), style=_STYLES.get(change.outcome, ""))
+        for difference in dict.fromkeys(text for change in self.found.changes for text in change.differences):
+            yield _warning(f"new against old differs in {difference}")
+
+
+def answer(found: Regression) -> str:
+    """Return the outcome of a gate as a sentence that names what decided it."""
+    bound = f"{number((found.fail_above or 0) * 100)} %"
+    rows = [change for change in found.changes if change.outcome]
+    if found.outcome == "slower":
+        names = "; ".join(f"{one.name} by {number(one.slower * 100)} %" for one in found.of("slower"))
+        return f"Slower by more than {bound}: {names}."
+    if found.outcome == "incomplete":
+        lacks = ", ".join(dict.fromkeys(one.name for one in found.missing)) or "anything to compare"
+        return f"Incomplete: the new run lacks {lacks}."
+    if found.outcome == "cannot tell":
+        open_rows = found.of("cannot tell")
+        needed = [one.more_blocks for one in open_rows]
+        more = max((blocks for blocks in needed if blocks is not None), default=0)
+        reachable = None not in needed
+        advice = f"about {more} more blocks in each run would tell" if reachable else "no number of blocks would"
+        return f"Cannot tell whether {_some(open_rows)} is slower by more than {bound}: {advice}."
+    return f"Not slower: all {len(rows)} rows exclude a slowdown of {bound} ({CONFIDENCE:.0%} intervals)."
+
+
+def change_line(change: Change) -> str:
+    """Return ``resnet50 on vm, throughput: 39.0 to 35.0, 0.898x (0.890 to 0.907): slower``."""
+    interval = f" ({ends(change.interval)})" if change.interval else f" (no interval: {min(change.trials)} block)"
+    values = f"{number(change.old)} to {number(change.new)}, {times(change.ratio)}x{interval}"
+    return f"{change.name}: {values}{''.join(_judged(change))}"
+
+
+def _judged(change: Change) -> Iterator[str]:
+    if change.outcome is None:
+        return
+    yield f": {change.outcome}"
+    if change.outcome == "cannot tell":
+        seen = "not even a tenfold slowdown" if change.detectable is None else f"{number(change.detectable * 100)} %"
+        old, new = change.trials
+        yield f"; {old} against {new} blocks could have seen {seen} (power {POWER:.0%})"
+        if change.more_blocks is not None:
+            yield f"; {change.more_blocks} more in each run would tell"
+
+
+def as_data(found: Regression) -> dict[str, Any]:
+    """Return the regression for JSON; ``docs/gate.md`` says what the fields are."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "outcome": found.outcome,
+        "exit_code": found.exit_code,
+        "answer": answer(found) if found.outcome else None,
+        "confidence": CONFIDENCE,
+        **asdict(found),
+    }
+
+
+def _gravity(change: Change) -> int:
+    """Return the place of a row: those that decide first, those that fail nothing last."""
+    return ["slower", "cannot tell", "not slower", None].index(change.outcome)
+
+
+def _some(changes: tuple[Change, ...]) -> str:
+    others = f" (and {len(changes) - 1} others)" if len(changes) > 1 else ""
+    return f"{changes[0].name}{others}"
+
+
+def _warning(text: str) -> Text:
+    return Text("warning: ", style="yellow").append(text, style="default")

@@ -1,0 +1,209 @@
+"""The statistics of the alternating design: what its ratios vary by, and how a block is best arranged.
+
+In a block a pair of instances, bare metal and a target, is opened anew and takes turns: in every round each of the two
+runs one burst of steps. A round gives log(target / bare metal); rounds are averaged inside their pair, pairs inside
+their block, and the block is the sample (``ratios.locate``). Bursts, instances and blocks vary, one inside the other.
+Sources:
+
+- Components of variance and the best numbers of repetitions: Kalibera and Jones, Rigorous Benchmarking in Reasonable
+  Time, ISMM 2013; for three levels in its corrected version, where what is taken off a level's mean square is the whole
+  mean square of the level below.
+- The same where rounds are missing: Searle, Casella and McCulloch, Variance Components (1992), chapter 5 (Henderson's
+  first method). With equal numbers the two are the same.
+
+``benchmarks/alternating_simulation.py`` measures how well this works.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.statistics.ratios import Samples, locate
+from suite.errors import RequestError
+
+LEAST_ROUNDS = 2
+"""A single round says nothing about how rounds vary, and nothing balances which of the two came first in it."""
+MOST_ROUNDS = 64
+MOST_INSTANCES = 4
+"""Where blocks do not seem to vary, one would last for ever; but the interval is over blocks, and needs several."""
+
+
+@dataclass(frozen=True)
+class Components:
+    """The variances of log ratios: between the rounds of a pair of instances, between such pairs, and between blocks.
+
+    Each is that of its level alone, without the levels below it. None where nothing was repeated at that level, whose
+    variance is then part of the next one above. ``truncated`` names the components whose unbiased estimate was
+    negative, and which are given as zero.
+    """
+
+    burst: float | None
+    instance: float | None
+    block: float | None
+    truncated: tuple[str, ...] = ()
+
+
+def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
+    """Estimate the components of variance of the log ratios of [block][pair of instances][round], without bias.
+
+    Missing rounds (NaN) are left out, and so are pairs and blocks that have no others.
+    """
+    pairs = [(number, kept) for number, block in enumerate(log_ratios) for each in block if len(kept := _finite(each))]
+    if not pairs:
+        return Components(None, None, None)
+    values = np.concatenate([kept for _, kept in pairs])
+    pair = np.repeat(np.arange(len(pairs)), [len(kept) for _, kept in pairs])
+    block_of = np.unique([number for number, _ in pairs], return_inverse=True)[1]
+    block = block_of[pair]
+    rounds, block_rounds, n = np.bincount(pair), np.bincount(block), len(values)
+    pair_means, block_means = np.bincount(pair, values) / rounds, np.bincount(block, values) / block_rounds
+
+    burst = instance = variance = None
+    if free := n - len(rounds):
+        burst = float(((values - pair_means[pair]) ** 2).sum()) / free
+    below = burst or 0.0
+    # How often the variance between pairs is in the sum of squares between blocks, and what is left between pairs.
+    inside, in_all = float((rounds**2 / block_rounds[block_of]).sum()), float((rounds**2).sum()) / n
+    if free := len(rounds) - len(block_rounds):
+        squares = float(((pair_means[pair] - block_means[block]) ** 2).sum())
+        instance = (squares - free * below) / (n - inside)
+    if free := len(block_rounds) - 1:
+        squares = float(((block_means[block] - values.mean()) ** 2).sum())
+        lower = (inside - in_all) * (instance or 0.0) + free * below
+        variance = (squares - lower) / (n - float((block_rounds**2).sum()) / n)
+    named = {"burst": burst, "instance": instance, "block": variance}
+    truncated = tuple(name for name, value in named.items() if value is not None and value < 0)
+    burst, instance, variance = (None if value is None else max(0.0, value) for value in named.values())
+    return Components(burst, instance, variance, truncated)
+
+
+def block_log_ratio(pairs: Sequence[Samples]) -> float:
+    """Return the mean of the log ratios of a block: of rounds inside each pair, then of the pairs; NaN if none is left.
+
+    A pair that misses rounds weighs as much as the others: it is as good an instance as they are.
+    """
+    means = [kept.mean() for each in pairs if len(kept := _finite(each))]
+    return float(np.mean(means)) if means else math.nan
+
+
+def _finite(values: Samples) -> npt.NDArray[np.float64]:
+    found = np.asarray(values, dtype=np.float64)
+    return found[np.isfinite(found)]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The seconds that a pilot took, whose bursts had ``burst_steps`` steps.
+
+    ``round_s`` is a whole round: the bursts of both sides. ``switch_s`` is the part of it that goes into no step that
+    counts: handing over, and first steps that are left out. ``instance_s`` is a pair of instances without its rounds
+    (opening, warm-up, closing), and ``block_s`` a block without its pairs.
+    """
+
+    round_s: float
+    instance_s: float
+    burst_steps: int
+    block_s: float = 0.0
+    switch_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Design:
+    """The arrangement of a block: the steps of a burst, the rounds of a pair, and its pairs of instances."""
+
+    burst_steps: int
+    rounds: int
+    instances: int
+
+
+def choose(found: Components, costs: Costs, step: float | None = None) -> Design:
+    """Return the arrangement that narrows the interval fastest; numbers are rounded up.
+
+    ``step`` is the variance that a single step inside a burst has, as a log ratio: that of both sides together. With it
+    the length of bursts is chosen as well, up to that of the pilot: how the weather changes between longer ones, the
+    pilot has not seen. Raises RequestError for a pilot in which neither rounds nor blocks were repeated.
+    """
+    if found.burst is None or found.block is None:
+        lacking = "one block" if found.block is None else "one round in every pair of instances"
+        raise RequestError(f"a pilot of {lacking} does not show how they vary", remedy="give the pilot two or more")
+    steps, burst, round_s = costs.burst_steps, found.burst, costs.round_s
+    if step is not None:
+        step_s = (round_s - costs.switch_s) / steps
+        of_steps = min(step, burst * steps)
+        beyond = burst - of_steps / steps
+        (best,) = repetitions((costs.switch_s, step_s), (beyond, of_steps))
+        steps = _rounded_up(best, most=steps)
+        burst, round_s = beyond + of_steps / steps, costs.switch_s + steps * step_s
+    seconds = costs.block_s, costs.instance_s, round_s
+    instances, rounds = repetitions(seconds, (found.block, found.instance or 0.0, burst))
+    return Design(
+        burst_steps=steps,
+        rounds=max(LEAST_ROUNDS, _rounded_up(rounds, most=MOST_ROUNDS)),
+        instances=_rounded_up(instances, most=MOST_INSTANCES),
+    )
+
+
+def _rounded_up(value: float, *, most: int) -> int:
+    # A little less first, so that 2.0000000001 is 2.
+    return math.ceil(min(value, most) - 1e-9)
+
+
+def repetitions(seconds: Sequence[float], variances: Sequence[float]) -> list[float]:
+    """Return how often each level is best repeated inside the one above it, for all but the highest; not rounded.
+
+    ``seconds`` and ``variances`` are those of each level alone, the highest level first. A level is repeated
+    sqrt((seconds above / own seconds) * (own variance / variance above)) times (Kalibera and Jones). Where that is less
+    than once it is once, and the two levels act as one on those around them, with the sum of their seconds and that of
+    their variances.
+    """
+    # Seconds, variance, and the number of levels in it.
+    merged: list[tuple[float, float, int]] = []
+    for own in zip(seconds, variances, itertools.repeat(1), strict=False):
+        merged.append(own)
+        while len(merged) > 1 and merged[-1][1] * merged[-2][0] <= merged[-2][1] * merged[-1][0]:
+            above, below = merged[-2:]
+            merged[-2:] = [(above[0] + below[0], above[1] + below[1], above[2] + below[2])]
+    found = [1.0] * (merged[0][2] - 1)
+    for (above_s, above_variance, _), (own_s, own_variance, levels) in itertools.pairwise(merged):
+        divisor = own_s * above_variance
+        found += [math.sqrt(above_s * own_variance / divisor) if divisor else math.inf, *[1.0] * (levels - 1)]
+    return found
+
+
+@dataclass(frozen=True)
+class SwitchingCost:
+    """The time of the first step of a burst over that of the others, as a ratio with its interval.
+
+    The interval is None after a single instance.
+    """
+
+    ratio: float
+    interval: tuple[float, float] | None
+    instances: int
+
+    @property
+    def shown(self) -> bool:
+        """Return whether the data show that the first step costs more: only then is it to be left out."""
+        return self.interval is not None and self.interval[0] > 1
+
+
+def switching_cost(first_steps: Sequence[Samples], other_steps: Sequence[Sequence[Samples]]) -> SwitchingCost | None:
+    """Compare the first step of a burst with the others of the same burst; None where there are no others.
+
+    ``first_steps`` holds the seconds of [instance][burst], ``other_steps`` those of [instance][burst][step]. Bursts of
+    one instance depend on each other, so that the sample is the instance: the mean of its log ratios.
+    """
+    instances = []
+    for firsts, bursts in zip(first_steps, other_steps, strict=True):
+        compared = [(first, others) for first, others in zip(firsts, bursts, strict=True) if len(others)]
+        if compared:
+            instances.append(float(np.mean([np.log(first) - np.log(others).mean() for first, others in compared])))
+    place = locate(instances)
+    if place is None:
+        return None
+    interval = place.interval and (math.exp(place.interval[0]), math.exp(place.interval[1]))
+    return SwitchingCost(math.exp(place.centre), interval, place.n)

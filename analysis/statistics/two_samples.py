@@ -1,0 +1,72 @@
+"""The difference of two runs that share no block: two independent samples of log values, one value per block.
+
+The interval is Yuen's t of the trimmed means (Biometrika 61 (1974) 165), Welch's where nothing is trimmed, with the
+degrees of freedom of Welch and Satterthwaite. What the host did between the runs is part of the difference.
+"""
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from analysis.statistics.power import MOST_BLOCKS, errors_detected
+from analysis.statistics.ratios import CONFIDENCE, Location, t_quantile
+from analysis.statistics.trimming import degrees_of_freedom
+
+LEVEL = (1 - CONFIDENCE) / 2
+"""The level at which a whole interval lies on one side of a bound by chance."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The new location less the old one. Without a standard error, a sample has a single value."""
+
+    centre: float
+    standard_error: float | None
+    freedom: float
+
+    @property
+    def half_width(self) -> float | None:
+        """Return half the width of the 95 % interval; zero without variance, None without a standard error."""
+        if self.standard_error is None:
+            return None
+        return self.standard_error * t_quantile(1 - LEVEL, self.freedom) if self.standard_error else 0.0
+
+
+def difference(old: Location, new: Location) -> Difference:
+    """Return how two locations differ."""
+    if old.standard_error is None or new.standard_error is None:
+        return Difference(new.centre - old.centre, None, 0)
+    error, freedom = _joined(old, new)
+    return Difference(new.centre - old.centre, error, freedom)
+
+
+def _joined(old: Location, new: Location, more: int = 0) -> tuple[float, float]:
+    """Return the standard error of the difference and its degrees of freedom, had each sample ``more`` values."""
+    parts = [
+        ((place.deviation or 0) ** 2 / (place.n + more), degrees_of_freedom(place.n + more)) for place in (old, new)
+    ]
+    total = sum(variance for variance, _ in parts)
+    freedom = total**2 / sum(variance**2 / own for variance, own in parts) if total else parts[0][1] + parts[1][1]
+    return math.sqrt(total), freedom
+
+
+def detectable(old: Location, new: Location, more: int = 0) -> float | None:
+    """Return the difference that so many blocks detect with a chance of 80 %; None where a sample has one value.
+
+    That is the distance of the truth from a bound at which the interval lies on the right side of the bound so often.
+    """
+    if old.standard_error is None or new.standard_error is None:
+        return None
+    (_, known), (error, own) = _joined(old, new), _joined(old, new, more)
+    return errors_detected(known, own, level=LEVEL) * error
+
+
+def more_blocks(old: Location, new: Location, distance: float) -> int | None:
+    """Return how many more blocks in each run detect a difference of ``distance``; None above ``MOST_BLOCKS``."""
+
+    def suffice(more: int) -> bool:
+        found = detectable(old, new, more)
+        return found is not None and found <= distance
+
+    found = 1 + bisect_left(range(1, MOST_BLOCKS + 1), True, key=suffice)
+    return found if found <= MOST_BLOCKS else None

@@ -1,0 +1,219 @@
+"""The answer: sentences that can be acted on, and reasons where there is no verdict."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison
+from analysis.load.records import load
+from analysis.report.answer import answer, claims
+from analysis.report.formatting import duration, percent
+from analysis.report.markdown import as_markdown
+from analysis.report.page import write_report
+from analysis.report.rows import as_json
+from suite.records.environment import Environment, Environments
+from suite.records.usage import Conditions
+
+HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
+PLACE = Environments(host=HOST, target=HOST)
+
+
+def run(
+    save: Any,
+    path: Path,
+    factor: float,
+    *,
+    blocks: int = 20,
+    noise: float = 0.004,
+    margin: float = 0.02,
+    targets: tuple[str, ...] = ("container",),
+    models: tuple[str, ...] = ("resnet50",),
+    **changes: Any,
+) -> Comparison:
+    """Compare targets whose throughput is that of bare metal times ``factor``, with noise from block to block."""
+    rng = np.random.default_rng(1)
+    for block in range(blocks):
+        for model in models:
+            for target in ("bare-metal", *targets):
+                speed = 10 * (1 if target == "bare-metal" else factor) * math.exp(rng.normal(0, noise))
+                numbers = {"throughput_images_per_s": speed, "elapsed_s": 200 / speed}
+                save(block=block, model=model, target=target, **{"environment": PLACE} | numbers | changes)
+    return compare(load([path / "run"]), margin=margin)
+
+
+def sentence(comparison: Comparison) -> str:
+    (found,) = answer(comparison)
+    return found
+
+
+def test_a_cost_within_the_margin_is_said_with_all_that_makes_it_a_claim(tmp_path: Path, save: Any) -> None:
+    found = sentence(run(save, tmp_path, 0.982, margin=0.05, engine="podman"))
+    assert found.startswith("A podman container costs resnet50 1.")
+    assert " % (" in found
+    assert found.endswith("of its throughput on node7, 20 blocks: slower, within the margin of 5 %.")
+
+
+def test_a_cost_beyond_the_margin_and_a_gain_are_told_apart(tmp_path: Path, save: Any) -> None:
+    assert sentence(run(save, tmp_path, 0.9)).endswith("slower, beyond the margin of 2 %.")
+    faster = sentence(run(save, tmp_path, 1.1))
+    assert "gives resnet50 10 % (" in faster
+    assert faster.endswith("faster, beyond the margin of 2 %.")
+
+
+def test_no_difference_is_said_as_the_interval_that_is_left(tmp_path: Path, save: Any) -> None:
+    found = sentence(run(save, tmp_path, 1.0))
+    assert "costs resnet50 none of its throughput beyond the margin of 2 % on node7, 20 blocks: between" in found
+    assert "slower and" in found
+
+
+def test_what_is_undecided_says_how_many_blocks_and_how_much_time_would_decide(tmp_path: Path, save: Any) -> None:
+    comparison = run(save, tmp_path, 0.985, noise=0.05, blocks=10)
+    (claim,) = claims(comparison)
+    assert claim.more_blocks
+    # A block is two trials, each opened in half a second.
+    assert claim.around.block_s == pytest.approx(41, abs=2)
+    assert claim.more_s == pytest.approx(claim.more_blocks * (claim.around.block_s or 0))
+    found = claim.sentence
+    assert found.startswith("Undecided what a")
+    assert "slower and" in found
+    assert (
+        f"about {claim.more_blocks:,} more blocks, {duration(claim.more_s or 0)}, would decide at the margin" in found
+    )
+
+
+def test_the_time_of_a_block_holds_what_lies_between_its_trials(tmp_path: Path, save: Any) -> None:
+    for number, target in enumerate(("bare-metal", "container")):
+        save(target=target, started_at=f"2026-01-01T00:0{number}:00+00:00")
+    (group,) = compare(load([tmp_path / "run"])).groups
+    assert group.circumstances.block_s == 120
+
+
+def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(tmp_path: Path, save: Any) -> None:
+    comparison = run(save, tmp_path, 0.8, blocks=4, profile="smoke")
+    found = sentence(comparison)
+    assert found.startswith("A container: throughput of resnet50 20 % slower (between 2")
+    assert found.endswith("4 blocks; no verdict: the smoke profile only proves the path, a verdict takes 5 blocks.")
+    row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "container")
+    assert row["withheld"] == ["the smoke profile only proves the path", "a verdict takes 5 blocks"]
+    (claim,) = json.loads(as_json(comparison))["answer"]["claims"]
+    assert (claim["verdict"], claim["withheld"]) == (None, row["withheld"])
+    assert claim["slower"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_several_numbers_without_a_verdict_say_why_once(tmp_path: Path, save: Any) -> None:
+    found = sentence(run(save, tmp_path, 0.8, blocks=2, targets=("container", "vm")))
+    assert "2 no verdict (a verdict takes 5 blocks); most: a" in found
+    assert found.count("a verdict takes 5 blocks") == 1
+
+
+def test_a_great_factor_is_no_per_cent(tmp_path: Path, save: Any) -> None:
+    assert "4 times as fast" in sentence(run(save, tmp_path, 4, blocks=2, noise=0)).replace("4.00", "4")
+
+
+def test_five_blocks_of_another_profile_have_a_verdict(tmp_path: Path, save: Any) -> None:
+    assert sentence(run(save, tmp_path, 0.8, blocks=5)).endswith("slower, beyond the margin of 2 %.")
+
+
+@pytest.mark.parametrize(("disturbed", "stands"), [(3, True), (4, False)])
+def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does_not_leave_them_out(
+    tmp_path: Path, save: Any, disturbed: int, stands: bool
+) -> None:
+    run(save, tmp_path, 0.8)
+    for block in range(disturbed):
+        load_of_others = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
+        save(block=block, target="container", environment=PLACE, throughput_images_per_s=8, conditions=load_of_others)
+    found = sentence(compare(load([tmp_path / "run"])))
+    if stands:
+        assert found.endswith(f"beyond the margin of 2 %; disturbed: other-load in {disturbed} of 20 trials.")
+    else:
+        reason = "other-load (over 10 % of the CPU time) in 4 of 20 trials on container"
+        assert found.endswith(f"; no verdict: {reason}.")
+        assert "disturbed:" not in found
+
+
+def test_a_little_load_is_named_and_withholds_nothing(tmp_path: Path, save: Any) -> None:
+    little = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
+    found = sentence(run(save, tmp_path, 0.8, conditions=little))
+    assert found.endswith("beyond the margin of 2 %; disturbed: other-load in 40 of 40 trials.")
+
+
+def test_a_substitute_is_part_of_the_sentence(tmp_path: Path, save: Any) -> None:
+    comparison = run(save, tmp_path, 0.01, targets=("vm",))
+    (group,) = comparison.groups
+    emulated = replace(group.targets[1], substitutes=("accelerator:tcg",))
+    told = sentence(replace(comparison, groups=(replace(group, targets=(group.targets[0], emulated)),)))
+    assert told.startswith("An emulated VM (accelerator:tcg) costs resnet50 99")
+
+
+def test_more_than_three_comparisons_are_one_sentence_that_names_the_worst(tmp_path: Path, save: Any) -> None:
+    comparison = run(save, tmp_path, 0.9, targets=("container", "vm"), models=("resnet50", "alexnet"), engine="runc")
+    found = sentence(comparison)
+    assert found.startswith(
+        "4 comparisons of throughput with bare-metal on node7 (runc, 20 blocks, margin 2 %): 4 slower; most: a"
+    )
+    assert len(claims(comparison)) == 4
+
+
+def test_a_run_of_bare_metal_alone_says_what_to_add(tmp_path: Path, save: Any) -> None:
+    save()
+    assert sentence(compare(load([tmp_path / "run"]))) == (
+        "Nothing to compare: resnet50 ran on bare-metal alone; add a target, such as --target container."
+    )
+
+
+def test_a_target_without_a_number_says_why(tmp_path: Path, save: Any) -> None:
+    save()
+    save(target="vm", failed="no memory")
+    assert sentence(compare(load([tmp_path / "run"]))) == "A VM gave no finished trial of resnet50 (1 failed trial)."
+    save(run_id="alone", target="vm")
+    told = sentence(compare(load([tmp_path / "alone"])))
+    assert told == "A VM gives resnet50 a throughput of 10.0, but nothing comparable on bare-metal says at what cost."
+
+
+def test_every_form_begins_with_the_answer(tmp_path: Path, save: Any) -> None:
+    comparison = run(save, tmp_path, 0.9)
+    found = sentence(comparison)
+    lines = [line for line in as_markdown(comparison).splitlines() if line]
+    assert lines[0] == lines[-1] == f"**{found}**"
+    assert json.loads(as_json(comparison))["answer"]["sentences"] == [found]
+    page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    assert page.index(found) < page.index("<table")
+
+
+def test_jobs_that_differ_are_not_one_comparison(tmp_path: Path, save: Any) -> None:
+    for block in range(5):
+        for engine in ("runc", "podman"):
+            for target in ("bare-metal", "container"):
+                save(run_id=engine, block=block, target=target, engine=engine)
+    found = answer(compare(load([tmp_path / "runc", tmp_path / "podman"])))
+    assert [one.split(" container")[0] for one in found] == ["A podman", "A runc"]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0181, "1.8 %"),
+        (0.12, "12 %"),
+        (0.0996, "10 %"),
+        (0.05, "5 %"),
+        (0.9912, "99.12 %"),
+        (1.0, "100 %"),
+        (-0.0004, "0 %"),
+    ],
+)
+def test_a_share_is_short(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [(0.2, "1 s"), (45, "45 s"), (720, "12 min"), (4200, "1 h 10 min"), (7200, "2 h"), (260_000, "3 days")],
+)
+def test_a_time_is_said_as_people_say_it(value_s: float, text: str) -> None:
+    assert duration(value_s) == text

@@ -1,0 +1,158 @@
+"""Histories of records: series, changes, what changed on the machine, and how they are shown."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from pydantic import TypeAdapter
+
+import cli
+from analysis.history.history import history_of
+from analysis.history.results import History, Series
+from analysis.load.records import load
+from suite.records.environment import Environment, Environments
+from suite.results.runs import find_runs
+from tests.analysis.conftest import measured, record, without_plan
+
+NIGHTS = 30
+CHANGED = 18
+
+
+def environment(kernel: str, host: str = "a") -> Environments:
+    place = Environment(hostname=host, kernel=kernel, cpu_model="a CPU")
+    inside = Environment(userland_sha256="a" * 64, cpu_model="a CPU", kernel=kernel, torch_cpu_capability="AVX2")
+    return Environments(host=place, target=inside)
+
+
+def night(directory: Path, number: int, speeds: dict[str, float], **changes: Any) -> None:
+    """Store one run of two blocks in ``directory``, as the night's number dates it."""
+    run = without_plan(directory)
+    rng = np.random.default_rng(number)
+    for block in range(2):
+        for position, (target, speed) in enumerate(speeds.items()):
+            now = speed * math.exp(rng.normal(0, 0.01))
+            place = {"target": target, "block": block, "position": position}
+            made = record(directory.name, **place, **measured(now), **changes)
+            run.save(
+                made.model_copy(
+                    update={"started_at": f"2026-01-{number + 1:02d}T02:{10 * block + position:02d}:00+00:00"}
+                )
+            )
+
+
+def nights(directory: Path, **more: Any) -> None:
+    """Store a month in which the container loses 10 % in one night, with another kernel, suite and image."""
+    for number in range(NIGHTS):
+        later = number >= CHANGED
+        speeds = {"bare-metal": 10.0, "container": 8.1 if later else 9.0}
+        image = ("b" if later else "a") * 64
+        night(
+            directory / f"night-{number:03d}",
+            number,
+            speeds,
+            environment=environment("6.18" if later else "6.1"),
+            image=image,
+            **more,
+        )
+
+
+def the(found: History, target: str = "container", metric: str = "throughput", *, normalised: bool = False) -> Series:
+    (one,) = [one for one in found.series if (one.target, one.metric, one.normalised) == (target, metric, normalised)]
+    return one
+
+
+def read(directory: Path) -> History:
+    return history_of(load(find_runs([directory])))
+
+
+def test_a_change_is_found_with_what_changed_on_the_machine(tmp_path: Path) -> None:
+    nights(tmp_path)
+    found = read(tmp_path)
+    assert found.runs == NIGHTS
+    for normalised in (False, True):
+        series = the(found, normalised=normalised)
+        assert len(series.points) == NIGHTS
+        (shift,) = series.shifts
+        assert abs(int(shift.run.rpartition("-")[2]) - CHANGED) <= 1
+        assert shift.slower == pytest.approx(1 / 0.9 - 1, abs=0.02)
+        assert shift.interval
+        assert shift.interval[0] < 0.9 < shift.interval[1]
+        assert {"kernel 6.18 against 6.1", f"image {'b' * 12} against {'a' * 12}"} <= {*shift.machine}
+        assert shift.machine_at == str(tmp_path / f"night-{CHANGED:03d}")
+    assert the(found, "bare-metal").shifts == ()
+
+
+def test_runs_are_in_the_order_of_time_whatever_they_are_called(tmp_path: Path) -> None:
+    nights(tmp_path)
+    (tmp_path / "night-000").rename(tmp_path / "zero")
+    points = the(read(tmp_path)).points
+    assert [point.started_at for point in points] == sorted(point.started_at for point in points)
+    assert points[0].run == str(tmp_path / "zero")
+
+
+def test_firings_of_one_sweep_have_cells_of_the_same_names_and_are_runs_of_their_own(tmp_path: Path) -> None:
+    for firing in range(4):
+        night(tmp_path / f"firing-{firing}" / "cell", firing, {"bare-metal": 10.0 + firing})
+    values = [point.value for point in the(read(tmp_path), "bare-metal").points]
+    assert sorted(round(value) for value in values) == [10, 11, 12, 13]
+
+
+def test_engines_and_machines_are_series_of_their_own(tmp_path: Path) -> None:
+    for number, (engine, host) in enumerate((("podman", "a"), ("runc", "a"), ("runc", "b"))):
+        night(
+            tmp_path / f"night-{number}",
+            number,
+            {"container": 9.0},
+            engine=engine,
+            environment=environment("6.1", host),
+        )
+    found = read(tmp_path)
+    places = {one.place for one in found.series}
+    assert places == {
+        "resnet50 on container (engine=podman, a)",
+        "resnet50 on container (engine=runc, a)",
+        "resnet50 on container (engine=runc, b)",
+    }
+    assert {len(one.points) for one in found.series} == {1}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+    return lambda *words: CliRunner().invoke(cli.main, ["history", *words], prog_name="bench", env={"COLUMNS": "80"})
+
+
+def test_the_command_says_the_change_first_and_draws_it(bench: Callable[..., Result], tmp_path: Path) -> None:
+    nights(tmp_path / "results")
+    done = bench()
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    assert text.startswith("4 changes in ")
+    assert "The latest: resnet50 on container, " in text
+    assert "kernel 6.18 against 6.1" in text
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    drawn = {path.name for path in (tmp_path / "results/plots").iterdir()}
+    for end in ("throughput.png", "throughput.svg", "throughput-relative.svg"):
+        assert any(name.startswith("history-synthetic-") and name.endswith(f"-resnet50-{end}") for name in drawn)
+
+
+def test_the_json_has_a_version_and_is_what_the_types_say(bench: Callable[..., Result], tmp_path: Path) -> None:
+    nights(tmp_path / "results")
+    done = bench("results", "--json")
+    found = TypeAdapter(History).validate_json(done.stdout)
+    assert found == replace(read(Path("results")))
+    assert json.loads(done.stdout)["schema_version"] == 1
+
+
+def test_a_directory_without_runs_is_refused(bench: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = bench("empty")
+    assert done.exit_code == 2
+    assert "holds no run" in done.stderr

@@ -1,0 +1,163 @@
+"""The overview of a comparison: four cells on one screen, and every warning at the number that it touches."""
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison
+from analysis.load.records import load
+from analysis.report.formatting import floor
+from analysis.report.terminal import Sentences, Terminal
+from suite.records.environment import Environment, Environments
+from suite.records.usage import Conditions
+from suite.targets import TARGETS
+
+SCREEN = (80, 24)
+HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
+MODELS = ("inception_v3", "resnet50", "alexnet")
+
+
+def printed(comparison: Comparison, width: int = 80, *, verbose: bool = False, ends: bool = True) -> list[str]:
+    """Return the lines that ``bench compare`` prints."""
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(Terminal(comparison, verbose=verbose))
+    if ends:
+        console.print(Sentences(comparison))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def cells(save: Any, path: Path, targets: tuple[str, ...], **changes: Any) -> Comparison:
+    """Compare four cells: three models of one recipe and one of another."""
+    rng = np.random.default_rng(3)
+    factors = {"bare-metal": 1.0, "container": 0.98, "vm": 0.0081, "container-vm": 0.0079}
+    for recipe, models in (("reference", MODELS), ("tuned", MODELS[:1])):
+        for block in range(6):
+            for model in models:
+                for target in targets:
+                    speed = 12 * factors[target] * math.exp(rng.normal(0, 0.01))
+                    substitutes = ["accelerator:tcg"] if "vm" in target else []
+                    numbers = {"throughput_images_per_s": speed, "elapsed_s": 200 / speed, "substitutes": substitutes}
+                    place = {"environment": Environments(host=HOST, target=HOST), "engine": "podman"}
+                    save(recipe, block=block, model=model, target=target, recipe=recipe, **numbers | place | changes)
+    return compare(load([path / "reference", path / "tuned"]))
+
+
+@pytest.mark.parametrize("targets", [TARGETS[:2]])
+def test_four_cells_fit_one_screen_with_the_sentence_first_and_last(
+    tmp_path: Path, save: Any, targets: tuple[str, ...]
+) -> None:
+    busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
+    comparison = cells(save, tmp_path, targets, conditions=busy)
+    assert len(comparison.groups) == 4
+    lines = printed(comparison)
+    assert len(lines) <= SCREEN[1]
+    assert max(map(len, lines)) <= SCREEN[0]
+    assert lines[0].startswith(f"{4 * (len(targets) - 1)} comparisons of throughput with bare-metal on node7 (podman")
+    assert lines[-1].endswith(".")
+    first = lines.index("")
+    assert lines[:first] == lines[-first:]
+
+
+def test_the_line_of_a_target_has_value_ratio_interval_and_verdict(tmp_path: Path, save: Any) -> None:
+    lines = printed(cells(save, tmp_path, TARGETS[:2]))
+    (head,) = (line for line in lines if "images/s" in line)
+    assert head.split() == ["images/s", "ratio", "95", "%", "interval", "verdict"]
+    own = lines[lines.index(head) + 2]
+    assert own.split()[0] == "container"
+    assert "0.9" in own
+    assert " to " in own
+    assert [line.split(":")[0] for line in lines if ": bare-metal" in line] == [
+        *(f"{model}, reference" for model in MODELS),
+        "inception_v3, tuned",
+    ]
+
+
+def test_where_there_is_room_the_times_are_shown_too(tmp_path: Path, save: Any) -> None:
+    save()
+    save(target="container")
+    lines = printed(compare(load([tmp_path / "run"])))
+    (head,) = (line for line in lines if "images/s" in line)
+    assert head.split()[-2:] == ["elapsed", "opening"]
+    assert next(line for line in lines if line.startswith("  container")).endswith("20.0 s 0.500 s")
+
+
+def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(3)
+    for block in range(6):
+        for target in ("bare-metal", "container", "vm"):
+            speed = 12 * math.exp(rng.normal(0, 0.01))
+            busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20) if target == "vm" else None
+            save(block=block, target=target, throughput_images_per_s=speed, conditions=busy)
+    save(block=6, target="container", failed="no memory")
+    lines = printed(compare(load([tmp_path / "run"])))
+    rows = [line.split() for line in lines if line.startswith("  ")]
+    at = {words[0]: words[1] for words in rows if words[0] in TARGETS}
+    assert at == {"container": "[1]", "vm": "[2]"}
+    (first,) = (line for line in lines if line.startswith("[1] "))
+    (second,) = (line for line in lines if line.startswith("[2] "))
+    assert "1 of 7 trials on container failed" in first
+    assert "other processes used the CPUs of the trial" in second
+    assert not any(line.startswith("warning") for line in lines)
+
+
+def test_a_warning_about_no_number_is_told_below(tmp_path: Path, save: Any) -> None:
+    save()
+    (tmp_path / "run/trials/torn.json").write_text("{")
+    lines = printed(compare(load([tmp_path / "run"])))
+    assert any(line.startswith("warning: ") for line in lines)
+    assert "torn.json" in "".join(lines)
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0123, "1.23 %"), (1.0, "100 %"), (1.01, "too noisy to say")])
+def test_a_noise_floor_above_100_per_cent_is_too_noisy_to_say(share: float, text: str) -> None:
+    assert floor(share) == text
+
+
+def test_a_floor_without_a_meaning_is_no_number_anywhere(tmp_path: Path, save: Any) -> None:
+    for block, speed in enumerate((1e-4, 1e4, 1e-4)):
+        save(block=block, throughput_images_per_s=speed)
+        save(block=block, target="container", throughput_images_per_s=speed)
+    comparison = compare(load([tmp_path / "run"]))
+    for verbose in (False, True):
+        text = " ".join(" ".join(printed(comparison, verbose=verbose)).split())
+        assert "too noisy to say" in text
+        assert "e+" not in text
+
+
+@pytest.mark.parametrize(("width", "shown"), [(200, True), (80, False)])
+def test_the_legend_speaks_of_the_expected_ratio_only_where_a_column_shows_it(
+    tmp_path: Path, save: Any, width: int, shown: bool
+) -> None:
+    comparison = cells(save, tmp_path, TARGETS)
+    text = "\n".join(printed(comparison, width, verbose=True))
+    heads = [line for line in text.splitlines() if line.startswith("target")]
+    assert ("expected" in heads[0]) == shown
+    assert ("expected: ratio of the mean times" in " ".join(text.split())) == shown
+
+
+def test_costs_ablations_and_the_legend_come_on_request(tmp_path: Path, save: Any) -> None:
+    cells(save, tmp_path, TARGETS[:2])
+    for block in range(6):
+        place = {"environment": Environments(host=HOST, target=HOST), "engine": "podman"}
+        save("reference", block=block, target="container", ablation="seccomp", **place)
+    comparison = compare(load([tmp_path / "reference"]))
+    short, full = ("\n".join(printed(comparison, verbose=verbose)) for verbose in (False, True))
+    assert "geometric mean" not in short
+    assert "seccomp" not in short
+    assert "more: --verbose (ablations, every metric, noise, advice, legend)" in short
+    assert "geometric mean" in full
+    assert "seccomp off" in full
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
+def test_every_line_fits_every_terminal(tmp_path: Path, save: Any, width: int) -> None:
+    lines = printed(cells(save, tmp_path, TARGETS), width)
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)

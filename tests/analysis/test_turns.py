@@ -1,0 +1,258 @@
+"""Trials that took turns: burst against burst of the same round, apart from sequential ones, and audited."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.audit.audit import audit
+from analysis.compare.comparison import compare
+from analysis.compare.convergence import half_widths, should_stop_run
+from analysis.compare.results import Comparison, Group
+from analysis.explain.attribution import explain
+from analysis.load.records import load
+from analysis.report.formatting import group_lines
+from analysis.report.markdown import as_markdown
+from analysis.report.page import write_report
+from analysis.report.rows import as_json
+from analysis.statistics.sequential import EXTRA_BLOCKS
+from suite.job.job import Alternating
+from suite.job.profiles import Sizes
+from suite.records.record import Alternation, Burst, Steps, Timeline, TrialRecord
+from suite.records.usage import Resources, Usage
+from tests.analysis.conftest import WITHIN_2
+
+ROUNDS, STEPS, BATCH = 4, 5, 2
+TURNS = Alternating(rounds=ROUNDS, burst_steps=STEPS)
+SIZES = Sizes(batch=BATCH, image_px=32, warmup_steps=1, steps=ROUNDS * STEPS)
+Save = Callable[..., TrialRecord]
+
+
+@pytest.fixture
+def save_turns(save: Save) -> Save:
+    """``save_turns([0.1, 0.2], first=1.5)``: a trial whose bursts had steps of these seconds, the first step longer."""
+
+    def _save(step_s: list[float], *, first: float = 1.0, waiting_s: float = 0.0, **changes: Any) -> TrialRecord:
+        steps = [each * (first if number == 0 else 1.0) for each in step_s for number in range(STEPS)]
+        spans = [sum(steps[place : place + STEPS]) for place in range(0, len(steps), STEPS)]
+        place = changes.pop("place", 0)
+        bursts = [
+            Burst(
+                round=number,
+                position=place,
+                begun_s=20.0 * number + 5 * place,
+                ended_s=20.0 * number + 5 * place + span_s,
+                span_s=span_s,
+                steps=STEPS,
+                cpu_s=1.0,
+                waiting_cpu_s=waiting_s,
+                own_cpu_s=0.9,
+                own_waiting_cpu_s=0.0,
+                faults=0,
+            )
+            for number, span_s in enumerate(spans)
+        ]
+        whole_s = math.fsum(spans)
+        values: dict[str, Any] = {
+            "turns": TURNS,
+            "sizes": SIZES,
+            "trial_id": "-".join(str(changes.get(name)) for name in ("target", "replica", "block")),
+            "throughput_images_per_s": BATCH * len(steps) / whole_s,
+            "elapsed_s": None,
+            "open_s": None,
+            "steps": Steps(elapsed_s=steps, data_s=[0.0] * len(steps), compute_s=steps),
+            "timeline": Timeline(measured_s=whole_s),
+            "alternation": Alternation(instances=2, block_s=90.0, bursts=bursts),
+            "resources": Resources(serving=Usage(cpu_s=1.0 * len(bursts)), worker=Usage(cpu_s=0.9 * len(bursts))),
+        }
+        return save(**(values | changes))
+
+    return _save
+
+
+def compared(path: Path) -> Comparison:
+    return compare(load([path / "run"]))
+
+
+def only(comparison: Comparison) -> Group:
+    (group,) = comparison.groups
+    return group
+
+
+def weather(rng: np.random.Generator) -> list[float]:
+    """Seconds per step in each round, which both sides of a block share."""
+    return [0.1 * math.exp(rng.normal(0, 0.5)) for _ in range(ROUNDS)]
+
+
+def test_bursts_are_held_against_those_of_the_same_round(tmp_path: Path, save_turns: Save) -> None:
+    rng = np.random.default_rng(0)
+    for block in range(6):
+        shared = weather(rng)
+        save_turns(shared, block=block)
+        save_turns([each * 1.05 for each in shared], block=block, target="container", place=1)
+    (_, container) = only(compared(tmp_path)).targets
+    found = container.estimates["throughput"]
+    assert found.ratio == pytest.approx(1 / 1.05)
+    assert found.interval == pytest.approx((1 / 1.05, 1 / 1.05)), "the weather of the rounds has gone"
+
+
+def test_the_ratio_is_the_mean_over_the_rounds_and_not_that_of_the_sums(tmp_path: Path, save_turns: Save) -> None:
+    save_turns([0.1, 0.1, 0.1, 1.0])
+    save_turns([0.1, 0.1, 0.1, 2.0], target="container", place=1)
+    (_, container) = only(compared(tmp_path)).targets
+    assert container.estimates["throughput"].ratio == pytest.approx(0.5 ** (1 / 4))
+
+
+def test_what_holds_the_waiting_is_absent(tmp_path: Path, save_turns: Save) -> None:
+    save_turns([0.1] * ROUNDS)
+    save_turns([0.1] * ROUNDS, target="container", place=1)
+    for summary in only(compared(tmp_path)).targets:
+        assert set(summary.estimates) == {"throughput", "step-tail"}
+
+
+def test_a_run_of_both_says_which_each_number_is_from(tmp_path: Path, save: Save, save_turns: Save) -> None:
+    for block in range(3):
+        for place, target in enumerate(("bare-metal", "container")):
+            save(block=block, target=target, throughput_images_per_s=10.0 * (1 - 0.5 * place))
+            save_turns([0.1 * (1 + place)] * ROUNDS, block=block, target=target, place=place)
+    comparison = compared(tmp_path)
+    variants = {group.job.variant: group for group in comparison.groups}
+    assert sorted(variants) == [
+        f"steps={ROUNDS * STEPS}, design=alternating, rounds=4, burst_steps=5",
+        "steps=3, design=sequential",
+    ]
+    for group in variants.values():
+        (_, container) = group.targets
+        assert container.estimates["throughput"].ratio == pytest.approx(0.5)
+        assert container.estimates["throughput"].blocks == 3
+    widths = half_widths(load([tmp_path / "run"]))
+    assert set(widths) == {"resnet50 on container", "resnet50 on container, alternating"}
+
+
+def test_until_counts_blocks_of_turns(tmp_path: Path, save_turns: Save) -> None:
+    rng = np.random.default_rng(0)
+    for block in range(5 + EXTRA_BLOCKS):
+        shared = weather(rng)
+        save_turns(shared, block=block)
+        save_turns([each * math.exp(rng.normal(0, 0.001)) for each in shared], block=block, target="vm", place=1)
+        decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99)
+        assert decision.stop == (block == 4 + EXTRA_BLOCKS)
+
+
+def test_the_levels_of_variation_are_told(tmp_path: Path, save_turns: Save) -> None:
+    rng = np.random.default_rng(1)
+    for block in range(40):
+        shared, own = weather(rng), rng.normal(0, 0.02)
+        save_turns(shared, block=block)
+        save_turns(
+            [each * math.exp(own + rng.normal(0, 0.01)) for each in shared], block=block, target="container", place=1
+        )
+    group = only(compared(tmp_path))
+    (turns,) = group.turns
+    assert (turns.target, turns.blocks, turns.components.instance) == ("container", 40, None)
+    assert turns.components.burst is not None
+    assert math.sqrt(turns.components.burst) == pytest.approx(0.01, rel=0.2)
+    assert turns.components.block is not None
+    assert math.sqrt(turns.components.block) == pytest.approx(0.02, rel=0.3)
+    (line,) = [line for line in group_lines(group) if "in turns" in line]
+    assert line.startswith("container in turns, 40 blocks: its ratio varies by 0.9")
+    assert "from block to block, each with new instances" in line
+    told = json.loads(as_json(compared(tmp_path)))["turns"]
+    assert [(one["target"], one["blocks"]) for one in told] == [("container", 40)]
+    assert "container in turns" in as_markdown(compared(tmp_path))
+
+
+@pytest.mark.parametrize(("first", "ratio"), [(1.0, 0.8), (3.0, 1.0)])
+def test_first_steps_are_left_out_if_and_only_if_switching_costs(
+    tmp_path: Path, save_turns: Save, first: float, ratio: float
+) -> None:
+    rng = np.random.default_rng(2)
+    for block in range(6):
+        shared = [each * math.exp(rng.normal(0, 0.001)) for each in [0.1] * ROUNDS]
+        save_turns(shared, block=block, first=1 + rng.normal(0, 0.01))
+        slower = 1.0 if first > 1 else 1 / 0.8
+        save_turns([each * slower for each in shared], block=block, first=first, target="container", place=1)
+    group = only(compared(tmp_path))
+    (_, container) = group.targets
+    assert container.estimates["throughput"].ratio == pytest.approx(ratio, rel=0.01)
+    assert any("left out" in line for line in group_lines(group)) == (first > 1)
+
+
+def test_the_second_bare_metal_is_held_against_the_first(tmp_path: Path, save_turns: Save) -> None:
+    for block in range(3):
+        save_turns([0.1] * ROUNDS, block=block)
+        save_turns([0.1] * ROUNDS, block=block, replica=1, place=1)
+    group = only(compared(tmp_path))
+    assert group.aa["throughput"].ratio == pytest.approx(1.0)
+    assert [(one.target, one.blocks) for one in group.turns] == [("bare-metal again", 3)]
+
+
+def test_the_phases_explain_a_ratio_of_turns_and_the_report_shows_it(tmp_path: Path, save_turns: Save) -> None:
+    for block in range(3):
+        save_turns([0.1] * ROUNDS, block=block)
+        save_turns([0.2] * ROUNDS, block=block, target="container", place=1)
+    (found,) = explain(load([tmp_path / "run"])).explanations
+    assert found.whole.difference_s == pytest.approx(ROUNDS * STEPS * 0.1)
+    assert {part.name: round(part.difference_s, 6) for part in found.parts} == {
+        "data": 0.0,
+        "compute": 2.0,
+        "unexplained": 0.0,
+    }
+    assert "container in turns" in write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+
+
+def test_a_target_that_computes_while_it_waits_is_warned_of(tmp_path: Path, save_turns: Save) -> None:
+    save_turns([0.1] * ROUNDS)
+    save_turns([0.1] * ROUNDS, target="vm", place=1, waiting_s=0.1)
+    (warning,) = [each for each in compared(tmp_path).warnings if each.kind == "waiting-computes"]
+    assert "vm in 1 of 1 trials (up to 10 %" in warning.where
+
+
+def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    record = json.loads(path.read_text())
+    edit(record)
+    path.write_text(json.dumps(record, indent=1))
+
+
+def turns_findings(run: Path) -> list[str]:
+    return [one.what for one in audit(load([run])).refused if one.kind == "turns"]
+
+
+def test_trials_that_took_turns_overlap_on_purpose(tmp_path: Path, save_turns: Save) -> None:
+    for block in range(2):
+        begun = {"started_at": f"2026-01-01T00:{10 * block:02d}:00+00:00", "block": block}
+        save_turns([0.1] * ROUNDS, **begun)
+        save_turns([0.1] * ROUNDS, target="container", place=1, **begun)
+    refused = audit(load([tmp_path / "run"])).refused
+    assert [one.kind for one in refused] == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (lambda one: one["alternation"]["bursts"].pop(), "its turns are of the rounds [0, 1, 2], and the job has 4"),
+        (lambda one: one["alternation"]["bursts"][1].update(steps=4), "its bursts have [4, 5] steps"),
+        (lambda one: one["alternation"]["bursts"][1].update(position=2), "a turn after those of all 2 instances"),
+        (lambda one: one["alternation"]["bursts"][1].update(span_s=9.0), "took 9 s, longer than its turn"),
+        (lambda one: one["alternation"]["bursts"][1].update(cpu_s=9.0), "its bursts make 12.0 of serving_cpu_s"),
+        (lambda one: one["alternation"]["bursts"][1].update(own_cpu_s=None), "skipped"),
+        (lambda one: one["job"].update(turns=None), "it took turns, and its job has none"),
+        (lambda one: one["alternation"].update(block_s=80.0), "did not take their turns together"),
+        (lambda one: one["alternation"]["bursts"][1].update(begun_s=20.1), "had begun one"),
+    ],
+)
+def test_turns_that_contradict_themselves_are_refused(
+    tmp_path: Path, save_turns: Save, edit: Callable[[dict[str, Any]], object], why: str
+) -> None:
+    save_turns([0.1] * ROUNDS)
+    record = save_turns([0.1] * ROUNDS, target="container", place=1)
+    assert turns_findings(tmp_path / "run") == []
+    edited(tmp_path / "run/trials" / f"{record.trial_id}.json", edit)
+    if why == "skipped":
+        assert "skipped-record" in {warning.kind for warning in load([tmp_path / "run"]).warnings}
+    else:
+        assert any(why in found for found in turns_findings(tmp_path / "run"))
