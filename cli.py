@@ -1,5 +1,6 @@
 """The command ``bench``: its commands, and how errors become messages and exit codes."""
 
+import errno
 import os
 import signal
 from typing import Any
@@ -9,7 +10,8 @@ from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from commands.lazy import LazyGroup
 from suite import __version__
-from suite.errors import BenchError
+from suite.errors import BenchError, RequestError, of_system
+from suite.untrusted.terminal import clean, clean_streams
 
 COMMANDS = {
     "doctor": "commands.machine:doctor",
@@ -19,10 +21,12 @@ COMMANDS = {
     "sweep": "commands.sweep.command:sweep",
     "audit": "commands.audit:audit",
     "selftest": "commands.selftest.command:selftest",
-    "compare": "commands.compare:compare",
-    "report": "commands.compare:report",
+    "compare": "commands.compare.command:compare",
+    "history": "commands.history:history",
+    "report": "commands.compare.command:report",
     "results": "commands.results.command:results",
     "clean": "commands.machine:clean",
+    "schema": "commands.output:schema",
 }
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 INTERRUPTED = 130
@@ -38,22 +42,39 @@ class Bench(LazyGroup):
     With ``VIRTBENCH_DEBUG`` set, the traceback is shown.
     """
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of the command line, and refuse names that are not UTF-8: no record could hold them."""
+        for word in (*args, os.environ.get("VIRTBENCH_HOME", "")):
+            if word.encode(errors="replace").decode() != word:
+                raise click.UsageError(f"{clean(word)} is not UTF-8: name it by a path that is")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (as click has it)
         """Run the command, and end with the exit code of what it raises."""
-        try:
-            return super().invoke(ctx)
-        except BenchError as error:
-            if os.environ.get("VIRTBENCH_DEBUG"):
-                raise
-            click.echo(f"bench: {error.message}", err=True)
-            if tail := getattr(error, "output_tail", ""):
-                click.echo(tail.rstrip()[-3000:], err=True)
-            if error.remedy:
-                click.echo(f"  what to do: {error.remedy}", err=True)
-            ctx.exit(error.exit_code)
-        except KeyboardInterrupt:
-            click.echo("interrupted: everything started is ended; what was measured is kept", err=True)
-            ctx.exit(INTERRUPTED)
+        with clean_streams():
+            try:
+                return super().invoke(ctx)
+            except (BenchError, OSError, UnicodeError) as error:
+                if os.environ.get("VIRTBENCH_DEBUG") or getattr(error, "errno", None) == errno.EPIPE:
+                    raise
+                _tell(ctx, error)
+            except KeyboardInterrupt:
+                click.echo("interrupted: everything started is ended; what was measured is kept", err=True)
+                ctx.exit(INTERRUPTED)
+
+
+def _tell(ctx: click.Context, error: BenchError | OSError | UnicodeError) -> None:
+    """Print an error as a message, and end with its exit code."""
+    if isinstance(error, OSError):
+        error = of_system(error)
+    elif isinstance(error, UnicodeError):
+        error = RequestError(f"a name or a text is not UTF-8: {error}", remedy="give it another name")
+    click.echo(f"bench: {error.message}", err=True)
+    if tail := getattr(error, "output_tail", ""):
+        click.echo(tail.rstrip()[-3000:], err=True)
+    if error.remedy:
+        click.echo(f"  what to do: {error.remedy}", err=True)
+    ctx.exit(error.exit_code)
 
 
 @click.group(

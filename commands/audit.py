@@ -1,16 +1,26 @@
 """``bench audit``: every record and run held against itself."""
 
-import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
 
 from analysis.audit.audit import audit as audit_records
 from analysis.load.records import load
 from analysis.report.audit_list import AuditList, audit_json
+from commands.output import Output
 from suite.results.store import RESULTS, latest_run
+from suite.untrusted.console import PlainConsole
+
+
+class AuditOutput(Output):
+    """The findings of the audit; see ``analysis.report.audit_list.audit_json``."""
+
+    runs: list[str]
+    records: int
+    findings: list[dict[str, Any]]
+    warnings: list[dict[str, Any]]
 
 
 @click.command()
@@ -33,8 +43,8 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
     records = load(list(directories) or [latest_run(RESULTS)], warm_ups=True)
     found = audit_records(records)
     if as_json:
-        click.echo(json.dumps(audit_json(found, records), indent=1))
+        AuditOutput.model_validate(audit_json(found, records)).tell()
     else:
-        Console(highlight=False).print(AuditList(found, records))
+        PlainConsole().print(AuditList(found, records))
     if found.refused:
         sys.exit(1)

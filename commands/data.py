@@ -1,26 +1,70 @@
 """``bench data``: the data sets that the real scenario trains on."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
+from pydantic import BaseModel, ConfigDict
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from commands.output import Output
 from commands.run.options import choice, number
 from provisioning import data_device
 from provisioning.paths import home
 from scenarios.datasets.found import data_folder, generated_sets, newest
 from scenarios.datasets.generate import make
+from scenarios.datasets.manifest import SetPlan
 from scenarios.datasets.pictures import SIZES
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.verify import verify
 from suite.errors import BenchError
+from suite.untrusted.console import PlainConsole
 
 SHOWN = 50
+
+
+class DescribedSet(BaseModel):
+    """A generated set: what decides its bytes, and what they are once it is whole."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    directory: str
+    seed: int
+    size: str
+    images: int
+    classes: int
+    size_bytes: int | None = None
+    sha256: str | None = None
+
+
+class ListedSet(DescribedSet):
+    """A set in the JSON of the list."""
+
+    finished: bool
+
+
+class MadeOutput(Output, DescribedSet):
+    """The set that was made."""
+
+
+class VerifiedOutput(Output):
+    """How a set differs from what was made; nothing where it is whole."""
+
+    directory: str
+    differences: list[str]
+
+
+class SetsOutput(Output):
+    """The generated sets."""
+
+    sets: list[ListedSet]
+
+
+def _described(made: SetPlan) -> dict[str, Any]:
+    return made.model_dump(exclude={"files", "schema_version"})
 
 
 @click.group()
@@ -67,9 +111,9 @@ def data_make(
     """
     directory = (out or data_folder(home()) / f"{size}-{images}").absolute()
     with _progress("drawing") as progress:
-        made = make(directory, images, size, seed, classes, workers, progress)
+        made = make(directory, images, size, seed, classes, workers, progress, lambda said: click.echo(said, err=True))
     if as_json:
-        click.echo(json.dumps({"directory": str(directory), **made.model_dump(exclude={"files"})}))
+        MadeOutput(directory=str(directory), **_described(made)).tell()
     else:
         click.echo(directory)
         where = "" if out is None else f":{directory}"
@@ -92,7 +136,7 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
     with _progress("hashing") as progress:
         differences = verify(place, workers, progress)
     if as_json:
-        click.echo(json.dumps({"directory": str(place.absolute()), "differences": differences}))
+        VerifiedOutput(directory=str(place.absolute()), differences=differences).tell()
     elif differences:
         click.echo("\n".join(differences[:SHOWN]))
     else:
@@ -135,15 +179,16 @@ def data_list(as_json: bool) -> None:
     """
     found = generated_sets(home())
     if as_json:
-        rows = [
-            {
-                "directory": str(each.directory),
-                "finished": each.manifest is not None,
-                **(each.manifest or each.plan).model_dump(exclude={"files"}),
-            }
-            for each in found
-        ]
-        click.echo(json.dumps(rows, indent=1))
+        SetsOutput(
+            sets=[
+                ListedSet(
+                    directory=str(each.directory),
+                    finished=each.manifest is not None,
+                    **_described(each.manifest or each.plan),
+                )
+                for each in found
+            ]
+        ).tell()
         return
     for each in found:
         state = f"{each.manifest.size_bytes / 1e6:,.1f} MB" if each.manifest else "not finished"
@@ -155,7 +200,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal, and a line at every tenth elsewhere."""
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        with Progress(*columns, console=PlainConsole(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None)
             yield lambda done, of: bar.update(task, completed=done, total=of)
         return

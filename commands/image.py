@@ -1,12 +1,13 @@
 """``bench image``: the userland that every target runs."""
 
-import json
-
 import click
+from pydantic import BaseModel, ConfigDict
 
-from provisioning import ledger
+from commands.output import Output
+from provisioning import artefacts, ledger
 from provisioning.images.build import build
-from provisioning.images.image import broken, find, images, prune
+from provisioning.images.image import Stamp, broken, find, images, prune
+from provisioning.images.sources import difference
 from suite.errors import RequestError
 
 
@@ -23,7 +24,7 @@ def image() -> None:
 
 @image.command("build")
 @click.option("--cuda", is_flag=True, help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda.")
-@click.option("--rebuild", is_flag=True, help="Rebuild even if nothing has changed.")
+@click.option("--rebuild", is_flag=True, help="Rebuild even if nothing has changed, every step anew.")
 def image_build(cuda: bool, rebuild: bool) -> None:
     """Build the image from docker/Dockerfile, with podman or docker, from a registry or a Debian mirror.
 
@@ -55,6 +56,44 @@ def image_verify(digest: str | None) -> None:
     click.echo(f"{found.digest} is whole")
 
 
+class BuiltImage(BaseModel):
+    """An image in the JSON of the list, with the directory of its unpacked tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str
+    variant: str
+    recipe_sha256: str
+    created_at: str
+    base: str
+    files: dict[str, Stamp]
+    tree: str
+
+
+class ImagesOutput(Output):
+    """The images that were built, newest first."""
+
+    images: list[BuiltImage]
+
+
+@image.command("diff")
+@click.argument("one")
+@click.argument("other")
+def image_diff(one: str, other: str) -> None:
+    """Say what tells two images apart: versions of Debian packages, and paths. Exit code 1 if anything does.
+
+    \b
+    Examples:
+      bench image diff 1f0c5a2b77d1 bb2ac018df86
+    """
+    found = difference(find(one), find(other))
+    for line in found:
+        click.echo(line)
+    if found:
+        raise click.exceptions.Exit(1)
+    click.echo("the two hold the same tree")
+
+
 @image.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def image_list(as_json: bool) -> None:
@@ -66,7 +105,7 @@ def image_list(as_json: bool) -> None:
       bench image list --json
     """
     if as_json:
-        click.echo(json.dumps([{**each.model_dump(), "tree": str(each.tree)} for each in images()], indent=1))
+        ImagesOutput(images=[BuiltImage(**dict(each), tree=str(each.tree)) for each in images()]).tell()
         return
     for each in images():
         click.echo(f"{each.digest[:12]}  {each.variant}  {each.created_at}  {each.directory}")
@@ -82,7 +121,8 @@ def image_prune() -> None:
     """
     if ledger.living():
         raise RequestError("a bench is running and may be using an image", remedy="wait until it has ended")
-    removed = prune()
+    with artefacts.making("the image", lambda said: click.echo(said, err=True)):
+        removed = prune()
     for each in removed:
         click.echo(f"removed: {each.digest[:12]}  {each.variant}  {each.created_at}")
     if not removed:

@@ -38,5 +38,5 @@ if __name__ == "__main__":
     furnish(patch, Path(os.environ["VIRTBENCH_HOME"]))
     patch.setattr("provisioning.targets.open_target", opened)
     patch.setattr("provisioning.metrics.accounting.open_account", lambda *_: FakeAccount(least_s=0.0))
-    patch.setattr("suite.loop.envelope_differences", lambda *_: [])
+    patch.setattr("suite.records.course.envelope_differences", lambda *_: [])
     cli.main(sys.argv[1:])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr("provisioning.machines.accelerator.choose", lambda _requested: ("tcg", "asked for"))
     monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
     monkeypatch.setattr("provisioning.targets.prepare", lambda *_: None)
+    monkeypatch.setattr("provisioning.neighbours.alone_on", lambda *_, **__: nullcontext())
     monkeypatch.setattr("provisioning.targets.open_target", lambda trial, _choices: made.targets.opened(trial))
     for name in SCENARIOS:
         monkeypatch.setitem(SCENARIOS._loaded, name, lambda **_: made.scenario)
@@ -159,7 +161,8 @@ def test_completion_offers_commands_options_and_choices() -> None:
 def test_help_of_run_begins_with_what_most_people_need_and_can_be_of_one_scenario(bench: Bench) -> None:
     whole = bench("run", "--help").output
     options = [line.split()[0].strip(",") for line in whole.splitlines() if line.startswith("  --")]
-    common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "detect", "out"]
+    common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "detect"]
+    common += ["margin", "out", "continue", "dry-run", "concurrent", "json"]
     assert options[: len(common)] == [f"--{name}" for name in common]
     assert set(options) >= {flag(name) for name in OPTIONS}
     shared = bench("run", "--scenario", "shared", "--help").output
@@ -372,7 +375,7 @@ def test_the_numbers_of_the_profile_can_be_overridden(bench: Bench, machine: Mac
 
 def test_a_run_without_json_tells_the_same_to_people(bench: Bench, machine: Machine) -> None:
     result = bench("run", *SMALL, "--target", "vm")
-    assert (result.exit_code, result.stdout) == (0, "")
+    assert (result.exit_code, result.stdout) == (0, ""), "the audit refuses what a fake claims to have measured"
     assert "1 trials measured, 0 failed: out" in result.stderr
     assert "bench compare out" in result.stderr
     assert machine.events[0].startswith("open")
@@ -601,6 +604,7 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
 COURSE = {
     "blocks": 5,
     "until": "2%",
+    "margin": "5%",
     "detect": "2%",
     "warmup_blocks": 3,
     "budget": "1h",
@@ -698,6 +702,10 @@ def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, run_of_tw
     result = bench("compare")
     assert result.exit_code == 0, result.stderr
     assert "bare-metal" in result.stdout
+    (sentence,) = json.loads(bench("compare", "--json").stdout)["answer"]["sentences"]
+    words = " ".join(result.stdout.split())
+    assert words.startswith(sentence)
+    assert words.endswith(sentence)
     drawn = {path.suffix for path in (run_of_two / "plots").iterdir()}
     assert drawn == {".png", ".svg"}
     assert f"drawn: {Path('results') / run_of_two.name / 'plots'}" in result.stderr
@@ -716,7 +724,10 @@ def test_the_doctor_answers_machines_with_every_field(bench: Bench, machine: Mac
     assert result.exit_code == 0
     said = json.loads(result.stdout)
     assert said["schema_version"] == 1
-    assert {tuple(each) for each in said["checks"]} == {("kind", "name", "usable", "evidence", "reason", "remedy")}
+    keys = ("kind", "name", "usable", "evidence", "reason", "remedy", "substitute")
+    assert {tuple(each) for each in said["checks"]} == {keys}
+    assert said["answer"]["measurable"] == ["bare-metal", "container", "container-vm"]
+    assert said["answer"]["absent"] == ["vm"]
     by_name = {each["name"]: each for each in said["checks"]}
     assert by_name["container"] == {
         "kind": "target",
@@ -725,6 +736,7 @@ def test_the_doctor_answers_machines_with_every_field(bench: Bench, machine: Mac
         "evidence": "seen",
         "reason": None,
         "remedy": None,
+        "substitute": None,
     }
     assert (by_name["vm"]["usable"], by_name["vm"]["reason"]) == (False, "vm is not there")
     assert by_name["vm"]["remedy"] == "install vm"
@@ -735,6 +747,30 @@ def test_the_doctor_answers_people_with_reasons_and_remedies(bench: Bench, machi
     result = bench("doctor")
     assert result.exit_code == 0
     assert "vm is not there; install vm" in " ".join(result.stdout.split())
+    assert " ".join(result.stdout.split()).startswith(
+        "Can be measured here: bare-metal, container (docker, podman, runc), container-vm. "
+        "Does not work: vm (vm is not there). "
+        "Next: bench run --target bare-metal --target container"
+    )
+
+
+def test_the_doctor_ends_with_1_where_no_target_works(bench: Bench, machine: Machine) -> None:
+    machine.usable = dict.fromkeys(machine.usable, False)
+    result = bench("doctor")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Can be measured here: nothing.")
+    assert "Next: install bare-metal" in result.stdout
+    assert bench("doctor", "--json").exit_code == 1
+
+
+def test_the_rows_that_take_several_lines_come_last(
+    bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = Check(kind="accelerator", name="kvm", usable=True, evidence="word " * 60)
+    monkeypatch.setattr("commands.machine.examine", lambda: [long, *machine.examine()])
+    lines = bench("doctor").stdout.splitlines()
+    place = next(number for number, line in enumerate(lines) if "accelerator kvm" in line)
+    assert all(line.split(maxsplit=1)[0] not in ("yes", "no") for line in lines[place + 1 :])
 
 
 def test_clean_says_that_nothing_was_left(bench: Bench) -> None:
@@ -743,7 +779,7 @@ def test_clean_says_that_nothing_was_left(bench: Bench) -> None:
 
 
 def test_clean_names_what_it_removed(bench: Bench, here: Path) -> None:
-    left = here / "home/left"
+    left = here / "home/left-0123456789ab"
     left.mkdir(parents=True)
     (here / "home/ledger").mkdir()
     entry = {"kind": "directory", "what": str(left), "boot_id": "before", "owner_pid": 1, "owner_started": 0}
@@ -764,7 +800,7 @@ def test_clean_ends_with_1_when_something_stays(bench: Bench, here: Path) -> Non
 
 def test_without_images_the_list_is_empty(bench: Bench) -> None:
     assert bench("image", "list").stdout == ""
-    assert json.loads(bench("image", "list", "--json").stdout) == []
+    assert json.loads(bench("image", "list", "--json").stdout) == {"schema_version": 1, "images": []}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

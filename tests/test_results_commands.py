@@ -1,5 +1,6 @@
 """``bench results …`` as a user calls it."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +8,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 import cli
+from commands.results.listing import as_table, entries
 from suite.records.environment import Environment, Environments
 from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
+from suite.results.runs import find_runs, summarise
 from suite.results.store import Run
 from tests.suite.conftest import make_plan, make_record
 
@@ -47,6 +51,42 @@ def test_runs_are_listed_for_people_and_for_machines(bench: Bench, runs: Path) -
     assert (old["run_id"], old["ok"], old["failed"]) == ("old", 1, 0)
     assert (new["run_id"], new["ok"], new["failed"], new["models"]) == ("new", 1, 1, ["resnet50"])
     assert bench("list", str(runs / "old"), "--json").exit_code == 0
+
+
+@pytest.fixture
+def sweep(runs: Path) -> Path:
+    """A sweep of two cells beside the runs, with names as long as sweeps give them."""
+    place = runs / "nightly-of-the-cluster"
+    for model in ("resnet50", "alexnet"):
+        cell = Run(place / f"synthetic-{model}-reference-quick-podman-4c953a61")
+        cell.begin(make_plan(models=(model,)))
+        cell.save(make_record(run_id=cell.run_id, started_at="2026-02-01T00:00:00+00:00"))
+    (place / "sweep.json").write_text("{}")
+    return place
+
+
+def test_a_sweep_is_one_line_of_the_list_and_its_cells_are_asked_for(bench: Bench, sweep: Path) -> None:
+    told = " ".join(bench("list").stdout.split())
+    assert "sweep of 2 cells: synthetic, alexnet, resnet50 on bare-metal, container, vm" in told
+    assert "4c953a61" not in told
+    assert bench("list", f"results/{sweep.name}").stdout.count("4c953a61") == 2
+    listed = json.loads(bench("list", "--json").stdout)
+    assert [entry["directory"] for entry in listed["sweeps"]] == [f"results/{sweep.name}"]
+    assert len(listed["sweeps"][0]["cells"]) == 2
+    assert [run["sweep"] for run in listed["runs"]] == [None, None, f"results/{sweep.name}", f"results/{sweep.name}"]
+
+
+@pytest.mark.parametrize("place", ["results", "results/nightly-of-the-cluster"])
+@pytest.mark.usefixtures("sweep", "bench")
+def test_the_list_fits_80_columns(place: str) -> None:
+    found = entries([*map(summarise, find_runs([Path(place)]))], [Path(place)])
+    console = Console(width=80, file=io.StringIO(), highlight=False)
+    console.print(as_table(found))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    names = "".join(line.split()[0] for line in lines if not line.startswith(" "))
+    assert found[-1].directory in names, "the whole name is there, be it on several lines"
 
 
 def test_without_results_there_is_nothing_to_list_and_it_says_what_to_do(bench: Bench) -> None:

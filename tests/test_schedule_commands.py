@@ -13,7 +13,7 @@ import cli
 from commands.schedule import firing as scheduled
 from provisioning import foreground
 from suite.results.store import Run, StoreError
-from tests.suite.conftest import make_plan, make_record
+from tests.analysis.conftest import measured, record, without_plan
 
 Bench = Callable[..., Result]
 
@@ -47,11 +47,8 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def cell(sweep: Path, images_per_s: float) -> None:
-    run = Run(sweep / "cell")
-    run.begin(make_plan(blocks=3))
-    for block in range(3):
-        made = {"trial_id": f"vm-b{block:03d}", "block": block, "throughput_images_per_s": images_per_s + block / 100}
-        run.save(make_record(**made))
+    for block in range(6):
+        without_plan(sweep / "cell").save(record(target="vm", block=block, **measured(images_per_s + block / 100)))
 
 
 def fire(bench: Bench, *words: str) -> tuple[int, dict[str, Any]]:
@@ -66,7 +63,10 @@ def test_a_firing_is_a_directory_of_its_own_with_its_result(bench: Bench, sweeps
     assert json.loads((Path(result["directory"]) / "schedule.json").read_text()) == result
 
 
-@pytest.mark.parametrize(("images_per_s", "outcome", "code"), [(9.8, "ok", 0), (5.0, "regressed", 1), (20.0, "ok", 0)])
+@pytest.mark.parametrize(
+    ("images_per_s", "outcome", "code"),
+    [(9.8, "ok", 0), (5.0, "slower", 3), (20.0, "ok", 0), (9.53, "cannot tell", 4)],
+)
 def test_a_firing_is_compared_with_the_baseline(
     bench: Bench, sweeps: dict[str, Any], tmp_path: Path, images_per_s: float, outcome: str, code: int
 ) -> None:
@@ -76,7 +76,9 @@ def test_a_firing_is_compared_with_the_baseline(
     words = ("--baseline", "good", "--fail-above", "5%", "--notify", f"tee '{told}'")
     found, result = fire(bench, *words)
     assert (found, result["outcome"]) == (code, outcome)
-    assert [change["metric"] for change in result["changes"]] == ["throughput", "elapsed"]
+    judged = [change["metric"] for change in result["gate"]["changes"] if change["outcome"]]
+    assert judged == ["throughput", "elapsed"]
+    assert result["exit_code"] == code
     assert told.exists() == bool(code)
     if code:
         assert json.loads(told.read_text()) == result
@@ -96,13 +98,33 @@ def test_a_sweep_that_fails_is_told_and_not_called_a_regression(
 def test_a_firing_that_shares_nothing_with_the_baseline_has_failed(
     bench: Bench, sweeps: dict[str, Any], tmp_path: Path
 ) -> None:
-    run = Run(tmp_path / "other/cell")
-    run.begin(make_plan())
-    run.save(make_record(target="container", trial_id="c-b000"))
+    without_plan(tmp_path / "other/cell").save(record(target="container"))
     assert sweeps["code"] == 0
     code, result = fire(bench, "--baseline", "other", "--fail-above", "5%")
     assert (code, result["outcome"]) == (1, "failed")
-    assert "nothing in common" in result["reason"]
+    assert "no cell in common" in result["reason"]
+
+
+def test_a_firing_that_lacks_a_target_of_the_baseline_is_incomplete(
+    bench: Bench, sweeps: dict[str, Any], tmp_path: Path
+) -> None:
+    cell(tmp_path / "good", 10.0)
+    later = {"started_at": "2026-01-01T00:05:00+00:00"}
+    Run(tmp_path / "good/cell").save(record(target="container").model_copy(update=later))
+    assert sweeps["code"] == 0
+    code, result = fire(bench, "--baseline", "good", "--fail-above", "5%")
+    assert (code, result["outcome"]) == (1, "incomplete")
+    assert [one["name"] for one in result["gate"]["missing"]] == ["resnet50 on container"]
+
+
+def test_a_firing_never_goes_into_its_baseline(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:
+    cell(tmp_path / "results/night", 10.0)
+    for baseline in ("results/night", "results", "."):
+        words = ("--into", "results/night", "--baseline", baseline, "--fail-above", "5%")
+        done = bench("schedule-run", "night.toml", *words)
+        assert done.exit_code == 2
+        assert "compared with itself" in done.stderr
+    assert sweeps["argv"] == [], "it was refused before anything was run"
 
 
 def test_a_result_that_cannot_be_written_is_told_all_the_same(
@@ -152,10 +174,23 @@ def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench:
     words = ("--every", "02:00 daily", "--baseline", "good", "--fail-above", "5%", "--notify", "mail me", "--dry-run")
     shown = bench("schedule", "night.toml", "--with", "cron", *words, "--keep-last", "7").stdout
     assert shown.splitlines()[1].startswith(f"0 2 * * * cd {tmp_path} && exec /usr/bin/env PATH=")
-    wanted = f"sweep schedule-run {tmp_path}/night.toml --into {tmp_path}/results/night --baseline {tmp_path}/good"
+    into = f"{tmp_path}/results/night-scheduled"
+    wanted = f"sweep schedule-run {tmp_path}/night.toml --into {into} --baseline {tmp_path}/good"
     assert f"{wanted} --fail-above 5% --notify 'mail me' --keep-last 7".replace("%", r"\%") in shown
     assert "OnCalendar=*-*-* 02:00:00" in bench("schedule", "night.toml", "--with", "systemd", *words).stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml", "wrong.toml"]
+
+
+def test_the_baseline_may_be_the_sweeps_own_directory_but_never_where_firings_go(bench: Bench, tmp_path: Path) -> None:
+    cell(tmp_path / "results/night", 10.0)
+    words = ("schedule", "night.toml", "--every", "1h", "--with", "cron", "--dry-run", "--fail-above", "5%")
+    done = bench(*words, "--baseline", "results/night")
+    assert done.exit_code == 0, done.stderr
+    assert f"--into {tmp_path}/results/night-scheduled " in done.stdout
+    for into in ("results/night", "results/night/firings"):
+        done = bench(*words, "--baseline", "results/night", "--into", into)
+        assert done.exit_code == 2
+        assert "compared with itself" in done.stderr
 
 
 @pytest.mark.parametrize(

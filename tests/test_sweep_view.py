@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commands.sweep.view import SweepDisplay, lines, matrix, span
+from commands.sweep.view import SweepDisplay, lines, matrix
 from suite.process_identity import ProcessIdentity
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.locks import LockHolder
+from suite.sweep.locks import LockHolder, locked
 from suite.sweep.status import CellStatus, SweepStatus, TrialCounts
 from tests.suite.conftest import make_plan, make_record
 from tests.suite.sweep.conftest import make_sweep
@@ -53,11 +53,6 @@ def test_what_is_run_and_what_is_left_is_told() -> None:
     assert lines(status(blocks_left=(), cells=())) == []
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")])
-def test_spans_are_told_in_the_unit_that_people_use(seconds: float, text: str) -> None:
-    assert span(seconds) == text
-
-
 def test_the_live_view_writes_nothing_while_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     sweep = make_sweep(matrix={"model": ["resnet50"]})
@@ -68,14 +63,38 @@ def test_the_live_view_writes_nothing_while_it_measures(tmp_path: Path, monkeypa
     directory.cell(cell.cell_id, 0).begin(plan)
     stream = io.StringIO()
     display = SweepDisplay(Console(file=stream, force_terminal=True, width=120), tmp_path)
-    display.trial_started(next(plan.trials()), 1, 2)
+    trial = next(plan.trials())
+    display.trial_started(trial, 1, 2)
     display.phase("measuring")
     before = stream.getvalue()
     assert cell.cell_id in before
-    assert "[1/2] resnet50 on" in before
+    assert "[1/2] block 0, resnet50 on" in before
     # Neither a thread nor a timer: only what is said makes it write.
     assert display._live.auto_refresh is False
     assert stream.getvalue() == before
-    display.trial_finished(make_record(open_s=1.0))
+    display.trial_finished(make_record(open_s=1.0, trial_id=trial.trial_id))
     display.close()
     assert "10 images/s" in stream.getvalue()
+
+
+def test_the_live_matrix_follows_the_trials_and_stays_in_the_end(tmp_path: Path) -> None:
+    (cell,) = cells_of(sweep := make_sweep(matrix={"model": ["resnet50"]}, blocks=3))
+    directory = SweepDirectory(tmp_path)
+    directory.accept(sweep, [cell])
+    run = directory.cell(cell.cell_id, 0)
+    run.begin(plan := make_plan(targets=("bare-metal",), blocks=3))
+    stream = io.StringIO()
+    display = SweepDisplay(Console(file=stream, force_terminal=True, width=120), tmp_path)
+    with locked(tmp_path, "block-000") as lock:
+        for number, trial in enumerate(plan.trials(), start=1):
+            lock.update(cell=cell.cell_id, trial=trial.trial_id)
+            display.trial_started(trial, number, 3)
+            assert f"{number - 1}/3 running" in shown(display._matrix)
+            record = make_record(trial_id=trial.trial_id, block=trial.block, target="bare-metal", open_s=1.0)
+            run.save(record)
+            lock.update(cell=None, trial=None)
+            display.trial_finished(record)
+            assert f"{number}/3" in shown(display._matrix)
+            assert f"{number}/3 running" not in shown(display._matrix)
+    display.close()
+    assert "3/3" in stream.getvalue().rpartition("images/s")[2], "it stays on the terminal"

@@ -2,19 +2,19 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from commands.results.listing import as_json as listed
+from commands.results.listing import as_table, entries
 from commands.results.merge_prune import merge, prune
-from commands.results.show import find_record, record_json, record_lines, run_json, run_lines
+from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from suite.errors import RequestError
 from suite.results.runs import find_run, find_runs, summarise
 from suite.results.store import RESULTS, latest_run
+from suite.untrusted.console import PlainConsole
 
 FORMATS = ("parquet", "csv", "jsonl")
 places = click.argument("places", nargs=-1, type=click.Path(path_type=Path))
@@ -39,42 +39,23 @@ def results() -> None:
 @places
 @as_json
 def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
-    """List the runs in results/, or in and below the given directories, including those of sweeps.
+    """List the runs and sweeps in results/, or in and below the given directories; of a given sweep, its cells.
 
     \b
     Examples:
       bench results list
+      bench results list results/sweep
       bench results list results /mnt/other/results --json
     """
-    runs = sorted(map(summarise, find_runs(places or [RESULTS])), key=lambda run: (run.started_at, run.directory))
+    found = entries([*map(summarise, find_runs(places or [RESULTS]))], places)
     if as_json:
-        click.echo(json.dumps({"schema_version": 1, "runs": [asdict(run) for run in runs]}, indent=1))
+        listed(found).tell()
         return
-    if not runs:
+    if not found:
         raise RequestError("there is no run", remedy="make one with: bench run --target all")
-    table = Table(box=None, pad_edge=False)
-    for title, width in _COLUMNS.items():
-        numeric = title in ("ok", "failed", "size", "blocks")
-        table.add_column(title, justify="right" if numeric else "left", overflow="fold", min_width=width)
-    for run in runs:
-        failed = f"{run.failed} +{run.unreadable} unreadable" if run.unreadable else str(run.failed)
-        size = f"{run.size_bytes / (1 << 20):.1f} MiB"
-        begun = (run.directory, run.started_at[:16].replace("T", " "), str(run.ok), failed, size, str(run.blocks))
-        what = (run.scenario, ", ".join(run.models), ", ".join(run.targets))
-        table.add_row(*begun, *what, style="red" if run.failed or run.unreadable or run.problem else "")
-    Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED).print(table)
+    PlainConsole(width=None if sys.stdout.isatty() else _UNBOUNDED).print(as_table(found))
 
 
-# The numbers before the long texts: a narrow terminal cuts off what stands last.
-_COLUMNS = {
-    "run": 24,
-    "started (UTC)": 16,
-    "ok": 3,
-    "failed": 6,
-    "size": 8,
-    **dict.fromkeys(("blocks", "scenario", "models", "targets")),
-}
-"""Titles with the least widths."""
 _UNBOUNDED = 240
 """Columns of a table that goes to a file or a pipe."""
 
@@ -97,7 +78,10 @@ def show(name: str | None, as_json: bool) -> None:
         click.echo(json.dumps(record_json(record), indent=1) if as_json else "\n".join(record_lines(record)))
         return
     run = find_run(name) if name else latest_run(RESULTS)
-    click.echo(json.dumps(run_json(run), indent=1) if as_json else "\n".join(run_lines(run)))
+    if as_json:
+        run_output(run).tell()
+    else:
+        click.echo("\n".join(run_lines(run)))
 
 
 @results.command()

@@ -1,16 +1,33 @@
 """``bench results merge`` and ``bench results prune``: bring runs together, remove old ones."""
 
 import datetime
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from commands.output import Output
 from suite.errors import RequestError
 from suite.results import merging
-from suite.results.pruning import PruneRule, candidates, remove
+from suite.results.pruning import PruneCandidate, PruneRule, candidates, remove
 from suite.results.store import RESULTS
+
+
+class MergeOutput(Output):
+    """The result of a merge."""
+
+    into: str
+    added: list[str]
+    replaced: list[str]
+    kept: int
+    left_out: list[str]
+    host_differences: tuple[str, ...]
+
+
+class PruneOutput(Output):
+    """The runs that a rule keeps, with why, and those that it removes."""
+
+    entries: list[PruneCandidate]
 
 
 @click.command()
@@ -31,7 +48,7 @@ def merge(sources: tuple[Path, ...], into: Path, force: bool, as_json: bool) -> 
     """
     done = merging.merge(sources, into, force=force)
     if as_json:
-        click.echo(json.dumps({"schema_version": 1, "into": str(into), **asdict(done)}, indent=1))
+        MergeOutput(into=str(into), **asdict(done)).tell()
         return
     click.echo(f"{into}: {len(done.added)} records added, {len(done.replaced)} replaced, {done.kept} there already")
     for path in done.left_out:
@@ -70,8 +87,7 @@ def prune(
     found = candidates(directory, PruneRule(keep_last, keep_days, kept), datetime.datetime.now(datetime.UTC))
     going = [entry for entry in found if not entry.kept]
     if as_json:
-        rows = [{**asdict(one), "directory": str(one.directory), "last_at": one.last_at.isoformat()} for one in found]
-        click.echo(json.dumps({"schema_version": 1, "entries": rows}, indent=1))
+        PruneOutput(entries=found).tell()
     else:
         for entry in found:
             about = f"{entry.size_bytes / (1 << 20):.1f} MiB, last trial {entry.last_at:%Y-%m-%d %H:%M} UTC"

@@ -1,19 +1,23 @@
 """Describe one run or one record, as lines and as JSON."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from commands.output import Output
 from suite.errors import RequestError
 from suite.host_compatibility import Host
 from suite.job.job import settings
+from suite.part import Part
+from suite.plan import Plan
 from suite.records.headers import headers
 from suite.records.migrations import current
 from suite.records.record import TrialRecord
-from suite.results.runs import find_run, summarise
+from suite.results.files import read
+from suite.results.runs import RunSummary, find_run, summarise
 from suite.results.store import TRIALS, stored_plan
 from suite.trial_names import record_file
 
@@ -36,7 +40,7 @@ def find_record(name: str) -> Path | None:
 
 def _read(path: Path) -> TrialRecord:
     try:
-        return TrialRecord.model_validate_json(current(path.read_bytes()))
+        return TrialRecord.model_validate_json(current(read(path)))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
@@ -47,7 +51,9 @@ def _read(path: Path) -> TrialRecord:
 
 def record_json(path: Path) -> dict[str, Any]:
     """Return the record at the present schema version."""
-    return _read(path).model_dump(mode="json")
+    # Details hold what they like; of infinity this makes null, where json.dumps would make what is not JSON.
+    found: dict[str, Any] = json.loads(_read(path).model_dump_json())
+    return found
 
 
 def record_lines(path: Path) -> Iterator[str]:
@@ -76,14 +82,38 @@ def record_lines(path: Path) -> Iterator[str]:
         yield from (f"    {line}" for line in outcome.output_tail.rstrip().splitlines()[-20:])
 
 
-def run_json(run: Path) -> dict[str, Any]:
-    """Return ``summary``, ``plan``, ``hosts``, ``arms`` and ``failures`` of a run.
+class ArmCount(Part):
+    """The trials of a model and an arm, without warm-up ones."""
 
-    ``arms`` counts the trials of each model and arm without warm-up ones; ``failures`` are trial, kind and message.
-    """
+    model: str
+    target: str
+    ok: int
+    failed: int
+
+
+class Failure(Part):
+    """A trial that failed."""
+
+    trial_id: str
+    kind: str | None
+    message: str | None
+
+
+class RunOutput(Output):
+    """A run: its summary, plan, hosts, counts and failures."""
+
+    summary: RunSummary
+    plan: Plan
+    hosts: list[Host]
+    arms: list[ArmCount]
+    failures: list[Failure]
+
+
+def run_output(run: Path) -> RunOutput:
+    """Return what there is to say of a run."""
     hosts: dict[Host, None] = {}
     arms: dict[tuple[str, str], dict[str, Any]] = {}
-    failures: list[dict[str, Any]] = []
+    failures: list[Failure] = []
     for header in headers(run):
         outcome = header.outcome
         hosts[header.host] = None
@@ -91,33 +121,31 @@ def run_json(run: Path) -> dict[str, Any]:
             arm = {"model": header.model, "target": header.arm, "ok": 0, "failed": 0}
             arms.setdefault((header.model, header.arm), arm)[outcome.status] += 1
         if not header.ok:
-            failures.append({"trial_id": header.trial_id, "kind": outcome.kind, "message": outcome.message})
-    return {
-        "schema_version": 1,
-        "summary": asdict(summarise(run)),
-        "plan": stored_plan(run).model_dump(mode="json"),
-        "hosts": [host.model_dump() for host in hosts],
-        "arms": list(arms.values()),
-        "failures": failures,
-    }
+            failures.append(Failure(trial_id=header.trial_id, kind=outcome.kind, message=outcome.message))
+    return RunOutput(
+        summary=summarise(run),
+        plan=stored_plan(run),
+        hosts=list(hosts),
+        arms=[ArmCount.model_validate(arm) for arm in arms.values()],
+        failures=failures,
+    )
 
 
 def run_lines(run: Path) -> Iterator[str]:
     """Yield the same as lines."""
-    described = run_json(run)
-    summary, plan = described["summary"], stored_plan(run)
-    yield f"{summary['run_id']}  {run}"
-    yield f"  {summary['started_at'] or 'no trial yet'} to {summary['last_at'] or 'now'}"
-    job = plan.job
+    described = run_output(run)
+    summary, plan, job = described.summary, described.plan, described.plan.job
+    yield f"{summary.run_id}  {run}"
+    yield f"  {summary.started_at or 'no trial yet'} to {summary.last_at or 'now'}"
     yield f"  scenario {job.scenario}, data {job.data}, profile {job.profile}, recipe {job.recipe}"
     yield f"  {plan.blocks} blocks, seed {plan.seed}"
     for name, value in settings(job).items():
         yield f"  {name}: {value}"
-    yield f"  trials: {summary['ok']} ok, {summary['failed']} failed, {summary['unreadable']} unreadable"
-    for arm in described["arms"]:
-        yield f"    {arm['model']} on {arm['target']}: {arm['ok']} ok, {arm['failed']} failed"
-    for host in described["hosts"]:
-        yield f"  host: {host['hostname'] or 'unknown'}, {host['cpu_model'] or 'unknown CPU'}, kernel {host['kernel']}"
-    for failure in described["failures"]:
-        yield f"  failed: {failure['trial_id']}: {failure['kind']}: {failure['message']}"
+    yield f"  trials: {summary.ok} ok, {summary.failed} failed, {summary.unreadable} unreadable"
+    for arm in described.arms:
+        yield f"    {arm.model} on {arm.target}: {arm.ok} ok, {arm.failed} failed"
+    for host in described.hosts:
+        yield f"  host: {host.hostname or 'unknown'}, {host.cpu_model or 'unknown CPU'}, kernel {host.kernel}"
+    for failure in described.failures:
+        yield f"  failed: {failure.trial_id}: {failure.kind}: {failure.message}"
     yield f"  compare it with: bench compare {run}"

@@ -2,19 +2,28 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import click
 
-from commands.run.prepare import host_environment, observing, ready
+from commands.run.forecast import as_json as forecast_json
+from commands.run.forecast import as_lines, earlier_durations, forecast
+from commands.run.options import CONCURRENT_HELP
+from commands.run.outlook import Outlook
+from commands.run.prepare import Ready, host_environment, observing, ready
 from commands.run.request_command import RequestCommand
 from commands.run.steps import steps
-from provisioning import ledger
+from commands.run.validate import refuse_ignored
+from provisioning import ledger, neighbours
 from provisioning.metrics.accounting import open_account
+from suite.errors import RequestError
 from suite.loop import Loop
+from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
 from suite.request.request import RunRequest
 from suite.results.store import Run, new_run_directory
+from suite.untrusted.console import PlainConsole
 
 
 @click.command(
@@ -25,15 +34,31 @@ from suite.results.store import Run, new_run_directory
             type=click.Path(path_type=Path),
             help="Directory of the run. An interrupted run there continues. Default: a new one in results/.",
         ),
+        click.Option(
+            ["--continue", "continued"],
+            type=click.Path(path_type=Path),
+            help="Directory of a run to go on with, as it was asked for; no other option is needed.",
+        ),
+        click.Option(
+            ["--dry-run"],
+            is_flag=True,
+            help="Say what would be run, how long that takes, and the disk space that it needs; start nothing.",
+        ),
+        click.Option(["--concurrent"], is_flag=True, help=CONCURRENT_HELP),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
     ],
 )
-def run(request: RunRequest, out: Path | None, as_json: bool) -> None:
+def run(
+    request: RunRequest, out: Path | None, continued: Path | None, dry_run: bool, concurrent: bool, as_json: bool
+) -> None:
     """Run a scenario on targets and record every trial.
 
     \b
     Examples:
       bench run --target all --profile smoke
+      bench run --target all --dry-run                   (what it would do, how long it takes)
+      bench run --target bare-metal --target container --until decided --margin 5% --budget 2h
+      bench run --continue results/night                 (after Ctrl-C or a crash)
       bench run --scenario synthetic --target container-vm --model resnet50 --profile smoke
       bench run --scenario real --data generated --cache cold --target all --profile smoke
       bench run --scenario real --data imagenet:/data/ilsvrc --data-disk /dev/nvme1n1
@@ -46,27 +71,80 @@ def run(request: RunRequest, out: Path | None, as_json: bool) -> None:
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
       bench run --target all --aa --until 2% --budget 2h
       bench run --target all --detect 2%                  (says how many blocks and hours that takes)
-      bench run --target all --out results/night         (again after Ctrl-C: continues)
+      bench run --target all --out results/night
     """
+    if not continued:
+        refuse_ignored(request)
+    store = Run(continued or out or new_run_directory())
+    begin_s = time.monotonic()
     with observing() as observer:
         made = ready(request, observer.note)
+        if dry_run:
+            found = forecast(made, request.repetitions, store, time.monotonic() - begin_s)
+        else:
+            records = _measured(made, request, store, observer, concurrent=concurrent)
+    if not dry_run:
+        _tell(records, store, as_json=as_json)
+    elif as_json:
+        click.echo(json.dumps(forecast_json(found, made.plan, store), indent=1))
+    else:
+        for line in as_lines(found, made.plan, request.repetitions):
+            click.echo(line)
+        click.echo("nothing was started: without --dry-run it is", err=True)
+
+
+def _measured(
+    made: Ready, request: RunRequest, store: Run, observer: Lines | Display, *, concurrent: bool
+) -> list[TrialRecord]:
+    """Run what the store does not hold yet; return the records made now. Ctrl-C says how to go on."""
+    outlook = Outlook(observer, made.plan, store)
+    loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, open_account)
+    # The CPUs of the machines of an inventory are not this one's.
+    cpus = () if made.choices.inventory else made.plan.job.envelope.cpus
+    with neighbours.alone_on(cpus, observer.note, concurrent=concurrent):
         made.prepare(observer.note)
-        store = Run(out or new_run_directory())
-        loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
+        _expect(made, store, observer)
         with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())), store.sealed():
-            made_steps = steps(made.plan, request.repetitions, store, observer.note)
-            records = [record for step in made_steps for record in loop.run(step)]
-    _tell(records, store, as_json=as_json)
+            try:
+                due = steps(made.plan, request.repetitions, store, outlook)
+                return [record for plan, block in due for record in loop.run(plan, block)]
+            except KeyboardInterrupt:
+                click.echo(f"go on with: bench run --continue {store.directory}", err=True)
+                raise
+
+
+def _expect(made: Ready, store: Run, observer: Lines | Display) -> None:
+    """Tell the clock how long earlier trials of the job took, so that it knows the time to go from the first one on."""
+    durations = earlier_durations(store)
+    for trial in made.plan.trials_of(made.plan.blocks):
+        if (seconds := durations.of(trial)) is not None:
+            observer.clock.expect(trial, seconds)
 
 
 def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
+    """Print the answer, and where the records are; end with exit code 1 where a trial has failed."""
+    # Here, since pandas takes as long to import as everything else together.
+    from analysis.audit.audit import audited
+    from analysis.compare.comparison import compare
+    from analysis.load.margin import margin_of
+    from analysis.load.records import load
+    from analysis.report.answer import answer_json
+    from analysis.report.terminal import Sentences
+
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
+    click.echo(f"{len(records) - len(failed)} trials measured, {len(failed)} failed: {store.directory}", err=True)
+    comparison = None
+    try:
+        comparison = compare(audited(load([store.directory])), margin=margin_of([store.directory]))
+    except RequestError as error:  # what was measured stays measured
+        click.echo(f"no answer: {error.message}", err=True)
     if as_json:
         trials = [record.trial_id for record in records]
         told = {"run_id": store.run_id, "directory": str(store.directory), "trials": trials, "failed": failed}
-        click.echo(json.dumps(told))
+        click.echo(json.dumps({"schema_version": 1, **told, "answer": comparison and answer_json(comparison)}))
     else:
-        click.echo(f"{len(records) - len(failed)} trials measured, {len(failed)} failed: {store.directory}", err=True)
-        click.echo(f"see them with: bench compare {store.directory}", err=True)
+        if comparison:
+            PlainConsole().print(Sentences(comparison))
+        click.echo(f"more: bench compare {store.directory}", err=True)
     if failed:
         sys.exit(1)

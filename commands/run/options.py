@@ -13,6 +13,7 @@ from suite.sweep.file import plan_file
 from suite.units import parse_share
 
 F = TypeVar("F", bound=Callable[..., object])
+CONCURRENT_HELP = "Run although another bench measures on the same CPUs; the two disturb each other."
 
 
 class PlanFile(click.Path):

@@ -9,6 +9,7 @@ import psutil
 from commands.run.distributed import check_instances, lab_job
 from commands.run.resolve import Resolved
 from commands.run.shared import check_shares, sharing_of
+from commands.run.turns import check_turns, fitted
 from commands.run.validate import ablations_of, check_data, check_ratios
 from provisioning import isa
 from provisioning.machines.base import GuestSpec, get_provider
@@ -17,7 +18,7 @@ from scenarios.probe import scratch_bytes
 from suite.job.ablations import properties_of
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
-from suite.job.job import CpuCapability, Devices, Job, Loading
+from suite.job.job import Alternating, CpuCapability, Devices, Job, Loading
 from suite.job.profiles import PROFILES, Profile, Sizes
 from suite.job.sharing import Sharing, architecture, sizes_of
 from suite.plan import Plan
@@ -33,6 +34,7 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     """Return the plan of a run. Raises RequestError for what cannot be run."""
     request, targets = resolved.request, resolved.targets
     check_ratios(request, targets)
+    check_turns(request, targets)
     profile = PROFILES[request.measurement.profile]
     distributed = None
     if request.scenario == "distributed":
@@ -49,7 +51,7 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     ablations = ablations_of(request, targets, resolved.choices, capability, note)
     plan = _plan(resolved, envelope, distributed, sharing, capability, ablations)
     check_data(plan, request.gpus.devices or 1)
-    return plan
+    return fitted(plan, psutil.virtual_memory().total, note)
 
 
 def _envelope(resolved: Resolved, profile: Profile, instances: int) -> Envelope:
@@ -117,14 +119,17 @@ def _plan(
     loading = Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if dataset else None
     fio_job = hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None
 
-    def job_of(model: str) -> Job:
+    def job_of(model: str, turns: Alternating | None) -> Job:
+        own = sizes.get(model)
+        if own and turns:
+            own = own.model_copy(update={"steps": turns.rounds * turns.burst_steps})
         return Job(
             scenario=request.scenario,
             model=model,
             data=resolved.data,
             profile=profile.name,
             recipe=asked.recipe,
-            sizes=sizes.get(model),
+            sizes=own,
             envelope=envelope,
             devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
             isa=request.targets.isa,
@@ -137,10 +142,12 @@ def _plan(
             fio_job=fio_job,
             workload_sha256=source_sha256(registry, architecture(model)),
             layers=resolved.choices.layers(),
+            turns=turns,
         )
 
+    designs = [None, asked.turns] if asked.design == "both" else [asked.turns]
     return Plan(
-        jobs=tuple(map(job_of, models)),
+        jobs=tuple(job_of(model, turns) for turns in designs for model in models),
         targets=resolved.targets,
         blocks=blocks,
         seed=repetitions.seed,
@@ -148,6 +155,7 @@ def _plan(
         aa=repetitions.aa,
         ablations=ablations,
         warmup_blocks=warmup_blocks,
+        margin=repetitions.margin_share,
         scratch_bytes=_scratch_bytes(resolved, profile),
         request=request.with_absolute_paths(),
     )

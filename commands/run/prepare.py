@@ -12,13 +12,13 @@ from commands.run.resolve import resolve
 from provisioning import targets
 from provisioning.doctor import Check
 from provisioning.targets import Choices
-from suite.interfaces import Scenario
-from suite.loop import OpenTarget
+from suite.interfaces import OpenTarget, Scenario
 from suite.plan import Plan
 from suite.progress import Display, Lines
 from suite.records.environment import Environment
 from suite.registries import SCENARIOS
 from suite.request.request import RunRequest
+from suite.untrusted.console import PlainConsole
 from worker.environment import collect
 
 Note = Callable[[str], None]
@@ -58,7 +58,7 @@ def observing(display: Callable[[Console], Display] = Display) -> Iterator[Lines
     if not sys.stderr.isatty():
         yield Lines(sys.stderr)
         return
-    with closing(display(Console(stderr=True))) as observer:
+    with closing(display(PlainConsole(stderr=True))) as observer:
         yield observer
 
 

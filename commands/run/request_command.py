@@ -1,14 +1,17 @@
 """The command line of a request: its options in groups, their completion, and what is made of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from suite.errors import RequestError, option
+from suite.errors import RequestError, flag, option
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, PARTS, RunRequest
+from suite.results.runs import SWEEP, is_run
+from suite.results.store import stored_plan
 
 COMMON = "Common options"
 
@@ -55,19 +58,19 @@ class RequestCommand(click.Command):
             values = {name: ctx.params.pop(name) for name in OPTIONS}
             # A flag that is not there is False, and an option that can be repeated is an empty tuple.
             given = {name: value for name, value in values.items() if not (value in (None, ()) or value is False)}
-            ctx.params["request"] = RunRequest.of(given)
+            continued = ctx.params.get("continued")
+            ctx.params["request"] = _stored(continued, ctx, given) if continued else RunRequest.of(given)
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         scenario = ctx.params.get("scenario")
         parameters = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
-        first, *others = (name for name in parameters if name not in OPTIONS)
         titles = {part: str(model.__doc__).partition("\n")[0].removesuffix(".") for part, model in PARTS.items()}
-        groups: dict[str, list[str]] = {COMMON: [], **{title: [] for title in titles.values()}, "Output": others}
+        groups: dict[str, list[str]] = {COMMON: [], **{title: [] for title in titles.values()}}
         for each in OPTIONS.values():
             if scenario is None or each.known_to(scenario):
                 groups[COMMON if each.about.common else titles[each.part]].append(each.name)
-        groups[COMMON].append(first)
+        groups[COMMON] += [name for name in parameters if name not in OPTIONS]
         for title, names in groups.items():
             if rows := list(filter(None, (parameters[name].get_help_record(ctx) for name in names))):
                 with formatter.section(title):
@@ -82,6 +85,27 @@ def request_of(command: click.Command, words: list[str]) -> RunRequest:
     # click keeps the options of help that it makes first: these must be those of ``bench``.
     request = command.make_context("bench run", words, help_option_names=["-h", "--help"]).params["request"]
     assert isinstance(request, RunRequest)  # noqa: S101 (as parse_args has put it there)
+    return request
+
+
+def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRequest:
+    """Return what the run in a directory was asked for. Raises RequestError where another option is given, too."""
+    more = [*given, *["out"] * bool(ctx.params["out"])]
+    if more:
+        raise RequestError(
+            f"--continue goes on with a run as it was asked for, and {', '.join(map(flag, more))} would change it",
+            remedy="give --continue alone, or begin another run",
+        )
+    if not is_run(run):
+        raise RequestError(f"no run in {run}", remedy="name the directory of one: bench results list shows them")
+    if (run.parent / SWEEP).is_file():
+        raise RequestError(f"{run} is a cell of a sweep", remedy="go on with its plan file: bench sweep run FILE")
+    request = stored_plan(run).request
+    if request is None:
+        raise RequestError(
+            f"the plan of {run} does not say what was asked for: an older suite has made it",
+            remedy=f"give the options that it was begun with, and --out {run}",
+        )
     return request
 
 

@@ -1,93 +1,126 @@
-"""The steps of a run: its plan at once, or grown as its records decide."""
+"""The steps of a run: block after block of its plan, which may grow as its records decide."""
 
+import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 from commands.run.earlier import earlier_records
-from commands.sweep.view import span
+from commands.run.outlook import Outlook
 from suite.plan import Detection, Plan
+from suite.records.headers import headers
 from suite.request.parts import MOST_BLOCKS, RepetitionOptions
-from suite.results.store import RESULTS, Run
-from suite.sweep.estimate import durations_below, total
+from suite.results.store import Run
+from suite.units import format_duration
 
-Note = Callable[[str], None]
+Step = tuple[Plan, int]
+"""A plan, as long as it is by now, and the block of it that is due."""
 
 
-def steps(plan: Plan, asked: RepetitionOptions, store: Run, note: Note) -> Iterator[Plan]:
-    """Yield the plan; with ``until``, block after block of it; with ``detect``, its pilot and then all of it."""
-    if asked.half_width is not None:
-        yield from _until(plan, asked, asked.half_width, store, note)
+def steps(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -> Iterator[Step]:
+    """Yield the blocks of the plan; with ``until`` as many as it takes, with ``detect`` a pilot and then the others."""
+    if asked.until is not None:
+        yield from _until(plan, asked, store, outlook)
     elif asked.difference is not None:
-        yield from _detect(plan, asked, asked.difference, store, note)
+        yield from _detect(plan, asked, asked.difference, store, outlook)
     else:
-        yield plan
+        outlook.begun()
+        yield from _blocks(plan, store, outlook)
 
 
-def _until(plan: Plan, asked: RepetitionOptions, half_width: float, store: Run, note: Note) -> Iterator[Plan]:
+def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -> Iterator[Step]:
     # Here, since pandas takes as long to import as everything else together, and few runs need it.
     from analysis.compare.convergence import should_stop_run
     from analysis.load.records import load
     from analysis.statistics.sequential import LEAST_BLOCKS
 
     least, most = asked.min_blocks or LEAST_BLOCKS, asked.max_blocks or MOST_BLOCKS
-    deadline = time.monotonic() + asked.budget_s if asked.budget_s else None
-    stored = store.plan()
+    deadline_s = _deadline_s(asked, store)
     # A run that was killed had decided to go on when it grew: the block it had begun is finished first.
-    for blocks in range(min(stored.blocks, most) if stored else 1, most + 1):
-        yield plan.model_copy(update={"blocks": blocks})
-        if deadline is not None and time.monotonic() > deadline:
-            note(f"stopped after {blocks} blocks: the budget of {asked.budget_s:.0f} s is spent")
-            return
-        decision = should_stop_run(load([store.directory]), half_width, min_blocks=least, max_blocks=most)
+    begun = _blocks_of(store, most)
+    outlook.blocks = max(begun, min(least, most))
+    outlook.begun()
+    unfinished = _unfinished(plan.model_copy(update={"blocks": begun}), store)
+    for block in (*unfinished, *range(begun, most)):
+        yield plan.model_copy(update={"blocks": max(block + 1, begun)}), block
+        if block + 1 < begun:
+            continue
+        decision = should_stop_run(load([store.directory]), asked, min_blocks=least, max_blocks=most)
         if decision.stop:
-            note(f"stopped after {blocks} blocks: {decision.reason}")
+            outlook.say(f"stopped after {block + 1} blocks: {decision.reason}")
             return
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            why = f"the budget of {asked.budget} is spent; {decision.reason}"
+            outlook.say(f"stopped after {block + 1} blocks: {why}")
+            return
+        outlook.blocks = min(block + 1 + max(decision.at_least, decision.expected or 0), most)
+        outlook.block_ended(block, at_least=decision.expected is None)
 
 
-def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run, note: Note) -> Iterator[Plan]:
+def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run, outlook: Outlook) -> Iterator[Step]:
     # As above.
     from analysis.compare.detection import PILOT_BLOCKS, pilot_of, plan_detection
     from analysis.load.records import load
 
     least, most = asked.min_blocks or 1, asked.max_blocks or MOST_BLOCKS
-    deadline = time.monotonic() + asked.budget_s if asked.budget_s else None
-    stored, place = store.plan(), store.directory
+    deadline_s = _deadline_s(asked, store)
+    stored = store.plan()
     found = stored.detection if stored else None
     if stored is None and (earlier := earlier_records(plan)):
-        found, place = plan_detection(earlier, difference, least=least, most=most, source="earlier"), RESULTS
+        found = plan_detection(earlier, difference, least=least, most=most, source="earlier")
     # A run that continues keeps what was planned, unless it is asked for something else.
     kept = found is not None and found.difference == difference and least <= found.blocks <= most
+    pilot = min(PILOT_BLOCKS, most)
+    outlook.blocks = found.blocks if found and kept else pilot
+    outlook.begun()
     if found is None or not kept or (found.capped and found.blocks < most):
-        pilot, place = min(PILOT_BLOCKS, most), store.directory
-        note(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
-        if not (yield from _grown(plan, pilot, store, deadline, note)):
+        outlook.say(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
+        if not (yield from _blocks(plan.model_copy(update={"blocks": pilot}), store, outlook, deadline_s)):
             return
-        found = plan_detection(pilot_of(load([place])), difference, least=least, most=most, source="pilot")
+        found = plan_detection(pilot_of(load([store.directory])), difference, least=least, most=most, source="pilot")
         if found is None:
-            note(f"stopped after {pilot} blocks: no target has enough ratios to plan from; see bench compare {place}")
+            why = f"no target has enough ratios to plan from; see bench compare {store.directory}"
+            outlook.say(f"stopped after {pilot} blocks: {why}")
             return
     planned = plan.model_copy(update={"blocks": found.blocks, "detection": found})
-    durations, finished = durations_below(place), set(store.finished())
-    left = (durations.of(trial) for trial in planned.trials() if trial.trial_id not in finished)
-    note(announcement(found, total(left)))
-    yield from _grown(planned, found.blocks, store, deadline, note)
+    outlook.blocks = found.blocks
+    outlook.say(announcement(found, outlook.clock.seconds_of(outlook.trials - outlook.kept())))
+    yield from _blocks(planned, store, outlook, deadline_s)
 
 
-def _grown(plan: Plan, blocks: int, store: Run, deadline: float | None, note: Note) -> Generator[Plan, None, bool]:
-    """Yield the plan with so many blocks, with a deadline block after block; return whether it came to its end."""
-    stored = store.plan()
-    begun = min(stored.blocks, blocks) if stored else 1
-    for each in [blocks] if deadline is None else range(begun, blocks + 1):
-        yield plan.model_copy(update={"blocks": each})
-        if deadline is not None and each < blocks and time.monotonic() > deadline:
-            note(f"stopped after {each} of {blocks} blocks: the budget is spent")
+def _blocks(plan: Plan, store: Run, outlook: Outlook, deadline_s: float | None = None) -> Generator[Step, None, bool]:
+    """Yield the plan block by block; with a deadline it grows with them. Return whether it came to its end."""
+    begun = _blocks_of(store, plan.blocks)
+    for block in _unfinished(plan, store):
+        if deadline_s is not None and block >= begun and time.monotonic() > deadline_s:
+            outlook.say(f"stopped after {block} of {plan.blocks} blocks: the budget is spent")
             return False
+        yield plan if deadline_s is None else plan.model_copy(update={"blocks": max(block + 1, begun)}), block
+        outlook.block_ended(block)
     return True
+
+
+def _blocks_of(store: Run, most: int) -> int:
+    """Return how many blocks the stored plan has, at most so many; 1 where nothing is stored."""
+    stored = store.plan()
+    return min(stored.blocks, most) if stored else 1
+
+
+def _unfinished(plan: Plan, store: Run) -> list[int]:
+    """Return the blocks that have trials left, and the last one: with it, the plan is stored whole."""
+    finished = set(store.finished())
+    left = {0 if place.warm_up else place.block for place in plan.places() if place.trial_id not in finished}
+    return sorted(left | {plan.blocks - 1})
+
+
+def _deadline_s(asked: RepetitionOptions, store: Run) -> float | None:
+    """Return when the budget is spent, on the monotonic clock; the trials of earlier calls count."""
+    spent_s = math.fsum(header.duration_s for header in headers(store.directory))
+    return None if asked.budget_s is None else time.monotonic() + asked.budget_s - spent_s
 
 
 def announcement(found: Detection, left_s: float | None) -> str:
     """Return how many blocks a difference takes, how long they take, and why."""
-    time_left = "" if left_s is None or left_s <= 0 else f", {span(left_s)} more,"
+    time_left = "" if left_s is None or left_s <= 0 else f", {format_duration(left_s)} more,"
     before = f"pilot of {found.measured} blocks" if found.source == "pilot" else f"{found.measured} earlier blocks"
     why = f"{before}: the standard deviation of {found.ratio} is {_percent(found.deviation)} from block to block"
     if not found.capped:

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from provisioning.targets import Choices, refuse_ablation
 from suite.errors import RequestError, option
 from suite.job import ablations
+from suite.job.datasets import SYNTHETIC
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability
 from suite.plan import Plan, lower
-from suite.registries import ABLATIONS
+from suite.registries import ABLATIONS, WORKLOADS
+from suite.request.parts import DECIDED
 from suite.request.request import RunRequest
-from suite.targets import BASELINE
+from suite.targets import BASELINE, CONTAINERS, VMS
 
 MOST_OF_MEMORY = 0.5
 """The share of an instance's memory that a data set can take and stay cached beside the job."""
@@ -30,6 +32,34 @@ def check_ratios(request: RunRequest, targets: tuple[str, ...]) -> None:
             f"{way} and {option('aa')} need bare metal in the run",
             remedy=f"add {option('target')} {BASELINE}",
         )
+    if request.repetitions.decides and request.measurement.profile == "smoke":
+        raise RequestError(
+            f"{way} {DECIDED} with {option('profile')} smoke: it proves the path, and no verdict can come of it",
+            remedy=f"use {option('profile')} quick",
+        )
+
+
+def refuse_ignored(request: RunRequest) -> None:
+    """Raise RequestError for an option that was given and would change nothing."""
+    given, targets = request.given(), set(request.targets.target)
+    cpu = request.gpus.device == "cpu" and f"{option('device')} is cpu"
+    no_container = not targets & CONTAINERS and "no target has a container"
+    no_vm = not targets & VMS and "no target has a virtual machine"
+    generated = request.scenario == "real" or (request.data.data or SYNTHETIC) != SYNTHETIC
+    no_data = not generated and "there is no data set to read"
+    trained = any(name in WORKLOADS for name in request.shared.aggressor)
+    why = {
+        **dict.fromkeys(("devices", "parallel", "gpus", "vfio"), cpu),
+        **dict.fromkeys(("engine", "network"), no_container),
+        **dict.fromkeys(("provider", "accel"), no_vm),
+        **dict.fromkeys(("loader_workers", "decoder"), no_data),
+        "fio_job": "disk" not in request.probes.probe and "the disk is not probed",
+        "aggressor_batch": not trained and "no aggressor trains",
+        "bare_metal_cpus": BASELINE not in targets and f"{BASELINE} is no target",
+    }
+    for name, reason in why.items():
+        if reason and name in given:
+            raise RequestError(f"{option(name)} would change nothing: {reason}", remedy="leave it out")
 
 
 def check_data(plan: Plan, devices: int) -> None:

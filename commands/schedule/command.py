@@ -13,7 +13,7 @@ from commands.run.options import PlanFile
 from provisioning.timers.base import ScheduledJob, Timer, check_name
 from provisioning.timers.choose import TIMERS, choose, present
 from suite.errors import RequestError
-from suite.results.runs import find_runs
+from suite.results.runs import contains, find_runs
 from suite.results.store import RESULTS
 from suite.schedule_specification import parse_schedule
 from suite.sweep.file import load_sweep
@@ -30,13 +30,13 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 @click.option(
     "--into",
     type=click.Path(path_type=Path),
-    help="Where each firing makes a directory. Default: results/NAME.",
+    help="Where each firing makes a directory. Default: results/NAME-scheduled.",
 )
 @click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep with which every firing is compared.")
-@click.option("--fail-above", help="A firing that is slower than the baseline by more than this has regressed: 5%.")
+@click.option("--fail-above", help="The outcome says whether a firing is slower than the baseline by more: 5%.")
 @click.option(
     "--notify",
-    help="Program with its arguments to run when a firing fails or regresses; it reads JSON. No shell is involved.",
+    help="Program with its arguments to run when a firing is anything but ok; it reads JSON. No shell is involved.",
 )
 @click.option(
     "--keep-last", type=int, help="How many directories to keep after a firing, besides the baseline. Default: all."
@@ -117,18 +117,27 @@ def job_of(options: dict[str, Any]) -> ScheduledJob:
         )
     load_sweep(file)  # refused now, and not at two in the morning
     name = check_name(options["name"] or file.stem)
-    into = (options["into"] or RESULTS / name).absolute()
+    # Not results/NAME: there bench sweep run keeps the sweep of this name, which is mostly the baseline.
+    into = (options["into"] or RESULTS / f"{name}-scheduled").absolute()
     return ScheduledJob(
         name=name,
         schedule=parse_schedule(options["every"]),
-        argv=(*bench_argv(), "sweep", "schedule-run", str(file.absolute()), "--into", str(into), *_checked(options)),
+        argv=(
+            *bench_argv(),
+            "sweep",
+            "schedule-run",
+            str(file.absolute()),
+            "--into",
+            str(into),
+            *_checked(options, into),
+        ),
         directory=str(Path.cwd()),
         environment={"PATH": PATH} | {key: os.environ[key] for key in ("VIRTBENCH_HOME",) if key in os.environ},
         log=f"{into}.log",
     )
 
 
-def _checked(options: dict[str, Any]) -> list[str]:
+def _checked(options: dict[str, Any], into: Path) -> list[str]:
     """Return the options of ``schedule-run``, each as it will be read there."""
     words: list[str] = []
     if (options["baseline"] is None) != (options["fail_above"] is None):
@@ -136,6 +145,7 @@ def _checked(options: dict[str, Any]) -> list[str]:
     if options["baseline"]:
         if not find_runs([options["baseline"]]):
             raise RequestError(f"--baseline {options['baseline']} holds no run", remedy="name a run or a sweep")
+        refuse_itself(options["baseline"], into)
         parse_share(options["fail_above"])
         words += ["--baseline", str(options["baseline"].absolute()), "--fail-above", options["fail_above"]]
     if options["notify"]:
@@ -145,6 +155,15 @@ def _checked(options: dict[str, Any]) -> list[str]:
             raise RequestError(f"--keep-last {options['keep_last']} would keep nothing", remedy="give a number above 0")
         words += ["--keep-last", str(options["keep_last"])]
     return words
+
+
+def refuse_itself(baseline: Path, into: Path) -> None:
+    """Raise RequestError where every firing would be part of the baseline that it is compared with."""
+    if contains(baseline, into):
+        raise RequestError(
+            f"--into {into} lies in --baseline {baseline}: each firing would be compared with itself",
+            remedy="name the run or sweep that is the baseline, or another --into",
+        )
 
 
 def notify_argv(text: str) -> list[str]:

@@ -3,14 +3,13 @@
 import datetime
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from commands.run.options import PlanFile, shares
-from commands.schedule.command import bench_argv, notify_argv
+from commands.schedule.command import bench_argv, notify_argv, refuse_itself
 from provisioning import foreground
 from suite.errors import BenchError, RequestError
 from suite.results.pruning import PruneRule, candidates, remove
@@ -25,7 +24,7 @@ NOTIFY_TIMEOUT_S = 60.0
 @click.argument("file", type=PlanFile())
 @click.option("--into", required=True, type=click.Path(path_type=Path), help="Where the firing makes its directory.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare with.")
-@click.option("--fail-above", callback=shares, help="A sweep that is slower by more than this has regressed: 5%.")
+@click.option("--fail-above", callback=shares, help="Judge whether the sweep is slower than the baseline by more: 5%.")
 @click.option("--notify", help="Program with its arguments that reads the result as JSON when it is not ok.")
 @click.option("--keep-last", type=int, help="How many directories to keep.")
 def schedule_run(
@@ -33,7 +32,8 @@ def schedule_run(
 ) -> None:
     """Run what a schedule starts each time; by hand, try it. Print the result as JSON, and write it to schedule.json.
 
-    Exit codes: 0 ok, 1 failed or regressed, 2 the request was wrong.
+    Exit codes: 0 ok (with a baseline: not slower), 1 failed or incomplete, 3 slower, 4 cannot tell; 2 the request was
+    wrong.
 
     \b
     Examples:
@@ -41,6 +41,8 @@ def schedule_run(
       bench sweep schedule-run nightly --into results/nightly --baseline results/good --fail-above 5%
     """
     words = notify_argv(notify) if notify else None
+    if baseline:
+        refuse_itself(baseline, into)
     with Run(into).exclusive():  # a firing that still runs is not run beside
         result = _fire(file, into, baseline, fail_above)
         result["removed"] = _clear_up(into, [baseline, Path(result["directory"])], keep_last)
@@ -50,7 +52,7 @@ def schedule_run(
     if result["outcome"] != "ok":
         if words:
             foreground.tell(words, text, NOTIFY_TIMEOUT_S)
-        sys.exit(1)
+        sys.exit(result["exit_code"])
 
 
 def _store(result: dict[str, Any]) -> None:
@@ -60,21 +62,26 @@ def _store(result: dict[str, Any]) -> None:
         if directory.is_dir():
             write_atomic(directory / RESULT, json.dumps(result, indent=1) + "\n")
     except StoreError as error:
-        result |= {"outcome": "failed", "reason": error.message}
+        result |= _failure(error)
+
+
+def _failure(error: BenchError) -> dict[str, Any]:
+    return {"outcome": "failed", "exit_code": 1, "reason": error.message}
 
 
 def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | None) -> dict[str, Any]:
-    """Run and judge the sweep. ``outcome``: ``ok``, ``failed`` (with ``reason``) or ``regressed`` (see ``changes``)."""
+    """Run and judge the sweep. ``outcome``: ``ok``, ``failed`` (with ``reason``), or what the gate says but green."""
     out = new_run_directory(into)
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     code = foreground.run([*bench_argv(), "sweep", "run", str(file), "--out", str(out)])
     result: dict[str, Any] = {
-        "schema_version": 1,
+        "schema_version": 2,
         "plan": str(file),
         "directory": str(out),
         "started_at": started_at,
         "sweep_exit_code": code,
         "outcome": "ok" if code == 0 else "failed",
+        "exit_code": 1 if code else 0,
     }
     if code:
         result["reason"] = f"bench sweep run ended with exit code {code}"
@@ -83,26 +90,20 @@ def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | Non
     try:
         return result | _compared(out, baseline, fail_above, ok=code == 0)
     except BenchError as error:  # reported with the rest, not instead of it
-        return result | {"outcome": "failed", "reason": error.message}
+        return result | _failure(error)
 
 
 def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) -> dict[str, Any]:
     # Not at the top: pandas and scipy take most of a second, and few schedules have a baseline.
-    from analysis.compare.regression import regress
-    from analysis.load.records import load
+    from analysis.report.gate import as_data
+    from commands.compare.gate import judged
 
     runs = find_runs([out])
     if not runs:
         raise RequestError(f"{out} holds no run to compare")
-    found = regress(load(find_runs([baseline])), load(runs), fail_above)
-    comparison = {
-        "baseline": str(baseline),
-        "fail_above": fail_above,
-        "changes": [asdict(one) for one in found.changes],
-    }
-    if not found.changes:
-        raise RequestError(f"{out} and {baseline} have nothing in common that could be compared")
-    return comparison | ({"outcome": "regressed"} if ok and found.exceeded else {})
+    found = judged(find_runs([baseline]), runs, fail_above)
+    told = {"baseline": str(baseline), "gate": as_data(found)}
+    return told | {"outcome": found.outcome, "exit_code": found.exit_code} if ok and found.exit_code else told
 
 
 def _clear_up(into: Path, kept: list[Path | None], keep_last: int | None) -> list[str]:

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from analysis.report.certificate import CertificateTable
 from analysis.selftest.judging import judge
 from analysis.statistics.ratios import MARGIN
 from commands.run.options import positive
 from commands.run.prepare import Ready, host_environment, observing
-from commands.selftest.plan import ASSUMED_TRIAL_S, Prepared, prepared
-from provisioning import ledger
+from commands.selftest.plan import ASSUMED_EMULATED_S, ASSUMED_TRIAL_S, Prepared, emulated, prepared
+from provisioning import ledger, neighbours
 from provisioning.metrics.accounting import open_account
 from provisioning.paths import home
 from suite import __version__
@@ -29,7 +28,8 @@ from suite.selftest.certificate import FILE, Certificate, Machine
 from suite.selftest.injuries import UNINJURED
 from suite.suggest import nearest
 from suite.sweep.estimate import durations_below, total
-from suite.targets import TARGETS
+from suite.targets import TARGETS, VMS
+from suite.untrusted.console import PlainConsole
 
 LEAST_BLOCKS = 2
 KINDS = tuple(name for name in INJURIES if name != UNINJURED)
@@ -114,7 +114,7 @@ def selftest(
     if as_json:
         click.echo(text.rstrip("\n"))
     else:
-        Console().print(CertificateTable(certificate))
+        PlainConsole().print(CertificateTable(certificate))
         click.echo(f"certificate: {directory / FILE}", err=True)
     if not certificate.passed:
         sys.exit(1)
@@ -127,7 +127,12 @@ def _foretell(made: Prepared, note: Callable[[str], None]) -> None:
     durations = durations_below(RESULTS)
     trials = [trial for run in made.runs.values() for trial in run.plan.trials()]
     known = total(map(durations.of, trials))
-    seconds, how = (len(trials) * ASSUMED_TRIAL_S, "at a guess") if known is None else (known, "by earlier trials")
+    guess_s = sum(
+        ASSUMED_EMULATED_S if emulated(run) and trial.target in VMS else ASSUMED_TRIAL_S
+        for run in made.runs.values()
+        for trial in run.plan.trials()
+    )
+    seconds, how = (guess_s, "at a guess") if known is None else (known, "by earlier trials")
     note(f"{len(trials)} trials, about {max(1, round(seconds / 60))} min {how}")
 
 
@@ -136,7 +141,8 @@ def _measure(made: Ready, store: Run, observer: Observer) -> None:
     if made.plan.job.dataset:
         _read_ahead(made.choices.image.tree)
     loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
-    with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())), store.sealed():
+    held = ledger.holding("run-directory", str(store.directory.absolute()))
+    with neighbours.alone_on(made.plan.job.envelope.cpus, observer.note), store.exclusive(), held, store.sealed():
         loop.run(made.plan)
 
 

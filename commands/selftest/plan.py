@@ -14,6 +14,7 @@ from suite.job.ablations import properties_of
 from suite.request.request import RunRequest
 from suite.selftest.certificate import Absent
 from suite.selftest.injuries import DISTRIBUTED, REAL, SYNTHETIC, get_injury, injuries_of
+from suite.targets import VMS
 
 Note = Callable[[str], None]
 COMMON: Mapping[str, object] = {"model": ("resnet50",), "profile": "smoke"}
@@ -24,14 +25,17 @@ RUNS: Mapping[str, Mapping[str, object]] = {
 }
 """The options of each run beside the common ones: as short as an effect of 5 % on one CPU allows."""
 FEW_BLOCKS = 3
-"""What is enough for a disk or a link that is some times slower, of which a trial takes long."""
+"""The blocks that are enough for a disk or a link that is some times slower, of which a trial takes long."""
+EMULATED: Mapping[str, object] = {"batch": 1}
+"""The options that replace these where the CPU of a VM is emulated: a step of eight images takes ten seconds there."""
 ASSUMED_TRIAL_S = 10.0
 """How long a trial takes where no earlier one is known: on one CPU, without emulation."""
+ASSUMED_EMULATED_S = 90.0
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What can be measured here: a run by scenario, and the injuries that cannot be done, with the reasons."""
+    """The plan of a self-test: a run by scenario, and the injuries that cannot be done, with the reasons."""
 
     runs: Mapping[str, Ready]
     absent: tuple[Absent, ...]
@@ -50,7 +54,7 @@ def prepared(given: Mapping[str, object], blocks: int, names: Sequence[str], not
         repeated = blocks if scenario == SYNTHETIC else min(blocks, FEW_BLOCKS)
         asked = {"scenario": scenario, "blocks": repeated, "warmup_blocks": 0, **COMMON, **options, **given}
         try:
-            made = _run(RunRequest.of(asked), wanted, note, checks)
+            made = _run(asked, wanted, note, checks)
         except RequestError as error:
             errors.append(error)
             reason = "; ".join(filter(None, (error.message, error.remedy)))
@@ -69,9 +73,16 @@ def prepared(given: Mapping[str, object], blocks: int, names: Sequence[str], not
     return Prepared(runs, tuple(absent))
 
 
-def _run(request: RunRequest, wanted: Sequence[str], note: Note, checks: Sequence[Check]) -> Prepared:
+def emulated(made: Ready) -> bool:
+    """Return whether the CPU of a target is emulated."""
+    return made.choices.accelerator == "tcg" and bool(VMS.intersection(made.plan.targets))
+
+
+def _run(asked: Mapping[str, object], wanted: Sequence[str], note: Note, checks: Sequence[Check]) -> Prepared:
     """Return the run of one scenario, without the injuries that cannot be done in it."""
-    made = ready(request, note, checks)
+    made = ready(RunRequest.of(dict(asked)), note, checks)
+    if emulated(made):
+        made = ready(RunRequest.of({**asked, **EMULATED}), lambda _told_already: None, checks)
     kept, absent = [], []
     for name in wanted:
         injury = get_injury(name)

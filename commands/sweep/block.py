@@ -43,6 +43,7 @@ def block(block: int, name: str, scratch: Path | None) -> None:
         raise RequestError(f"--name {name!r} is not a name of a sweep", remedy="bench sweep run gives it")
     directory = (scratch or paths.state("blocks")) / f"{name}-block-{block:03d}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    paths.refuse_foreign(directory, "give --scratch a directory that others may not write to")
     outbox = Outbox(directory)
     for line in iter(sys.stdin.readline, ""):
         if line.rstrip("\n") == GIVEN:

@@ -2,14 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from commands.run.options import PlanFile, number
+from commands.run.options import CONCURRENT_HELP, PlanFile, number
 from commands.run.prepare import observing
 from commands.schedule.command import schedule
 from commands.schedule.firing import schedule_run
@@ -21,7 +21,7 @@ from commands.sweep.resolve import Planned, refuse_refused, resolve
 from commands.sweep.status import status
 from commands.sweep.stop import cancel, stop
 from commands.sweep.view import SweepDisplay
-from provisioning import ledger
+from provisioning import ledger, neighbours
 from suite.errors import RequestError
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, default_directory
@@ -49,8 +49,17 @@ def sweep() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would run, and where; start and write nothing.")
 @number("--only-block", help="Run only this block of every cell: what a scheduler gives to one machine.")
 @click.option("--take-over", is_flag=True, help="Take the locks of other machines: their processes have ended.")
+@click.option("--concurrent", is_flag=True, help=CONCURRENT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, take_over: bool, as_json: bool) -> None:
+def run(
+    file: Path,
+    out: Path | None,
+    dry_run: bool,
+    only_block: int | None,
+    take_over: bool,
+    concurrent: bool,
+    as_json: bool,
+) -> None:
     """Run what is missing of a sweep: finished trials are kept, failed ones are tried again.
 
     Exit codes: 0 done, or stopped as asked; 1 some trials failed in the end; 2 the request was wrong.
@@ -77,7 +86,12 @@ def run(file: Path, out: Path | None, dry_run: bool, only_block: int | None, tak
             click.echo(f"{file} can be run into {directory.path}; bench sweep plan shows its cells", err=True)
             return
         request = SweepRequest(file, planned, directory, (), observer)
-        end = _run(request, backend, only_block, checked_here=checked_here, take_over=take_over)
+        try:
+            end = _run(request, backend, only_block, checked_here, take_over=take_over, concurrent=concurrent)
+        except KeyboardInterrupt:
+            where = f" --out {out}" if out else ""
+            click.echo(f"go on with: bench sweep run {file}{where}", err=True)
+            raise
     _report(planned, directory, end, only_block, as_json=as_json)
 
 
@@ -89,7 +103,13 @@ def _checked(sweep: Sweep, note: Callable[[str], None]) -> list[Planned]:
 
 
 def _run(
-    request: SweepRequest, backend: Backend, only_block: int | None, *, checked_here: bool, take_over: bool
+    request: SweepRequest,
+    backend: Backend,
+    only_block: int | None,
+    checked_here: bool,
+    *,
+    take_over: bool,
+    concurrent: bool,
 ) -> SweepEnd:
     directory, sweep, note = request.directory, request.sweep, request.observer.note
     # Of one block alone the runner holds a lock, so that other machines can run other blocks.
@@ -112,16 +132,30 @@ def _run(
         with ExitStack() as stack:
             for cell in cells:
                 stack.enter_context(directory.cell(cell.cell_id, sweep.budget.retries).sealed())
+            if backend.runs_here:  # else a scheduler knows which CPUs are free
+                stack.enter_context(neighbours.alone_on(_cpus(planned), note, concurrent=concurrent))
             directory.clear_stop()
             return backend.run(request)
+
+
+def _cpus(planned: Sequence[Planned]) -> list[int]:
+    """Return the CPUs of this machine that any of the cells is given."""
+    plans = [each.ready.plan for each in planned if each.ready and not each.ready.choices.inventory]
+    return sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
 
 
 def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> None:
     records = directory.failed(planned.budget.retries)
     failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
     if as_json:
-        report = {"name": planned.name, "directory": str(directory.path), "measured": len(end.made), "failed": failed}
-        click.echo(json.dumps({**report, "ended_early": end.reason}))
+        report = {
+            "schema_version": 1,
+            "name": planned.name,
+            "directory": str(directory.path),
+            "measured": len(end.made),
+            "failed": failed,
+        }
+        click.echo(json.dumps({"schema_version": 1, **report, "ended_early": end.reason}))
     else:
         click.echo(f"{len(end.made)} trials run now, {len(failed)} failed in the end: {directory.path}", err=True)
         if end.reason:

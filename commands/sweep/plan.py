@@ -10,12 +10,12 @@ import click
 from commands.run.options import PlanFile
 from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import Planned, resolve
-from commands.sweep.view import span
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory, default_directory
 from suite.sweep.estimate import Durations, durations_below, total
 from suite.sweep.file import load_sweep
 from suite.sweep.model import Sweep
+from suite.units import format_duration
 
 
 @click.command()
@@ -56,6 +56,7 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
     first_s, block_s = (total(cell[name] for cell in runnable) if runnable else None for name in ("first_s", "block_s"))
     known = None not in (first_s, block_s)
     return {
+        "schema_version": 1,
         "name": sweep.name,
         "directory": str(directory.path),
         "engine": sweep.engine.kind,
@@ -93,7 +94,7 @@ def _cell(sweep: Sweep, directory: SweepDirectory, each: Planned, durations: Dur
 
 def _print(described: dict[str, Any]) -> None:
     def time_of(seconds: float | None) -> str:
-        return "unknown" if seconds is None else span(seconds)
+        return "unknown" if seconds is None else format_duration(seconds)
 
     refusals: dict[str, list[str]] = {}
     for cell in described["cells"]:

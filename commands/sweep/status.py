@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from commands.sweep.backends.base import backend_of
 from commands.sweep.stop_rule import stop_rule_of
@@ -14,6 +13,7 @@ from suite.errors import RequestError
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import lock_files
 from suite.sweep.status import latest_sweep, status_of
+from suite.untrusted.console import PlainConsole
 
 WATCH_S = 2.0
 """The interval at which ``--watch`` looks at the locks: a directory and a file. It reads more only if they changed."""
@@ -64,11 +64,11 @@ def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
         queue = [f"the queue cannot be seen from here: {error.message}"]
     widths = {cell.cell_id: widths_of(path / cell.cell_id) for cell in found.cells}
     if as_json:
-        report = {**found.model_dump(mode="json"), "half_widths": {**widths}, "engine": queue}
+        report = {"schema_version": 1, **found.model_dump(mode="json"), "half_widths": {**widths}, "engine": queue}
         click.echo(json.dumps(report, indent=None if as_lines else 1))
     else:
-        console = Console()
+        console = PlainConsole()
         console.print(matrix(found, widths))
         for line in (*lines(found), *queue):
-            console.print(line, markup=False, highlight=False)
+            console.print(line)
     return found.state in ("running", "stopping")

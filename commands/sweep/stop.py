@@ -10,9 +10,8 @@ import click
 
 from commands.sweep.backends.base import backend_of
 from suite.errors import MeasurementError, RequestError
-from suite.process_identity import ProcessIdentity
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.locks import holders
+from suite.sweep.locks import LockHolder, holders, is_held
 from suite.sweep.status import latest_sweep
 
 ENDS_WITHIN_S = 120
@@ -51,18 +50,27 @@ def cancel(directory: Path | None) -> None:
     """
     path = directory or latest_sweep()
     sweep = SweepDirectory(path).begun().sweep
-    owners = [holder.owner for holder in holders(path)]
-    here = {owner.pid: owner for owner in owners if owner.here}
+    found = holders(path)
+    here = {holder.owner.pid: holder for holder in found if holder.owner.lives_here()}
     done = backend_of(sweep).cancel(sweep, path)
     if not here and not done:
-        where = f"it is {', '.join(map(str, owners))}: cancel it there" if owners else f"see bench sweep status {path}"
-        raise RequestError(f"no process of this machine runs the sweep in {path}", remedy=where)
-    for line in (*done, *map(_end, here.values())):
+        where = f"it is {', '.join(str(holder.owner) for holder in found)}: cancel it there"
+        raise RequestError(
+            f"no process that is seen from here runs the sweep in {path}",
+            remedy=where if found else f"see bench sweep status {path}",
+        )
+    for line in done:
         click.echo(line, err=True)
+    for holder in here.values():
+        click.echo(_end(path, holder), err=True)
 
 
-def _end(owner: ProcessIdentity) -> str:
-    """Ask the process to end as Ctrl-C would, wait until it has, and return what became of it."""
+def _end(directory: Path, holder: LockHolder) -> str:
+    """Ask the process to end as Ctrl-C would, wait until it has, and return what became of it.
+
+    Raises RequestError for a process that does not hold the lock: whoever may write the directory can name any.
+    """
+    owner = holder.owner
     try:
         process = os.fdopen(os.pidfd_open(owner.pid))
     except ProcessLookupError:
@@ -71,6 +79,12 @@ def _end(owner: ProcessIdentity) -> str:
         # Looked at while the descriptor holds the process: its number cannot have become another's in between.
         if not owner.lives_here():
             return f"{owner} has ended"
+        if not is_held(directory, holder):
+            raise RequestError(
+                f"{owner} is left alone: {directory} names it, and it does not hold the sweep's lock",
+                remedy="see who has written .locks there; a bench of another user, or in another network namespace, is "
+                "cancelled by that user, or there",
+            )
         try:
             signal.pidfd_send_signal(process.fileno(), signal.SIGTERM)
         except PermissionError as error:

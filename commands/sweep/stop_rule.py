@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from suite.sweep.cell_run import CellRun, StopRule
 from suite.sweep.model import Sweep
-from suite.units import parse_share
 
 if TYPE_CHECKING:
     from analysis.statistics.sequential import Decision
@@ -21,17 +20,16 @@ def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
     from analysis.compare.convergence import should_stop_run
     from analysis.compare.detection import should_stop_detecting
     from analysis.load.records import load
-    from analysis.statistics.sequential import LEAST_BLOCKS, should_stop
+    from analysis.statistics.sequential import LEAST_BLOCKS
 
     # One more than there are: the rule must not stop for want of blocks, or a last one that was cut off would stay so.
     most = sweep.block_count + 1
     least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.block_count)
 
     def until(run: CellRun) -> "Decision":
-        half_width = parse_share(sweep.until or "")
-        if all(record.warm_up for record in run.records()):
-            return should_stop({}, half_width, min_blocks=least, max_blocks=most)
-        return should_stop_run(load([run.directory]), half_width, min_blocks=least, max_blocks=most)
+        counts = any(not record.warm_up for record in run.records())
+        records = load([run.directory]) if counts else None
+        return should_stop_run(records, sweep, min_blocks=least, max_blocks=most)
 
     def detect(run: CellRun) -> "Decision":
         plan, finished = run.plan(), set(run.finished())

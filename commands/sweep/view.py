@@ -1,6 +1,5 @@
 """Show a sweep: a matrix of cells and targets, what runs now, and how much is left."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,8 +9,10 @@ from rich.text import Text
 
 from suite.errors import RequestError
 from suite.plan import Trial
-from suite.progress import Display
+from suite.progress import Allowance, Display
+from suite.records.record import TrialRecord
 from suite.sweep.status import CellStatus, SweepStatus, status_of
+from suite.units import format_duration
 
 Widths = Mapping[str, float | None]
 """Half widths of the intervals of one cell, as shares, by the name of the ratio."""
@@ -61,19 +62,12 @@ def lines(status: SweepStatus) -> list[str]:
         if holder.trial
     ]
     if status.blocks_left:
-        seconds = "unknown" if status.left_s is None else span(status.left_s)
+        seconds = "unknown" if status.left_s is None else format_duration(status.left_s)
         blocks = f"{len(status.blocks_left)} blocks"
         found.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
     if failed := status.count("failed"):
         found.append(f"{failed} trials failed: their records say why")
     return found
-
-
-def span(seconds: float) -> str:
-    """Return a time as people write it: ``"45 s"``, ``"12 min"``, ``"3.4 h"``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class SweepDisplay(Display):
@@ -85,20 +79,34 @@ class SweepDisplay(Display):
         self._widths: dict[str, Widths] = {}
         self._matrix: Table | None = None
         self._block = -1
-        self._next_s = 0.0
+        self._allowance = Allowance()
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         super().trial_started(trial, number, of)
-        begin_s = time.monotonic()
-        if begin_s < self._next_s:
+        self._look(trial.block)
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self._look(record.block)
+        super().trial_finished(record)
+
+    def close(self) -> None:
+        """Leave the matrix as it is in the end on the terminal."""
+        super().close()
+        if self._matrix:
+            status = status_of(self._directory)
+            widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
+            self._console.print(matrix(status, widths))
+
+    def _look(self, block: int) -> None:
+        """Make the matrix anew, unless that takes too much of the time."""
+        if not self._allowance.left():
             return
-        status = status_of(self._directory)
-        if trial.block != self._block:  # the intervals change with blocks, and take a moment to compute
-            self._block = trial.block
-            self._widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
-        self._matrix = matrix(status, self._widths)
-        # With many thousand records it takes a while: spend at most a twentieth of the time on it.
-        self._next_s = begin_s + 20 * (time.monotonic() - begin_s)
+        with self._allowance.spending():
+            status = status_of(self._directory)
+            if block != self._block:  # the intervals change with blocks, and take a moment to compute
+                self._block = block
+                self._widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
+            self._matrix = matrix(status, self._widths)
 
     def _shown(self, line: Text) -> RenderableType:
         return Group(self._matrix, line) if self._matrix else line

@@ -1,4 +1,4 @@
-"""A figure that another package adds, drawn from the command line."""
+"""Figures that another package adds, drawn from the command line."""
 
 from tests.extensions.conftest import REPOSITORY, Package
 
@@ -25,3 +25,23 @@ def test_a_figure_of_another_package_is_drawn_by_compare_and_report(package: Pac
     reported = package.bench("report", str(RUNS / "synthetic"), "--html", "page.html")
     assert reported.returncode == 0, reported.stderr
     assert "A toy: one step per trial" in (package.place / "page.html").read_text()
+
+
+HISTORY_FIGURE = """
+from analysis.figures.drawing import Drawing, canvas
+
+def MEMBER(history):
+    chart = canvas(4, 3)
+    chart.subplots().plot([len(one.points) for one in history.series])
+    yield Drawing("ladder", "A toy: runs of every series", chart)
+"""
+
+
+def test_a_figure_of_another_package_is_drawn_by_history(package: Package) -> None:
+    package.add("virtbench.history-figures", "ladder", HISTORY_FIGURE)
+    package.add("virtbench.history-figures", "torn", "raise RuntimeError('torn')")
+    shown = package.bench("history", str(RUNS), "--plots", "plots")
+    assert shown.returncode == 0, shown.stderr
+    drawn = {path.name for path in (package.place / "plots").iterdir()}
+    assert {"ladder.svg", "ladder.png"} < drawn
+    assert any(name.startswith("history-synthetic-") for name in drawn)

@@ -29,7 +29,7 @@ from suite.inventory import DIRECTORY, read_inventory
 from suite.job.distributed import DistributedJob, MachineSpec
 from tests.integration.fleet import Fleet, fleet
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
-from tests.integration.test_run import SMALL, Running, bench, ours, records
+from tests.integration.test_run import SMALL, Running, bench, on, ours, records
 from tests.scenarios.pictures import folder
 
 pytestmark = pytest.mark.integration
@@ -166,7 +166,7 @@ def test_guests_of_two_machines_reach_each_other_and_have_the_data_set_as_a_disk
 def test_after_a_kill_of_the_suite_the_machines_clean_up_by_themselves(machines: Fleet, tmp_path: Path) -> None:
     require_image()
     before, links = ours(), left_on(machines)
-    words = ("--inventory", str(machines.inventory()), "--target", "container", "--out", str(tmp_path / "run"))
+    words = ("--inventory", str(machines.inventory()), *on("container"), "--out", str(tmp_path / "run"))
     running = Running(tmp_path / "log", *TRAIN, "--steps", "500", *words)
     running.wait_until_it_says("measuring")
     there = added_since(before)

@@ -76,7 +76,7 @@ def _nothing_is_left(home: Path) -> Iterator[None]:
     before = (namespaces(), links())
     yield
     assert (namespaces(), links()) == before
-    assert list((home / "ledger").glob("*")) == []
+    assert list((home / "ledger").glob("*.json")) == []
 
 
 @pytest.fixture

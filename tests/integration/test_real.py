@@ -27,7 +27,7 @@ from suite.records.record import TrialRecord
 from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_injuries import Silent
-from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
+from tests.integration.test_run import NOTHING, SMALL, bench, on, ours, records
 from tests.jobs import plan_of
 from worker.environment import collect
 
@@ -202,7 +202,7 @@ def device(tmp_path: Path) -> Iterator[str]:
 def test_a_data_set_on_a_device_of_its_own_is_read_from_there(tmp_path: Path, device: str) -> None:
     place = f"generated:{tmp_path / 'set'}"
     assert bench("data", "make", "--images", "20", "--out", str(tmp_path / "set")).returncode == 0
-    words = ["--scenario", "real", "--data", place, "--data-disk", device, "--target", "container", *SMALL]
+    words = ["--scenario", "real", "--data", place, "--data-disk", device, *on("container"), *SMALL]
     words += ["--ablate", "data-layer", "--out", str(tmp_path / "run")]
     assert (empty := bench("run", *words)).returncode == 2
     writing = f"bench data disk --device {device} --data {place}"

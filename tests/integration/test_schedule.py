@@ -95,7 +95,7 @@ def test_an_entry_is_installed_listed_fired_and_removed_and_others_stay(
     wait_until(lambda: _fired(told, tmp_path / "cron/spool/crontabs"))
     result = json.loads(told.read_text())
     assert (result["outcome"], result["sweep_exit_code"], result["plan"]) == ("failed", 2, str(plan))
-    assert str(tmp_path / "results/night/") in result["directory"]
+    assert str(tmp_path / "results/night-scheduled/") in result["directory"]
     assert "removed: night (cron)" in inside(*schedule, "--remove", "night").stderr
     assert inside("crontab", "-l").stdout == FOREIGN
-    assert "is not TOML" in (tmp_path / "results/night.log").read_text()
+    assert "is not TOML" in (tmp_path / "results/night-scheduled.log").read_text()

@@ -71,7 +71,7 @@ def _trials(records: dict[str, TrialRecord]) -> dict[str, dict[str, Any]]:
 
 def in_second_trial(sweep: RemoteSweep) -> int:
     """How many blocks have come so far."""
-    return sum("[2/4]" in path.read_text() for path in (sweep.out / "logs").glob("slurm-*.log"))
+    return sum("[1/4]" in path.read_text() for path in (sweep.out / "logs").glob("slurm-*.log"))
 
 
 def test_a_job_of_higher_priority_takes_the_nodes_and_no_trial_is_lost_or_twice(slurm: Slurm, tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """A sweep on real targets, killed while it opens, measures and closes: it comes to the same complete set of records."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +12,7 @@ import pytest
 
 from suite.records.record import TrialRecord
 from tests.integration.machine import require, require_image, require_root
+from tests.integration.terminal import OnTerminal
 
 pytestmark = pytest.mark.integration
 
@@ -46,17 +45,11 @@ def bench(*words: str) -> "subprocess.CompletedProcess[str]":
 def killed_at(place: Path, phase: str) -> None:
     """Run the sweep until it says the phase, and kill it."""
     words = ["sweep", "run", str(place / "plan.toml"), "--out", str(place / "out")]
-    with subprocess.Popen([BENCH, *words], stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stderr is not None
-        said = ""
-        for line in process.stderr:
-            said += line
-            if f": {phase}" in line:
-                break
-        else:
-            pytest.fail(f"it never came to {phase}: {said}")
-        time.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
+    sweep = OnTerminal(place / f"{phase}.log", BENCH, *words)
+    sweep.wait_until_it_says(f": {phase}")
+    time.sleep(0.05)
+    sweep.process.kill()
+    sweep.process.wait()
     cleaned = bench("clean")
     assert cleaned.returncode == 0, cleaned.stderr
 

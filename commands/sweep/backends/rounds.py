@@ -61,7 +61,11 @@ def files_to_send(directory: Path, block: int) -> list[Path]:
     """Return what a machine needs of the output directory to run a block, with what the block has there already."""
     of_the_block = (path for name in files_of_block(block) for path in directory.glob(f"*/*/{name}"))
     whole = (directory / name for name in ("sweep.json", POOL, CONVERGED))
-    return [path for path in (*whole, *directory.glob(f"*/{PLAN}"), *of_the_block) if path.is_file()]
+    return [
+        path
+        for path in (*whole, *directory.glob(f"*/{PLAN}"), *of_the_block)
+        if path.is_file() and not path.is_symlink()
+    ]
 
 
 def estimate_s(request: SweepRequest) -> float | None:

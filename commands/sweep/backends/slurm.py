@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
-from commands.sweep.backends.remote import BLOCK, executor_of, receiver_of, run_on
+from commands.sweep.backends.remote import BLOCK, executor_of, run_on
 from commands.sweep.backends.rounds import estimate_s, next_round, run_rounds
 from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
 from provisioning.batch.remote import srun_wrap
 from suite.errors import BenchError
 from suite.sweep.model import Sweep
+from suite.sweep.receiving import Receiver
 
 BENCH = str(Path(sys.executable).with_name("bench"))
 AT_ONCE = 16
@@ -113,7 +114,7 @@ def _by_srun(request: SweepRequest, options: SlurmOptions, blocks: list[int]) ->
     limit = slurm.time_limit(options, estimate_s(request))
     wrap = srun_wrap(slurm.resources(options, name, limit))
     command = [options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
-    receive = receiver_of(request.directory.path)
+    receive = Receiver(request.sweep, request.directory)
     count = min(len(blocks), options.at_once or AT_ONCE)
     executors = [executor_of(request, f"srun-{number}", wrap, command, receive) for number in range(count)]
     run_on(executors, request, blocks)

@@ -1,13 +1,14 @@
 """The sweep backend ``ssh``: blocks go to the machines of an inventory."""
 
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
-from commands.sweep.backends.remote import BLOCK, executor_of, receiver_of, run_on
+from commands.sweep.backends.remote import BLOCK, executor_of, run_on
 from commands.sweep.backends.rounds import run_rounds
 from provisioning.batch.options import SshOptions
 from provisioning.batch.remote import RemoteExecutor, ssh_wrap
 from suite.errors import RequestError
 from suite.inventory import read_inventory
 from suite.suggest import nearest
+from suite.sweep.receiving import Receiver
 
 
 class Ssh(Backend):
@@ -26,7 +27,7 @@ class Ssh(Backend):
 
 def _executors(request: SweepRequest) -> list[RemoteExecutor]:
     """Return the machines that the plan names. Raises RequestError."""
-    options, receive = options_of(SshOptions, request.sweep), receiver_of(request.directory.path)
+    options, receive = options_of(SshOptions, request.sweep), Receiver(request.sweep, request.directory)
     nodes = {node.name: node for node in read_inventory(request.file.absolute().parent / options.inventory).nodes}
     if unknown := [name for name in options.nodes if name not in nodes]:
         raise RequestError(

@@ -1,43 +1,48 @@
 """``bench compare`` and ``bench report``: what the records say."""
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.text import Text
 
 from analysis.audit.audit import audited
 from analysis.compare.comparison import compare as compare_records
-from analysis.compare.regression import regress
 from analysis.compare.results import Comparison
 from analysis.explain.attribution import explain as explain_records
+from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
+from analysis.load.margin import margin_of
 from analysis.load.records import load
-from analysis.report.formatting import warning_lines
+from analysis.report.answer import answer
+from analysis.report.formatting import count, warning_lines
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv, as_json
-from analysis.report.terminal import RegressionTerminal, Terminal
+from analysis.report.terminal import Sentences, Terminal
 from analysis.report.waterfall import Waterfall
+from commands.compare.gate import gate, show_change
+from commands.compare.output import ExplanationOutput, Warned
 from commands.run.options import shares
 from commands.selftest.known import certificate_of
-from suite.errors import RequestError
 from suite.results.store import RESULTS, latest_run
+from suite.untrusted.console import PlainConsole
+
+MARGIN_HELP = "Overheads below it are equivalent. Default: what the run was planned with, else 2%."
 
 
 @click.command()
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--plots", type=click.Path(path_type=Path), help="Where the figures go. Default: plots/ in the run.")
-@click.option("--margin", default="2%", callback=shares, show_default=True, help="Overheads below it are equivalent.")
+@click.option("--margin", callback=shares, help=MARGIN_HELP)
 @click.option(
     "--force", is_flag=True, help="Keep records that the audit refuses, and form all ratios; the mark stays on them."
 )
 @click.option("--costs", is_flag=True, help="Show the CPU, memory, disk and energy that each target takes of the host.")
+@click.option("--verbose", is_flag=True, help="Show every metric, ablations, noise, advice and a legend.")
 @click.option("--explain", is_flag=True, help="Show where each overhead comes from: phase by phase, with intervals.")
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
-@click.option("--fail-above", callback=shares, help="With two runs: exit code 1 when the second is slower by more: 5%.")
+@click.option("--fail-above", callback=shares, help="Judge whether the second run is slower by more: 5%.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV: a row per target and metric.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown.")
@@ -45,6 +50,9 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     """Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
 
     Several runs are pooled. Given two runs, it also says how the second differs from the first.
+
+    With --fail-above it judges the second run against the first instead, and its exit code says the outcome: 0 not
+    slower, 3 slower, 4 cannot tell, 1 the second run lacks something that the first has; 2 the request was wrong.
 
     \b
     Examples:
@@ -55,64 +63,63 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare --explain
       bench compare --markdown > table.md
     """
-    if options["fail_above"] is not None and len(directories) != 2:
-        raise RequestError("--fail-above compares two runs", remedy="bench compare BEFORE AFTER --fail-above 5%")
+    if options["fail_above"] is not None:
+        sys.exit(gate(directories, options))
     chosen = list(directories) or [latest_run(RESULTS)]
     records = audited(load(chosen), force=options["force"])
-    comparison = compare_records(records, margin=options["margin"], force=options["force"])
-    exceeded = _change(chosen, options) if len(chosen) == 2 else False
+    margin = margin_of(records.directories, options["margin"])
+    comparison = compare_records(records, margin=margin, force=options["force"])
     if options["explain"]:
-        explained = explain_records(records, margin=options["margin"], force=options["force"])
-        if options["form"] == "json":
-            click.echo(json.dumps([asdict(one) for one in explained.explanations], indent=1))
-        else:
-            Console().print(Waterfall(explained))
-    elif not (len(chosen) == 2 and options["fail_above"] and options["form"]):
-        _show(comparison, options["form"], options["costs"])
+        explained = explain_records(records, margin=margin, force=options["force"])
+        _show_parts(comparison, explained, options["form"])
+    else:
+        _show(comparison, options)
         if options["form"] is None and (certificate := certificate_of(records)):
             click.echo(certificate.line())
+    if len(chosen) == 2 and options["form"] is None:
+        show_change(records, chosen, force=options["force"])
     if options["plots"] or (options["form"] is None and not options["explain"]):
         # Matplotlib takes a second to import, which --json and --explain need not wait for.
         from analysis.figures.plots import draw
 
         reference = normalised() if options["reference"] else None
-        for path in draw(comparison, options["plots"] or chosen[0] / "plots", reference):
-            click.echo(f"drawn: {path}", err=True)
-    if exceeded:
-        sys.exit(1)
+        place = options["plots"] or chosen[0] / "plots"
+        drawn = draw(comparison, place, reference)
+        click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}", err=True)
+    if options["form"] is None:
+        # Again: where the rest is long, the terminal shows its end.
+        PlainConsole().print(Sentences(comparison))
 
 
-def _show(comparison: Comparison, form: str | None, costs: bool) -> None:
-    if form is None:
-        Console().print(Terminal(comparison, costs=costs))
+def _show_parts(comparison: Comparison, explained: Explained, form: str | None) -> None:
+    if form == "json":
+        warned = [Warned.model_validate(warning.as_json()) for warning in explained.warnings]
+        ExplanationOutput(explanations=list(explained.explanations), warnings=warned).tell()
+        return
+    console = PlainConsole()
+    for part in (Sentences(comparison), Text(), Waterfall(explained)):
+        console.print(part)
+
+
+def _show(comparison: Comparison, options: dict[str, Any]) -> None:
+    if (form := options["form"]) is None:
+        PlainConsole().print(Terminal(comparison, costs=options["costs"], verbose=options["verbose"]))
         return
     forms = {"json": as_json, "csv": as_csv, "markdown": as_markdown}
     click.echo(forms[form](comparison).rstrip("\n"))
     if form == "csv":
-        for line in warning_lines(comparison):
+        for line in (*answer(comparison), *warning_lines(comparison)):
             click.echo(line, err=True)
-
-
-def _change(chosen: list[Path], options: dict[str, Any]) -> bool:
-    """Show how the second run differs from the first; return whether it is slower by more than was allowed."""
-    old, new = (audited(load([run]), force=options["force"]) for run in chosen)
-    found = regress(old, new, options["fail_above"])
-    if options["form"] is None:
-        Console().print(RegressionTerminal(found))
-    elif options["fail_above"] and options["form"] == "json":
-        changes = [asdict(change) for change in found.changes]
-        click.echo(json.dumps({"exceeded": found.exceeded, "changes": changes}, indent=1))
-    return found.exceeded
 
 
 @click.command()
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="The file. Default: report.html in the run.")
-@click.option("--margin", default="2%", callback=shares, show_default=True, help="Overheads below it are equivalent.")
+@click.option("--margin", callback=shares, help=MARGIN_HELP)
 @click.option(
     "--force", is_flag=True, help="Keep records that the audit refuses, and form all ratios; the mark stays on them."
 )
-def report(directories: tuple[Path, ...], html: Path | None, margin: float, force: bool) -> None:
+def report(directories: tuple[Path, ...], html: Path | None, margin: float | None, force: bool) -> None:
     """Write one page with the answer, tables, figures, warnings and provenance. It needs no network.
 
     \b
@@ -125,4 +132,5 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float, forc
 
     chosen = list(directories) or [latest_run(RESULTS)]
     records, path = audited(load(chosen), force=force), html or chosen[0] / "report.html"
-    click.echo(write_report(records, path, margin=margin, force=force, certificate=certificate_of(records)))
+    chosen_margin = margin_of(records.directories, margin)
+    click.echo(write_report(records, path, margin=chosen_margin, force=force, certificate=certificate_of(records)))

@@ -1,0 +1,1 @@
+"""The commands ``bench compare`` and ``bench report``."""

@@ -1,0 +1,115 @@
+"""The gate: whether a run is slower than the run before. ``bench compare OLD NEW --fail-above``, and schedules."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from analysis.audit.audit import audited
+from analysis.audit.planned import plan_of
+from analysis.compare.matching import other_hosts
+from analysis.compare.regression import Regression, regress
+from analysis.load.records import Records, load
+from analysis.report.gate import RegressionTerminal, as_data
+from commands.compare.output import GateOutput
+from suite.errors import RequestError
+from suite.results.runs import SWEEP, contains
+from suite.sweep.directory import SweepDirectory, runs_below
+from suite.untrusted.console import PlainConsole
+
+_OF_THE_VIEW = ("plots", "explain", "costs", "reference", "verbose")
+
+
+def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
+    """Say whether the second directory is slower than the first; return the exit code of the outcome."""
+    if len(directories) != 2:
+        raise RequestError("--fail-above compares two runs", remedy="bench compare BEFORE AFTER --fail-above 5%")
+    ignored = [f"--{name}" for name in _OF_THE_VIEW if options[name]]
+    ignored += [f"--{form}" for form in (options["form"],) if form in ("csv", "markdown")]
+    if ignored:
+        raise RequestError(f"--fail-above judges, and does not show: {ignored[0]} is not for it", remedy="leave it out")
+    old, new = directories
+    found = judged([old], [new], options["fail_above"], force=options["force"])
+    if options["form"] == "json":
+        GateOutput.model_validate(as_data(found)).tell()
+    else:
+        PlainConsole().print(RegressionTerminal(found))
+    return found.exit_code
+
+
+def judged(old: Sequence[Path], new: Sequence[Path], fail_above: float | None, *, force: bool = False) -> Regression:
+    """Load, audit and judge two runs or sweeps."""
+    _refuse_itself(old, new)
+    before, after = (_sound(load(side), force=force) for side in (old, new))
+    return judge(before, after, fail_above, force=force, open_ended=any(map(_open_ended, after.directories)))
+
+
+def judge(
+    old: Records, new: Records, fail_above: float | None, *, force: bool = False, open_ended: bool = False
+) -> Regression:
+    """Compare the records of two runs. Raises RequestError for those of other hosts, or with nothing in common."""
+    hosts = other_hosts(old.trials, new.trials)
+    if hosts and not force:
+        raise RequestError(
+            f"the runs are of other hosts: {hosts}",
+            remedy="compare runs of one machine; --force compares them all the same",
+        )
+    found = regress(old, new, fail_above, open_ended=open_ended)
+    if not found.changes:
+        named = "; ".join(f"{one.name}: {one.why}" for one in found.missing) or "nothing was finished"
+        only = f"; the new run alone has {', '.join(found.added)}" if found.added else ""
+        raise RequestError(
+            f"the runs have no cell in common ({named}{only})",
+            remedy="compare runs of one plan: workload, profile, engine and every other setting must agree",
+        )
+    return found
+
+
+def _sound(records: Records, *, force: bool) -> Records:
+    """Return records of which those that the audit refuses count as failed: a cell must not vanish with them."""
+    kept = audited(records, force=force)
+    if force:
+        return kept
+    trials = records.trials
+    refused = ~trials["path"].isin(kept.trials["path"])
+    why = trials["error_message"].mask(refused, "the audit refuses it")
+    return replace(kept, trials=trials.assign(ok=trials["ok"] & ~refused, error_message=why))
+
+
+def _refuse_itself(old: Sequence[Path], new: Sequence[Path]) -> None:
+    for before, after in product(old, new):
+        if contains(before, after) or contains(after, before):
+            raise RequestError(
+                f"{after} would be compared with itself: {before} holds the same records",
+                remedy="name two runs, or two sweeps, that lie beside each other",
+            )
+
+
+def _open_ended(run: Path) -> bool:
+    """Return whether a stop rule decides how many blocks a run has; of a cell, that of its sweep."""
+    sweep = SweepDirectory(run.parent).accepted() if (run.parent / SWEEP).is_file() else None
+    plan = plan_of(run)
+    request = plan.request if plan else None
+    return bool(sweep and sweep.sweep.open_ended) or bool(request and request.repetitions.open_ended)
+
+
+def show_change(records: Records, directories: Sequence[Path], *, force: bool) -> None:
+    """Show how the second of two pooled directories differs from the first, where one machine measured both."""
+    _refuse_itself(directories[:1], directories[1:])
+    sides = [_part(records, directory) for directory in directories]
+    hosts = other_hosts(*(side.trials for side in sides))
+    if hosts and not force:
+        click.echo(f"no change between the runs is shown, for they are of other hosts: {hosts}", err=True)
+    elif all(len(side.trials) for side in sides):
+        PlainConsole().print(RegressionTerminal(regress(sides[0], sides[1])))
+
+
+def _part(records: Records, directory: Path) -> Records:
+    """Return the records of one directory; each was read and audited once."""
+    runs = {str(run) for run in runs_below(Path(os.path.normpath(directory)))}
+    own = records.trials["path"].map(lambda path: str(Path(path).parents[1])).isin(runs)
+    return replace(records, trials=records.trials[own].reset_index(drop=True))

@@ -1,0 +1,56 @@
+"""``bench history``: the numbers of every cell over all runs of a directory, and where they changed."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from analysis.audit.audit import audited
+from analysis.history.history import history_of
+from analysis.history.results import Series
+from analysis.load.records import load
+from analysis.report.history import HistoryTerminal
+from commands.output import Output
+from suite.errors import RequestError
+from suite.results.runs import find_runs
+from suite.results.store import RESULTS
+from suite.untrusted.console import PlainConsole
+
+
+class HistoryOutput(Output):
+    """The series of all runs of a directory; see ``docs/history.md``."""
+
+    runs: int
+    series: list[Series]
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), default=RESULTS)
+@click.option("--plots", type=click.Path(path_type=Path), help="Where the figures go. Default: plots/ in DIRECTORY.")
+@click.option("--force", is_flag=True, help="Keep records that the audit refuses.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/history.md says what the fields are.")
+def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> None:
+    """Show the numbers of every cell over all runs below a directory, and where their level changed.
+
+    Changes are found by E-divisive (docs/history.md), each with what changed on the machine then: kernel, engine,
+    suite, image and whatever else the records know.
+
+    \b
+    Examples:
+      bench history
+      bench history results/nightly-scheduled
+      bench history results/nightly-scheduled --json
+    """
+    runs = find_runs([directory])
+    if not runs:
+        raise RequestError(f"{directory} holds no run", remedy="name a directory of runs, sweeps or scheduled sweeps")
+    found = history_of(audited(load(runs), force=force))
+    if as_json:
+        HistoryOutput.model_validate(asdict(found)).tell()
+        return
+    PlainConsole().print(HistoryTerminal(found))
+    # Matplotlib takes a second to import, which --json need not wait for.
+    from analysis.figures.history import draw_history
+
+    for path in draw_history(found, plots or directory / "plots"):
+        click.echo(f"drawn: {path}", err=True)

@@ -1,0 +1,65 @@
+"""The JSON that commands print with ``--json``: a model with a version for each; ``bench schema`` shows them."""
+
+import importlib
+import json
+from typing import Literal
+
+import click
+from pydantic import BaseModel, ConfigDict
+
+from suite.untrusted.parse import cleaned
+
+OUTPUTS = {
+    "audit": "commands.audit:AuditOutput",
+    "compare": "commands.compare.output:ComparisonOutput",
+    "compare --fail-above": "commands.compare.output:GateOutput",
+    "compare --explain": "commands.compare.output:ExplanationOutput",
+    "data list": "commands.data:SetsOutput",
+    "data make": "commands.data:MadeOutput",
+    "data verify": "commands.data:VerifiedOutput",
+    "doctor": "commands.machine:DoctorOutput",
+    "history": "commands.history:HistoryOutput",
+    "image list": "commands.image:ImagesOutput",
+    "results list": "commands.results.listing:ListOutput",
+    "results merge": "commands.results.merge_prune:MergeOutput",
+    "results prune": "commands.results.merge_prune:PruneOutput",
+    "results show RUN": "commands.results.show:RunOutput",
+    "results show RUN/TRIAL": "suite.records.record:TrialRecord",
+    "selftest": "suite.selftest.certificate:Certificate",
+}
+"""The models by what prints them. They are imported when they are asked for."""
+
+
+class Output(BaseModel):
+    """The JSON of a command. ``schema_version`` grows when a key goes or changes its meaning."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+
+    def tell(self) -> None:
+        """Print it."""
+        try:
+            text = self.model_dump_json(indent=1)
+        except ValueError:  # the name of a file need not be Unicode
+            text = json.dumps(cleaned(self.model_dump(mode="json")), indent=1)
+        click.echo(text)
+
+
+@click.command()
+@click.argument("name", required=False, type=click.Choice([*OUTPUTS]), metavar="[NAME]")
+def schema(name: str | None) -> None:
+    """Print the JSON schema of what a command prints with --json. Without NAME, the names.
+
+    \b
+    Examples:
+      bench schema
+      bench schema doctor
+      bench schema "compare --explain"
+    """
+    if name is None:
+        click.echo("\n".join(OUTPUTS))
+        return
+    module, _, attribute = OUTPUTS[name].partition(":")
+    model: type[BaseModel] = getattr(importlib.import_module(module), attribute)
+    click.echo(json.dumps(model.model_json_schema(mode="serialization"), indent=1))

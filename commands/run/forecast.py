@@ -1,0 +1,178 @@
+"""Foretell a run: its trials, how long they take, and the disk space that it needs. Nothing is started."""
+
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from commands.run.earlier import earlier_records
+from commands.run.prepare import Ready, host_environment
+from provisioning.paths import home
+from provisioning.volumes import disk_of, packed_bytes
+from suite.host_compatibility import Host
+from suite.job.envelope import GIB, format_cpu_list
+from suite.plan import Plan
+from suite.request.parts import MOST_BLOCKS, RepetitionOptions
+from suite.results.store import RESULTS, Run
+from suite.sweep.estimate import Durations, Guess, Source, durations_below
+from suite.targets import VMS
+from suite.units import format_duration
+
+RECORD_BYTES, STEP_BYTES = 16_000, 90
+"""The size of a record, and what each measured step adds to it."""
+ANSWER_S = 4.0
+"""What starting the command and answering at the end take, beside checking the machine."""
+SOURCES: dict[Source, str] = {
+    "records": "from earlier trials of this job",
+    "similar": "from earlier trials of other sizes or models",
+    "rough": "ROUGH, within a factor of 5: it never ran here",
+}
+
+
+@dataclass(frozen=True)
+class Space:
+    """Disk space that is needed: what for, where, and how much is free there."""
+
+    what: str
+    path: str
+    size_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run is expected to take. ``most_blocks`` and ``most_s`` are where it ends at the latest."""
+
+    blocks: int
+    most_blocks: int
+    trials: int
+    trials_left: int
+    seconds: float
+    most_s: float
+    targets: dict[str, Guess]
+    """The seconds of a trial, by target."""
+    disk: tuple[Space, ...]
+
+
+def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: float) -> Forecast:
+    """Return what the run in ``store`` is expected to take.
+
+    ``examined_s`` are the seconds that checking this machine has taken; the run takes them again.
+    """
+    durations = earlier_durations(store)
+    least = most = made.plan.blocks
+    if asked.open_ended:
+        stored, allowed = store.plan(), asked.max_blocks or MOST_BLOCKS
+        fewest, fixed = _fewest(made.plan, asked)
+        least = max(stored.blocks if stored else 1, min(fewest, allowed))
+        most = least if fixed else max(least, allowed)
+    plan, finished = made.plan.model_copy(update={"blocks": least}), set(store.finished())
+    guesses = {trial.trial_id: durations.guess(trial) for trial in plan.trials()}
+    left = [guess.seconds for name, guess in guesses.items() if name not in finished]
+    block = [durations.guess(trial).seconds for trial in plan.trials_of(1)]
+    further = block * (most - least)
+    overhead_s = examined_s + ANSWER_S
+    # A block that is begun is finished.
+    end_s = math.inf if asked.budget_s is None else overhead_s + asked.budget_s + sum(block)
+    return Forecast(
+        blocks=least,
+        most_blocks=most,
+        trials=len(guesses),
+        trials_left=len(left),
+        seconds=min(end_s, overhead_s + sum(left)),
+        most_s=min(end_s, overhead_s + sum(left) + sum(further)),
+        targets=_targets(plan, durations),
+        disk=tuple(_disk(made, store, len(left) + len(further))),
+    )
+
+
+def earlier_durations(store: Run) -> Durations:
+    """Return what earlier trials of this machine tell, in results/ and beside the run."""
+    here = Host.of(host_environment().model_dump(mode="json"))
+    return durations_below(RESULTS, store.directory.parent, here=here)
+
+
+def _fewest(plan: Plan, asked: RepetitionOptions) -> tuple[int, bool]:
+    """Return the fewest blocks of an open-ended run, and whether they are all, as earlier runs have them planned."""
+    # Here, since pandas takes as long to import as everything else together.
+    from analysis.compare.detection import GROWTH, PILOT_BLOCKS, plan_detection
+    from analysis.statistics.sequential import EXTRA_BLOCKS, LEAST_BLOCKS
+
+    least = asked.min_blocks or 1
+    if asked.difference is None:
+        return max(least, LEAST_BLOCKS + (0 if asked.decides else EXTRA_BLOCKS)), False
+    earlier, most = earlier_records(plan), asked.max_blocks or MOST_BLOCKS
+    found = earlier and plan_detection(earlier, asked.difference, least=least, most=most, source="earlier")
+    return (found.blocks, True) if found else (max(least, GROWTH * PILOT_BLOCKS), False)
+
+
+def _targets(plan: Plan, durations: Durations) -> dict[str, Guess]:
+    """Return the longest trial of each target."""
+    found: dict[str, Guess] = {}
+    for trial in plan.trials_of(plan.blocks):
+        guess = durations.guess(trial)
+        found[trial.target] = max(guess, found.get(trial.target, guess))
+    return {target: found[target] for target in plan.targets}
+
+
+def _disk(made: Ready, store: Run, trials: int) -> Iterator[Space]:
+    plan = made.plan
+    steps = max((job.sizes.steps for job in plan.jobs if job.sizes), default=0)
+    yield _space("records", store.directory, trials * (RECORD_BYTES + steps * STEP_BYTES))
+    if plan.scratch_bytes:
+        yield _space("what a trial writes", home(), max(plan.scratch_bytes.values()))
+    dataset = plan.job.dataset
+    in_vm = dataset and not dataset.device and not made.choices.inventory and VMS.intersection(plan.targets)
+    if dataset and in_vm and not disk_of(dataset).exists():
+        yield _space("the data set as a disk for VMs, kept", home(), packed_bytes(dataset))
+
+
+def _space(what: str, path: Path, size_bytes: int) -> Space:
+    place = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    return Space(what, str(path), size_bytes, shutil.disk_usage(place).free)
+
+
+def as_lines(found: Forecast, plan: Plan, asked: RepetitionOptions) -> Iterator[str]:
+    """Yield the plan and its forecast, in lines of at most 80 columns for usual names."""
+    job = plan.job
+    engine = f" ({job.layers.engine})" if "container" in plan.targets else ""
+    yield f"plan: {job.scenario}, {', '.join(plan.models)}, {job.profile} profile, {job.recipe} recipe"
+    yield f"targets: {', '.join(plan.targets)}{engine}"
+    cpus, memory = format_cpu_list(job.envelope.cpus), job.envelope.memory_bytes / GIB
+    yield f"each has: CPUs {cpus}, {memory:.3g} GiB, {job.envelope.threads} threads"
+    yield f"ends: {_end(found, asked)}"
+    warm_up = f", the first {'block' if plan.warmup_blocks == 1 else f'{plan.warmup_blocks} blocks'} to warm up"
+    most = " at least" if found.most_blocks > found.blocks else ""
+    done = f", {found.trials_left} still to be run" if found.trials_left < found.trials else ""
+    yield f"trials:{most} {found.trials}{warm_up if plan.warmup_blocks else ''}{done}"
+    longest = f" to {format_duration(found.most_s)}" if found.most_s > found.seconds else ""
+    yield f"time: about {format_duration(found.seconds)}{longest}"
+    for target, guess in found.targets.items():
+        yield f"  {target}: {format_duration(guess.seconds)} a trial, {SOURCES[guess.source]}"
+    for space in found.disk:
+        yield f"disk: {_size(space.size_bytes)} for {space.what} in {space.path} ({_size(space.free_bytes)} free)"
+
+
+def as_json(found: Forecast, plan: Plan, store: Run) -> dict[str, Any]:
+    """Return the plan and its forecast for programs."""
+    told = asdict(found) | {"targets": {name: guess._asdict() for name, guess in found.targets.items()}}
+    return {"schema_version": 1, "directory": str(store.directory), **told, "plan": plan.model_dump(mode="json")}
+
+
+def _end(found: Forecast, asked: RepetitionOptions) -> str:
+    if not asked.open_ended:
+        return f"after {found.blocks} block{'s' * (found.blocks > 1)}"
+    if asked.decides:
+        what = f"when every comparison is decided at a margin of {asked.margin or 'the usual 2%'}"
+    elif asked.until:
+        what = f"when every interval is within {asked.until}"
+    else:
+        what = f"after the blocks that detect {asked.detect}, planned from the first ones"
+    budget = f", or {asked.budget} are spent" if asked.budget else ""
+    return f"{what}, {found.most_blocks} blocks are measured{budget}"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{max(size_bytes / 1e6, 0.1):.2g} MB"

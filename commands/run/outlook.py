@@ -1,0 +1,82 @@
+"""Follow a run: number its trials over the whole of it, and say after each block how far it is."""
+
+from collections.abc import Mapping
+
+from suite.errors import RequestError
+from suite.plan import Plan, Trial
+from suite.progress import Allowance, Display, Lines
+from suite.records.record import TrialRecord
+from suite.results.store import Run
+from suite.units import format_duration
+
+MOST_SHOWN = 3
+"""The ratios that are shown after a block, those with the widest intervals; more would not fit a line."""
+
+
+class Outlook:
+    """Wraps an observer: knows how many blocks the run is expected to have, and says how far it is."""
+
+    def __init__(self, observer: Lines | Display, plan: Plan, store: Run) -> None:
+        self.phase, self.say, self.clock = observer.phase, observer.note, observer.clock
+        self.blocks = plan.blocks
+        """The blocks that are expected in all."""
+        self._observer, self._store, self._ratios = observer, store, plan.job.sharing is None
+        places = list(plan.model_copy(update={"blocks": 1}).places())
+        self._of_block = sum(not place.warm_up for place in places)
+        self._warm_ups = len(places) - self._of_block
+        self._allowance = Allowance()
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None:
+        del number, of  # of one block
+        number = trial.block * self._of_block + trial.position + 1 + (0 if trial.warm_up else self._warm_ups)
+        self._observer.trial_started(trial, number, self.trials)
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self._observer.trial_finished(record)
+
+    def note(self, text: str) -> None:
+        del text  # how many trials of a block are there already; ``begun`` has said it of the run
+
+    @property
+    def trials(self) -> int:
+        """Return the trials that are expected in all, those of the warm-up too."""
+        return self._warm_ups + self.blocks * self._of_block
+
+    def kept(self) -> int:
+        """Return how many of the trials are there already."""
+        return len(set(self._store.finished()))
+
+    def begun(self) -> None:
+        """Say, once, how many trials are there already."""
+        if kept := self.kept():
+            self.say(f"{kept} of {self.trials} trials are there already and are kept")
+
+    def block_ended(self, block: int, *, at_least: bool = False) -> None:
+        """Say the intervals so far, and the blocks and the time to go of the whole."""
+        done = block + 1
+        if done >= self.blocks or not self._allowance.left():
+            return
+        with self._allowance.spending():
+            found = _formatted(self._intervals()) if self._ratios else []
+        if not found:  # blocks and time alone stand in the line of each trial, too
+            return
+        seconds = self.clock.seconds_of((self.blocks - done) * self._of_block)
+        found.append(f"about {format_duration(seconds)} to go" if seconds else "")
+        whole = f"{'at least ' * at_least}{self.blocks} blocks"
+        self.say(f"after {done} of {whole}: {'; '.join(filter(None, found))}")
+
+    def _intervals(self) -> Mapping[str, tuple[float, float, float]]:
+        # Here, since pandas takes as long to import as everything else together.
+        from analysis.compare.convergence import intervals
+        from analysis.load.records import load
+
+        try:
+            return intervals(load([self._store.directory]))
+        except RequestError:  # no record counts yet
+            return {}
+
+
+def _formatted(intervals: Mapping[str, tuple[float, float, float]]) -> list[str]:
+    shown = [f"{name} {ratio:.3f} ({low:.3f} to {high:.3f})" for name, (ratio, low, high) in intervals.items()]
+    more = [f"{len(shown) - MOST_SHOWN} narrower"] if len(shown) > MOST_SHOWN else []
+    return [*shown[:MOST_SHOWN], *more]

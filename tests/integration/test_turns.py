@@ -1,0 +1,69 @@
+"""The alternating design for real: jobs of bare metal and of a container that take turns on the same CPUs."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analysis.audit.audit import audit
+from analysis.load.records import load
+from suite.records.record import TrialRecord
+from tests.integration.machine import require, require_image, require_root
+from tests.integration.test_run import NOTHING, Running, bench, ours, records
+
+pytestmark = pytest.mark.integration
+
+TARGETS = ("--target", "bare-metal", "--target", "container", "--engine", "runc")
+TURNS = ("--design", "alternating", "--profile", "smoke", "--model", "alexnet")
+
+
+@pytest.fixture(autouse=True)
+def _machine() -> Iterator[None]:
+    require_root()
+    require_image()
+    require("engine", "runc")
+    assert ours() == NOTHING, "an earlier test, or a bench that is running now, left something"
+    yield
+    assert ours() == NOTHING
+
+
+def all_records(directory: Path) -> list[TrialRecord]:
+    paths = sorted((directory / "trials").glob("*.json"))
+    return [TrialRecord.model_validate_json(path.read_bytes()) for path in paths]
+
+
+def test_bare_metal_and_a_container_take_turns(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = bench("run", *TARGETS, *TURNS, "--rounds", "4", "--burst-steps", "3", "--repeat", "2", "--out", str(run))
+    assert ended.returncode == 0, ended.stderr
+    found = all_records(run)
+    assert [record.outcome.status for record in found] == ["ok"] * 4
+    for record in found:
+        assert record.elapsed_s is None
+        assert record.steps is not None
+        assert len(record.steps.elapsed_s) == 12
+        assert record.alternation is not None
+        assert all((burst.cpu_s or 0) > 0 for burst in record.alternation.bursts), "counted from outside, turn by turn"
+        waited = sum(burst.waiting_cpu_s or 0.0 for burst in record.alternation.bursts[1:])
+        taken = sum(burst.cpu_s or 0.0 for burst in record.alternation.bursts)
+        assert waited < 0.1 * taken, record.alternation.bursts
+    assert audit(load([run])).refused == ()
+    told = json.loads(bench("compare", str(run), "--json").stdout)
+    rows = {(row["target"], row["metric"]): row for row in told["rows"]}
+    assert rows["container", "throughput"]["blocks"] == 2
+    assert rows["container", "elapsed"]["value"] is None
+    assert told["turns"][0]["target"] == "container"
+
+
+def test_ctrl_c_closes_all_instances_and_the_block_is_made_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = (*TARGETS, *TURNS, "--rounds", "2000", "--burst-steps", "2", "--out", str(run))
+    running = Running(tmp_path / "log", *words)
+    running.wait_until_it_says("in turn")
+    os.kill(running.process.pid, signal.SIGINT)
+    running.process.wait(120)
+    assert ours() == NOTHING
+    assert records(run) == {}

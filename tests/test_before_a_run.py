@@ -1,0 +1,283 @@
+"""What ``bench run`` says before it runs, what it refuses, and what it says while it runs and when it is cut off."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning import neighbours
+from suite.errors import RequestError
+from suite.plan import Trial
+from suite.results.store import Run
+from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused, signals
+
+__all__ = ["bench", "here", "machine", "signals"]
+TWO = ("--target", "bare-metal", "--target", "vm")
+DECIDED = (*SMALL, *TWO, "--until", "decided", "--margin", "5%")
+ALONE_ON = neighbours.alone_on
+
+
+def trial_lines(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith("[")]
+
+
+# ---- before it runs
+
+
+def test_a_dry_run_starts_and_writes_nothing_and_never_says_unknown(bench: Bench, machine: Machine, here: Path) -> None:
+    result = bench("run", *SMALL, *TWO, "--blocks", "4", "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert machine.events == []
+    assert not (here / "out").exists()
+    assert "trials: 10, the first block to warm up" in result.stdout
+    assert "ROUGH" in result.stdout
+    assert "unknown" not in result.stdout + result.stderr
+    assert re.search(r"^time: about \d", result.stdout, re.MULTILINE)
+    assert re.search(r"^disk: [\d.]+ MB for records in out \(", result.stdout, re.MULTILINE)
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, machine: Machine) -> None:
+    words = (*SMALL[:4], *TWO, "--blocks", "2")
+    assert bench("run", *words, "--out", "results/before").exit_code == 0
+    machine.events.clear()
+    told = json.loads(bench("run", *words, "--dry-run", "--json").stdout)
+    assert (told["schema_version"], told["trials"], told["trials_left"]) == (1, 4, 4)
+    assert {name: guess["source"] for name, guess in told["targets"].items()} == dict.fromkeys(
+        ("bare-metal", "vm"), "records"
+    )
+    assert told["seconds"] == pytest.approx(4 * 5.5 + 4, abs=3), "four trials of 5.5 s, and what is around them"
+    longer = json.loads(bench("run", *words, "--steps", "900", "--dry-run", "--json").stdout)
+    assert {guess["source"] for guess in longer["targets"].values()} == {"similar"}
+    assert longer["seconds"] > 2 * told["seconds"], "more steps take longer"
+    assert machine.events == []
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_dry_run_of_a_run_that_was_begun_foretells_what_is_left(bench: Bench, here: Path) -> None:
+    assert bench("run", *SMALL, *TWO, "--blocks", "2").exit_code == 0
+    next((here / "out/trials").glob("*-vm-b001.json")).unlink()
+    assert "trials: 4, 1 still to be run" in bench("run", "--continue", "out", "--dry-run").stdout
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
+    said = bench("run", *DECIDED, "--budget", "900h", "--dry-run").stdout
+    assert "when every comparison is decided at a margin of 5%, 100 blocks are measured, or 900h are spent" in said
+    assert re.search(r"^time: about .* to .*", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--budget", "1h"), "--budget 1h ends nothing without --until or --detect"),
+        (("--scenario", "probe", "--model", "resnet50"), "--model says nothing with --scenario probe"),
+        (("--memory", "4"), "--memory: '4' is 4 bytes"),
+        (("--until", "decided", "--profile", "smoke"), "no verdict can come of it"),
+        (("--gpus", "0"), "--gpus would change nothing: --device is cpu"),
+        (("--target", "vm", "--engine", "podman"), "--engine would change nothing: no target has a container"),
+        (("--target", "container", "--accel", "tcg"), "--accel would change nothing: no target has a virtual machine"),
+        (("--scenario", "distributed", "--loader-workers", "2"), "--loader-workers would change nothing"),
+        (("--scenario", "probe", "--probe", "memory", "--fio-job", "a.fio"), "--fio-job would change nothing"),
+        (("--until", "decided", "--margin", "200%"), "--margin: '200%' is not a share"),
+    ],
+)
+def test_what_would_be_ignored_or_was_hardly_meant_is_refused(
+    bench: Bench, machine: Machine, words: tuple[str, ...], said: str
+) -> None:
+    refused(bench("run", "--out", "out", *words), said)
+    assert machine.events == []
+
+
+def test_memory_without_a_unit_asks_for_the_one_that_was_meant(bench: Bench) -> None:
+    assert "what to do: is 4G meant? write 4G" in bench("run", "--memory", "4").stderr
+
+
+# ---- two runs on the same CPUs
+
+
+@pytest.fixture(autouse=True)
+def cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPUs of these tests are not those of a bench that runs meanwhile."""
+    monkeypatch.setattr(neighbours, "NAME", f"virtbench-test-{os.getpid()}")
+
+
+@pytest.fixture
+def other_bench() -> Iterator["subprocess.Popen[str]"]:
+    """Another process that holds CPU 0."""
+    hold = (
+        "import sys; from contextlib import ExitStack; from provisioning import neighbours\n"
+        f"neighbours.NAME = {neighbours.NAME!r}\n"
+        "stack = ExitStack(); neighbours._held(stack, 0); print('held', flush=True); sys.stdin.read()"
+    )
+    argv = [sys.executable, "-c", hold, "bench", "\x1b[31m"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_run_on_the_same_cpus_is_refused_and_names_the_first(other_bench: "subprocess.Popen[str]") -> None:
+    told: list[str] = []
+    named = f"process {other_bench.pid} .* measures on CPUs 0 now"
+    with pytest.raises(RequestError, match=named) as error, ALONE_ON([0, 1], told.append):
+        pytest.fail("it was let in")
+    assert "\x1b" not in error.value.message
+    assert "--concurrent" in str(error.value.remedy)
+    with ALONE_ON([0, 1], told.append, concurrent=True):
+        pass
+    assert len(told) == 1
+    assert told[0].endswith("measures on CPUs 0, too: the two disturb each other")
+    with ALONE_ON([1], told.append):
+        pass
+
+
+def test_the_cpus_are_free_when_the_other_has_ended(other_bench: "subprocess.Popen[str]") -> None:
+    other_bench.kill()
+    other_bench.wait()
+    with ALONE_ON([0], lambda _: None):
+        pass
+
+
+def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioning.neighbours.alone_on", ALONE_ON)
+    measure = machine.scenario.measure
+
+    def second(trial: Trial, *rest: Any) -> Any:
+        with pytest.raises(RequestError, match="measures on CPUs"), ALONE_ON([*trial.job.envelope.cpus], print):
+            pytest.fail("it was let in")
+        return measure(trial, *rest)
+
+    monkeypatch.setattr(machine.scenario, "measure", second)
+    assert bench("run", *SMALL, "--target", "vm").exit_code == 0
+    assert bench("run", *SMALL, "--target", "vm").exit_code == 0
+
+
+def test_load_is_told_before_the_first_trial() -> None:
+    told: list[str] = []
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            os.sched_setaffinity(busy.pid, {min(os.sched_getaffinity(0))})
+            with ALONE_ON([min(os.sched_getaffinity(0))], told.append):
+                pass
+        finally:
+            busy.kill()
+    assert re.match(r"CPUs \d+ are \d+ % busy with other work: .*; what is measured now is disturbed", told[0])
+
+
+# ---- while it runs
+
+
+def test_without_a_terminal_there_is_one_line_for_a_trial(bench: Bench, machine: Machine) -> None:
+    result = bench("run", *SMALL, "--blocks", "3")
+    lines = trial_lines(result.stderr)
+    assert len(lines) == len([event for event in machine.events if event.startswith("measure")]) == 16
+    assert [line.partition("]")[0] for line in lines] == [f"[{number}/16" for number in range(1, 17)]
+    assert len(result.stderr.splitlines()) <= 16 + 3 + 4, "a line for each block, and a few around them"
+    assert not any("measuring" in line for line in lines)
+
+
+@pytest.mark.usefixtures("machine")
+def test_after_each_block_the_interval_the_blocks_and_the_time_to_go_of_the_whole_are_told(bench: Bench) -> None:
+    said = bench("run", *SMALL, *TWO, "--blocks", "4").stderr
+    told = [line for line in said.splitlines() if line.startswith("after ")]
+    assert len(told) == 2, "one block has no interval, and after the last one comes the answer"
+    assert told[0].startswith("after 2 of 4 blocks: resnet50 on vm 1.000 (1.000 to 1.000); about ")
+    assert "to go" not in trial_lines(said)[-1], "the whole is done"
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_failed_trial_is_one_line_too(bench: Bench, machine: Machine) -> None:
+    machine.targets.failing["vm"] = RequestError("it is broken")
+    result = bench("run", *SMALL, *TWO)
+    assert result.exit_code == 1
+    assert sum("FAILED (request): it is broken" in line for line in trial_lines(result.stderr)) == 1
+
+
+@pytest.mark.usefixtures("machine")
+def test_until_decided_ends_at_the_first_look_that_decides(bench: Bench, here: Path) -> None:
+    result = bench("run", *DECIDED)
+    assert result.exit_code == 0, result.stderr
+    assert "stopped after 5 blocks: every comparison is decided at a margin of 5.0%" in result.stderr
+    plan = json.loads((here / "out/plan.json").read_text())
+    assert (plan["blocks"], plan["margin"]) == (5, 0.05)
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_margin_of_the_plan_is_that_of_the_comparison(bench: Bench) -> None:
+    assert bench("run", *DECIDED, "--json").exit_code == 0
+    assert json.loads(bench("compare", "out", "--json", "--force").stdout)["margin"] == 0.05
+    assert json.loads(bench("compare", "out", "--json", "--force", "--margin", "1%").stdout)["margin"] == 0.01
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_is_there_already_is_said_once(bench: Bench) -> None:
+    assert bench("run", *DECIDED).exit_code == 0
+    result = bench("run", "--continue", "out")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("are there already") == 1
+    assert "12 of 12 trials are there already and are kept" in result.stderr
+
+
+def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The fakes claim what the audit refuses.
+    monkeypatch.setattr("analysis.audit.audit.audited", lambda records: records)
+    result = bench("run", *SMALL, *TWO, "--json")
+    told = json.loads(result.stdout)
+    assert told["schema_version"] == 1
+    assert len(told["answer"]["sentences"]) == 1
+    assert machine.events
+    assert bench("run", "--continue", "out").stdout.replace("\n", " ").startswith(told["answer"]["sentences"][0][:60])
+
+
+# ---- when it is cut off
+
+
+@pytest.fixture
+def cut_off(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a run said that a signal has ended in its second trial."""
+    measure = machine.scenario.measure
+
+    def interrupted(trial: Trial, *rest: Any) -> Any:
+        if trial.position == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return measure(trial, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.scenario, "measure", interrupted)
+        result = bench("run", *SMALL, *TWO, "--blocks", "2", "--seed", "3")
+    assert result.exit_code == 130
+    return result.stderr
+
+
+def test_ctrl_c_says_how_to_go_on_and_that_needs_no_other_option(bench: Bench, cut_off: str, here: Path) -> None:
+    assert "go on with: bench run --continue out" in cut_off
+    result = bench("run", "--continue", "out")
+    assert result.exit_code == 0, result.stderr
+    assert len(list((here / "out/trials").glob("*.json"))) == 4
+    assert "1 of 4 trials are there already and are kept" in result.stderr
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_nothing_else_is_asked_for_beside_continue(bench: Bench) -> None:
+    refused(bench("run", "--continue", "out", "--blocks", "9", "--out", "else"), "--blocks, --out would change it")
+
+
+def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path) -> None:
+    refused(bench("run", "--continue", "nowhere"), "no run in nowhere")
+    assert bench("run", *SMALL, *TWO).exit_code == 0
+    plan = Run(here / "out").plan()
+    assert plan
+    (here / "out/plan.json").write_text(plan.model_copy(update={"request": None}).model_dump_json())
+    refused(bench("run", "--continue", "out"), "does not say what was asked for")
+    (here / "sweep.json").write_text("{}")
+    refused(bench("run", "--continue", "out"), "out is a cell of a sweep")
+    assert machine.events

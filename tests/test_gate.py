@@ -1,0 +1,230 @@
+"""The gate: ``bench compare OLD NEW --fail-above``. It is green only if everything was compared and is not slower."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cli
+from analysis.load.records import Records, load
+from commands.compare.gate import judge
+from suite.errors import RequestError
+from suite.records.environment import Environment, Environments
+from suite.results.store import Run
+from tests.analysis.conftest import measured, record, without_plan
+
+Bench = Callable[..., Result]
+Cell = tuple[str, str]
+"""An engine and a target."""
+CELLS: tuple[Cell, ...] = tuple(product(("podman", "runc"), ("bare-metal", "container")))
+BOUND = 0.05
+
+
+@cache
+def template() -> Records:
+    """Return the records of one trial, to make any others of."""
+    with TemporaryDirectory() as directory:
+        Run(Path(directory) / "run").save(record("run", engine="ENGINE"))
+        return load([Path(directory) / "run"])
+
+
+def run_of(name: str, cells: dict[Cell, list[float]], host: str, failed: int) -> Records:
+    """Return a run with the speed of every block of each cell; the first ``failed`` trials of all have failed."""
+    one = template()
+    rows: list[dict[str, Any]] = [
+        {
+            "run_id": f"{name}-{engine}",
+            "target": target,
+            "settings": str(one.trials["settings"].iloc[0]).replace("ENGINE", engine),
+            "block": block,
+            "throughput_images_per_s": speed,
+            "elapsed_s": 100 / speed,
+            "hostname": host,
+        }
+        for (engine, target), speeds in cells.items()
+        for block, speed in enumerate(speeds)
+    ]
+    trials = pd.concat([one.trials] * len(rows), ignore_index=True)
+    trials = trials.assign(**{column: [row[column] for row in rows] for column in rows[0]})
+    trials.loc[trials.index < failed, ["ok", "throughput_images_per_s", "elapsed_s"]] = [False, np.nan, np.nan]
+    return replace(one, trials=trials)
+
+
+@st.composite
+def sides(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw the cells of one run: which there are, how fast and how noisy each is, and on which host."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    chosen = draw(st.lists(st.sampled_from(CELLS), min_size=1, unique=True))
+    noise = draw(st.sampled_from([0.0, 0.003, 0.02, 0.3, 3.0, 30.0]))
+    cells = {}
+    for cell in chosen:
+        speed = draw(st.sampled_from([10.0, 9.8, 9.4, 7.0, 20.0]))
+        blocks = draw(st.sampled_from([1, 2, 4, 5, 8, 12]))
+        cells[cell] = [speed * math.exp(rng.normal(0, noise)) for _ in range(blocks)]
+    failed = draw(st.sampled_from([0, 0, 0, 1, 6]))
+    return {"cells": cells, "host": draw(st.sampled_from(["a", "a", "a", "b"])), "failed": failed}
+
+
+def finished(side: dict[str, Any]) -> dict[Cell, dict[int, float]]:
+    """Return the finished blocks of each cell, with their speeds."""
+    flat = [(cell, block, speed) for cell, speeds in side["cells"].items() for block, speed in enumerate(speeds)]
+    found: dict[Cell, dict[int, float]] = {cell: {} for cell in side["cells"]}
+    for cell, block, speed in flat[side["failed"] :]:
+        found[cell][block] = speed
+    return found
+
+
+def equal(one: dict[str, Any], cells: dict[Cell, list[float]]) -> dict[str, Any]:
+    return one | {"cells": one["cells"] | cells}
+
+
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])  # tables, not numbers
+@given(sides(), sides(), st.booleans())
+def test_the_gate_is_green_only_if_every_cell_was_compared_and_excluded_to_be_slower(
+    old: dict[str, Any], new: dict[str, Any], alike: bool
+) -> None:
+    if alike:  # drawn apart, two runs seldom have the same cells
+        new = equal(new, {cell: speeds for cell, speeds in old["cells"].items() if cell not in new["cells"]})
+    try:
+        found = judge(run_of("old", **old), run_of("new", **new), BOUND)
+    except RequestError:
+        common = {cell for cell, blocks in finished(old).items() if blocks and finished(new).get(cell)}
+        assert old["host"] != new["host"] or not common
+        return
+    assert old["host"] == new["host"]
+    if found.outcome != "not slower":
+        assert found.exit_code != 0
+        return
+    mine, its = finished(old), finished(new)
+    compared = {(one.variant, one.target, one.metric): one for one in found.changes if one.outcome}
+    for (engine, target), blocks in mine.items():
+        assert len(blocks) >= 5, "a cell with fewer blocks was called not slower"
+        assert blocks.keys() <= its[engine, target].keys(), "a trial of the baseline is missing"
+        for metric, sign in (("throughput", -1), ("elapsed", 1)):
+            names = [key for key in compared if key[1:] == (target, metric) and key[0] in ("", f"engine={engine}")]
+            assert len(names) == 1, "a cell was not compared, or engines were pooled"
+            interval = compared[names[0]].interval
+            assert interval
+            worst = max(sign * math.log(end) for end in interval)
+            assert worst < math.log1p(BOUND), "the interval holds a slowdown beyond the bound"
+        logs = [np.sort(np.log(list(one.values()))) for one in (blocks, its[engine, target])]
+        middle_loss = np.median(logs[0]) - np.median(logs[1])
+        assert middle_loss < math.log1p(BOUND) + 0.2, "the typical block is far slower"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+    return lambda *words: CliRunner().invoke(cli.main, ["compare", *words], prog_name="bench")
+
+
+def speeds(around: float, blocks: int = 6) -> Iterator[float]:
+    return (around * (1 + (block - blocks / 2) / 1000) for block in range(blocks))
+
+
+def stored(directory: Path, around: float, *, host: str = "a", **changes: Any) -> None:
+    place = Environment(hostname=host, cpu_model=f"CPU of {host}")
+    inside = Environment(userland_sha256="a" * 64, cpu_model="inside")
+    for block, speed in enumerate(speeds(around)):
+        where = Environments(host=place, target=inside)
+        without_plan(directory).save(
+            record(directory.name, environment=where, block=block, **measured(speed), **changes)
+        )
+
+
+@pytest.mark.parametrize(
+    ("speed", "code", "outcome"), [(10.0, 0, "not slower"), (5.0, 3, "slower"), (9.53, 4, "cannot tell")]
+)
+def test_every_outcome_has_an_exit_code_and_a_sentence_first(
+    bench: Bench, tmp_path: Path, speed: float, code: int, outcome: str
+) -> None:
+    stored(tmp_path / "old", 10.0)
+    stored(tmp_path / "new", speed)
+    done = bench("old", "new", "--fail-above", "5%")
+    assert done.exit_code == code, done.output
+    assert done.stdout.splitlines()[0].lower().startswith(outcome)
+    told = bench("old", "new", "--fail-above", "5%", "--json")
+    data = json.loads(told.stdout)
+    assert (told.exit_code, data["exit_code"], data["outcome"], data["schema_version"]) == (code, code, outcome, 1)
+
+
+def test_runs_with_no_cell_in_common_are_refused_by_name(bench: Bench, tmp_path: Path) -> None:
+    stored(tmp_path / "old", 10.0, engine="podman")
+    stored(tmp_path / "new", 10.0, engine="runc")
+    done = bench("old", "new", "--fail-above", "5%")
+    assert done.exit_code == 2
+    assert "no cell in common" in done.stderr
+    assert "engine=podman" in done.stderr
+    assert "engine=runc" in done.stderr
+
+
+def test_a_cell_whose_records_the_audit_refuses_does_not_vanish(bench: Bench, tmp_path: Path) -> None:
+    for run in ("old", "new"):
+        stored(tmp_path / run, 10.0)
+    edited = {"throughput_images_per_s": 99.0, "started_at": "2026-01-01T00:05:00+00:00"}
+    Run(tmp_path / "old").save(record("old", target="container").model_copy(update=edited))
+    done = bench("old", "new", "--fail-above", "5%")
+    assert done.exit_code == 1
+    assert done.stdout.startswith("Incomplete: the new run lacks resnet50 on container.")
+
+
+def test_other_hosts_are_refused_with_their_cpu_models_unless_forced(bench: Bench, tmp_path: Path) -> None:
+    stored(tmp_path / "old", 10.0)
+    stored(tmp_path / "new", 10.0, host="b")
+    done = bench("old", "new", "--fail-above", "5%")
+    assert done.exit_code == 2
+    assert "a (CPU of a" in done.stderr
+    assert "b (CPU of b" in done.stderr
+    assert bench("old", "new", "--fail-above", "5%", "--force").exit_code == 0
+
+
+def test_a_run_is_never_compared_with_a_directory_that_holds_itself(bench: Bench, tmp_path: Path) -> None:
+    stored(tmp_path / "all/one", 10.0)
+    (tmp_path / "link").symlink_to(tmp_path / "all/one")
+    for old, new in (("all", "all/one"), ("all/one", "all/one"), ("link", "all/one"), ("all/one", "./all/../all/one")):
+        done = bench(old, new, "--fail-above", "5%")
+        assert done.exit_code == 2, (old, new)
+        assert "compared with itself" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--explain", "--costs", "--reference", "--csv", "--markdown"])
+def test_options_of_the_view_are_refused_by_the_gate(bench: Bench, tmp_path: Path, option: str) -> None:
+    stored(tmp_path / "old", 10.0)
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    done = bench("old", "new", "--fail-above", "5%", option)
+    assert done.exit_code == 2
+    assert option in done.stderr
+
+
+def test_each_run_is_read_and_audited_once(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(tmp_path / "old", 10.0)
+    stored(tmp_path / "new", 9.0)
+    read: list[Path] = []
+
+    def counted(places: Any, **more: Any) -> Records:
+        read.extend(places)
+        return load(places, **more)
+
+    for module in ("commands.compare.command", "commands.compare.gate"):
+        monkeypatch.setattr(f"{module}.load", counted)
+    assert bench("old", "new", "--fail-above", "5%").exit_code == 3
+    assert read == [Path("old"), Path("new")]
+    read.clear()
+    shown = bench("old", "new", "--plots", "figures")
+    assert "resnet50 on bare-metal, throughput: " in " ".join(shown.stdout.split())
+    assert "0.900x" in shown.stdout
+    assert read == [Path("old"), Path("new")]

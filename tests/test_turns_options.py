@@ -1,0 +1,123 @@
+"""The options of the alternating design: what they plan, and what is refused before anything is started."""
+
+from typing import Any
+
+import pytest
+
+from analysis.report.provenance import run_command
+from commands.run.turns import check_turns, fitted
+from scenarios.real import Real
+from scenarios.synthetic import Synthetic
+from suite.errors import RequestError
+from suite.job.envelope import GIB
+from suite.job.job import Alternating, settings
+from suite.plan import Plan, together
+from suite.request.request import RunRequest
+from tests.suite.conftest import make_plan
+
+TARGETS = ("bare-metal", "container")
+
+
+def request(**options: Any) -> RunRequest:
+    return RunRequest.of({"design": "alternating", **options})
+
+
+def test_turns_have_defaults_and_can_be_stated() -> None:
+    assert RunRequest.of({}).measurement.turns is None
+    assert request().measurement.turns == Alternating(rounds=8, burst_steps=5)
+    assert request(rounds=3, burst_steps=2).measurement.turns == Alternating(rounds=3, burst_steps=2)
+    assert request(design="both", steps=7).measurement.turns == Alternating(rounds=8, burst_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"design": "sequential", "rounds": 3}, "--rounds are about jobs that take turns"),
+        ({"steps": 7}, "--steps 7: the steps of jobs that take turns are those of all their turns"),
+        ({"rounds": 0}, "--rounds 0"),
+        ({"design": "duet"}, "--design 'duet' is unknown"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(RequestError, match=why):
+        check_turns(request(**options), TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"scenario": "shared"}, "a victim and its aggressors run at the same time on purpose"),
+        ({"scenario": "probe"}, "a probe measures in one piece"),
+        ({"scenario": "distributed"}, "its ranks wait for each other"),
+        ({"scenario": "real"}, "a cold page cache is cold once, and not in every turn"),
+        ({"scenario": "real", "cache": "cold"}, "a cold page cache"),
+        ({"device": "cuda", "devices": 2, "parallel": "ddp"}, "the ranks of ddp"),
+        ({"vfio": "0000:01:00.0"}, "a GPU that is passed through belongs to one instance"),
+    ],
+)
+def test_what_cannot_take_turns_is_refused_in_one_sentence(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(RequestError, match=why) as caught:
+        check_turns(request(**options), TARGETS)
+    assert caught.value.message.startswith("--design alternating with --scenario ")
+    assert "." not in caught.value.message.rstrip(".")
+    assert caught.value.remedy
+
+
+def test_what_can_take_turns_is_not() -> None:
+    check_turns(request(), TARGETS)
+    check_turns(request(scenario="real", cache="warm"), TARGETS)
+    check_turns(RunRequest.of({"scenario": "shared"}), TARGETS)
+    assert all(hasattr(each, "turn_taker") for each in (Synthetic, Real))
+
+
+def test_a_job_alone_has_nobody_to_take_turns_with() -> None:
+    with pytest.raises(RequestError, match="a job alone has nobody to take turns with"):
+        check_turns(request(), ("bare-metal",))
+    check_turns(request(aa=True), ("bare-metal",))
+
+
+def in_turns(**changes: Any) -> Plan:
+    plan = make_plan(**changes)
+    turns = Alternating(rounds=2, burst_steps=3)
+    return plan.model_copy(update={"jobs": tuple(job.model_copy(update={"turns": turns}) for job in plan.jobs)})
+
+
+def told(plan: Plan, memory_bytes: int) -> tuple[Plan, list[str]]:
+    notes: list[str] = []
+    return fitted(plan, memory_bytes, notes.append), notes
+
+
+def test_instances_that_fit_beside_each_other_are_open_at_once() -> None:
+    assert told(in_turns(), 6 * GIB) == (in_turns(), [])
+    assert told(make_plan(), GIB) == (make_plan(), [])
+
+
+def test_where_they_do_not_bare_metal_takes_turns_with_one_at_a_time() -> None:
+    plan, notes = told(in_turns(aa=True, blocks=1), 5 * GIB)
+    (note,) = notes
+    assert "4 instances of 2.0 GiB take 8.0 GiB, and the machine has 5.0 GiB: bare metal takes turns with one" in note
+    groups = [{(trial.target, trial.replica) for trial in group} for group in together(plan.trials())]
+    base = ("bare-metal", 0)
+    assert groups == [{base, ("bare-metal", 1)}, {base, ("container", 0)}, {base, ("vm", 0)}]
+    names = [trial.trial_id for trial in plan.trials()]
+    assert len(set(names)) == len(names)
+    assert names == [place.trial_id for place in plan.places()]
+    assert {settings(job)["partner"] for job in plan.jobs} == {"bare-metal", "container", "vm"}
+
+
+def test_two_that_do_not_fit_are_refused_with_the_arithmetic() -> None:
+    with pytest.raises(RequestError, match=r"2 instances of 2\.0 GiB take 4\.0 GiB, and the machine has 3\.0 GiB"):
+        fitted(in_turns(), 3 * GIB, pytest.fail)
+
+
+def test_the_design_is_part_of_the_comparison_key() -> None:
+    found = settings(in_turns().job)
+    assert (found["design"], found["rounds"], found["burst_steps"]) == ("alternating", "2", "3")
+    assert "design" not in settings(make_plan().job), "a sequential job is what jobs were before"
+
+
+def test_the_command_that_repeats_a_run_names_the_design() -> None:
+    plan = in_turns().model_copy(update={"request": request(rounds=2, burst_steps=3)})
+    words = run_command(plan)
+    assert words[words.index("--design") + 1] == "alternating"
+    assert words[words.index("--rounds") + 1] == "2"
