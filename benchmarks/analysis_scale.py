@@ -63,7 +63,7 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
         suite_version="0",
         started_at=BEGUN.isoformat(),
         outcome=Outcome(status="ok"),
-        throughput_images_per_s=trial.job.sizes.batch * len(seconds) / sum(seconds),
+        throughput_per_s=trial.job.sizes.batch * len(seconds) / sum(seconds),
         elapsed_s=sum(seconds) + 5,
         open_s=0.5,
         steps=Steps(

@@ -48,7 +48,7 @@ def main() -> None:
                 found[BARE].append({"throughput": bare_throughput(tree, record)})
                 continue
             for name, trial in suite_trials(options, seed=order.randrange(1 << 31)).items():
-                found[name].append({"throughput": trial["throughput_images_per_s"], "elapsed": trial["elapsed_s"]})
+                found[name].append({"throughput": trial["throughput_per_s"], "elapsed": trial["elapsed_s"]})
         last = ", ".join(f"{name} {values[-1]['throughput']:.2f}" for name, values in found.items())
         print(f"block {number}: {last} images/s", flush=True)
     report(options, found)

@@ -46,7 +46,7 @@ def main() -> None:
         one = {}
         for side in order.sample(("bare", "suite"), 2):
             trial = suite_trial(options, *what) if side == "suite" else None
-            one[side] = trial["throughput_images_per_s"] if trial else bare_throughput(tree, record)
+            one[side] = trial["throughput_per_s"] if trial else bare_throughput(tree, record)
         bare.append(one["bare"])
         suite.append(one["suite"])
         ratios.append(one["suite"] / one["bare"])

@@ -136,7 +136,7 @@ def _measurement(ranks: Sequence[_Rank], elapsed_s: float) -> Measurement:
     with recordable(first.job.argv):
         return replace(
             measured[first.number],
-            throughput_images_per_s=sum(each.throughput_images_per_s or 0.0 for each in measured.values()),
+            throughput_per_s=sum(each.throughput_per_s or 0.0 for each in measured.values()),
             # Every worker has the whole data set, as in the paper.
             data_use=data_use_of(first.job),
             ranks=[_record(rank, measured.get(rank.number)) for rank in ranks],
@@ -155,7 +155,7 @@ def _record(rank: _Rank, measured: Measurement | None) -> Rank:
         interface=str(instance.interface),
         node_address=instance.node_address,
         environment=rank.job.environment(),
-        throughput_images_per_s=measured.throughput_images_per_s if measured else None,
+        throughput_per_s=measured.throughput_per_s if measured else None,
         measured_s=log.between("measuring", "measured") if measured else None,
         data_s=sum(steps.data_s) if steps else None,
         compute_s=sum(steps.compute_s) if steps else None,

@@ -221,7 +221,7 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         )
     return Measurement(
         elapsed_s=elapsed_s,
-        throughput_images_per_s=workload.batch * devices.devices * workload.steps / span_s,
+        throughput_per_s=workload.batch * devices.devices * workload.steps / span_s,
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
         environment=job.environment(),

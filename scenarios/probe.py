@@ -99,7 +99,7 @@ def _run(
             raise MeasurementError("the worker has measured nothing", kind="protocol", remedy="see bench image verify")
         return Measurement(
             elapsed_s=elapsed_s,
-            throughput_images_per_s=None,
+            throughput_per_s=None,
             steps=None,
             timeline=Timeline(launch_s=launch_s, exit_s=max(0.0, elapsed_s - ended_s)),
             environment=job.environment(),

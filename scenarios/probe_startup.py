@@ -64,7 +64,7 @@ class Startup:
         job = trial.with_job(model=model, sizes=workload, devices=Devices(device=trial.job.devices.device))
         measured = run_job(job, node, stopwatch, account)
         details = {**measured.details, "model": model, **workload.model_dump()}
-        return replace(measured, throughput_images_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
+        return replace(measured, throughput_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
 
 
 STARTUP = Startup()

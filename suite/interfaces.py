@@ -180,7 +180,7 @@ class Measurement:
 
     elapsed_s: float
     """From the launch to the end; of a job that took turns it holds the waiting, and is not recorded."""
-    throughput_images_per_s: float | None
+    throughput_per_s: float | None
     steps: Steps | None
     timeline: Timeline | None
     environment: Environment

@@ -154,8 +154,8 @@ def summary(record: TrialRecord) -> str:
         return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
     marks = f" [{', '.join(record.substitutes)}]" if record.substitutes else ""
     numbers = [f"{name} {metric.value:.3g} {metric.unit}" for name, metric in record.metrics.items()]
-    if record.throughput_images_per_s is not None:
-        numbers.append(f"{record.throughput_images_per_s:.3g} images/s")
+    if record.throughput_per_s is not None:
+        numbers.append(f"{record.throughput_per_s:.3g} {record.job.unit}/s")
     if record.alternation:
         numbers.append(f"{len(record.alternation.bursts)} turns")
     else:

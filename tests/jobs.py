@@ -16,7 +16,8 @@ def in_job(values: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in values.items() if name not in _OWN | _LAYERS | _DEVICES}
     own = {name: value for name, value in values.items() if name in _OWN}
     parts = [{name: values[name] for name in names if name in values} for names in (_LAYERS, _DEVICES)]
-    return {**rest, "job": Job.model_validate({**_USUAL, **own, "layers": parts[0], "devices": parts[1]})}
+    unit = {"unit": "images"} if values.get("sizes") else {}
+    return {**rest, "job": Job.model_validate({**_USUAL, **unit, **own, "layers": parts[0], "devices": parts[1]})}
 
 
 def plan_of(**values: Any) -> Plan:
@@ -25,5 +26,8 @@ def plan_of(**values: Any) -> Plan:
     rest = in_job({**values, "model": models[0]})
     job: Job = rest.pop("job")
     each = sizes if isinstance(sizes, Mapping) else dict.fromkeys(models, sizes)
-    jobs = tuple(job.model_copy(update={"model": model, "sizes": each.get(model)}) for model in models)
+    units = {model: "images" if each.get(model) else None for model in models}
+    jobs = tuple(
+        job.model_copy(update={"model": model, "sizes": each.get(model), "unit": units[model]}) for model in models
+    )
     return Plan(jobs=jobs, **{"targets": ("bare-metal",), "trial_timeout_s": 60, **rest})

@@ -656,7 +656,7 @@ def run_of_two(here: Path) -> Path:
             block=trial.block,
             position=trial.position,
             seed=trial.seed,
-            throughput_images_per_s=sizes.batch / step_s,
+            throughput_per_s=sizes.batch / step_s,
             steps=Steps(elapsed_s=spent_s, data_s=[0.0] * sizes.steps, compute_s=spent_s),
             timeline=None,
             open_s=1.0,

@@ -50,7 +50,7 @@ def run_of(name: str, cells: dict[Cell, list[float]], host: str, failed: int) ->
             "target": target,
             "settings": str(one.trials["settings"].iloc[0]).replace("ENGINE", engine),
             "block": block,
-            "throughput_images_per_s": speed,
+            "throughput_per_s": speed,
             "elapsed_s": 100 / speed,
             "hostname": host,
         }
@@ -59,7 +59,7 @@ def run_of(name: str, cells: dict[Cell, list[float]], host: str, failed: int) ->
     ]
     trials = pd.concat([one.trials] * len(rows), ignore_index=True)
     trials = trials.assign(**{column: [row[column] for row in rows] for column in rows[0]})
-    trials.loc[trials.index < failed, ["ok", "throughput_images_per_s", "elapsed_s"]] = [False, np.nan, np.nan]
+    trials.loc[trials.index < failed, ["ok", "throughput_per_s", "elapsed_s"]] = [False, np.nan, np.nan]
     return replace(one, trials=trials)
 
 
@@ -175,7 +175,7 @@ def test_runs_with_no_cell_in_common_are_refused_by_name(bench: Bench, tmp_path:
 def test_a_cell_whose_records_the_audit_refuses_does_not_vanish(bench: Bench, tmp_path: Path) -> None:
     for run in ("old", "new"):
         stored(tmp_path / run, 10.0)
-    edited = {"throughput_images_per_s": 99.0, "started_at": "2026-01-01T00:05:00+00:00"}
+    edited = {"throughput_per_s": 99.0, "started_at": "2026-01-01T00:05:00+00:00"}
     Run(tmp_path / "old").save(record("old", target="container").model_copy(update=edited))
     done = bench("old", "new", "--fail-above", "5%")
     assert done.exit_code == 1

@@ -19,7 +19,7 @@ from suite.results.store import Run
 from tests.suite.conftest import make_plan, make_record
 
 Bench = Callable[..., Result]
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 
 
 @pytest.fixture

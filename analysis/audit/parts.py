@@ -58,14 +58,14 @@ def _ranks(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterat
         return
     yield from (f"rank {one.rank} has links to other ranks than all others" for one in ranks if _unlinked(one, numbers))
     workers = [one for one in ranks if one.role == "worker"]
-    total = sum(one.throughput_images_per_s or 0.0 for one in workers)
-    if not math.isclose(total, row["throughput_images_per_s"], rel_tol=EXACT):
-        yield f"{row['throughput_images_per_s']:.6g} images/s, and its workers make {total:.6g}"
+    total = sum(one.throughput_per_s or 0.0 for one in workers)
+    if not math.isclose(total, row["throughput_per_s"], rel_tol=EXACT):
+        yield f"{row['throughput_per_s']:.6g} {job.unit}/s, and its workers make {total:.6g}"
     for one in workers:
         span_s = one.measured_s or 0.0
         made = job.sizes.batch * job.sizes.steps / span_s if job.sizes and span_s else 0.0
-        if not math.isclose(made, one.throughput_images_per_s or 0.0, rel_tol=EXACT):
-            yield f"rank {one.rank} has {one.throughput_images_per_s or 0:.6g} images/s, and its steps make {made:.6g}"
+        if not math.isclose(made, one.throughput_per_s or 0.0, rel_tol=EXACT):
+            yield f"rank {one.rank} has {one.throughput_per_s or 0:.6g} {job.unit}/s, and its steps make {made:.6g}"
         parts_s = (one.data_s or 0.0) + (one.compute_s or 0.0) + (one.communicate_s or 0.0)
         if not -EXACT * span_s <= span_s - parts_s <= GAP_SHARE * span_s + GAP_S:
             yield f"rank {one.rank} has phases of {parts_s:.6g} s, and measured {span_s:.6g} s"

@@ -33,8 +33,8 @@ def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     made = own["batch"] * own["devices_asked"] * own["steps"] / span[own.index]
     # Without a timeline the span is the steps', which leave out what lies between them.
     bound = own["measured_s"].isna() * GAP_SHARE + EXACT
-    wrong = (own["throughput_images_per_s"] - made).abs() > bound * made
-    yield from _told(THROUGHPUT, own[wrong], made, "throughput_images_per_s", "images/s", "its steps make")
+    wrong = (own["throughput_per_s"] - made).abs() > bound * made
+    yield from _told(THROUGHPUT, own[wrong], made, "throughput_per_s", "per second", "its steps make")
 
     counted = trials["counted_steps"]
     yield from _told(

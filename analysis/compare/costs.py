@@ -14,7 +14,7 @@ from analysis.load.metrics import PROBE, Metric
 from analysis.statistics.ratios import locate
 from suite.targets import BASELINE
 
-PER_IMAGES, PER_TRIAL = "1,000 images", "trial"
+PER_TRIAL = "trial"
 ALL_IN = "cost_all_in"
 """A column that ``with_costs`` adds: CPU seconds of everything that serves the target, per unit."""
 _TO_BASELINE = Metric("all-in", ALL_IN, "s")
@@ -28,14 +28,14 @@ _BYTES = {
 
 
 def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
-    """Add what each trial cost per 1,000 images, warm-up steps included; a probe costs per trial.
+    """Add what each trial cost per 1,000 of the workload's unit, warm-up steps included; a probe costs per trial.
 
     Of a trial that takes turns only the turns are counted, and its warm-up is none of them.
     """
     counted = trials["steps"] + trials["warmup_steps"].where(trials["burst_s"].isna(), 0)
     # A record that names no devices is of a job on one.
-    images = trials["batch"] * trials["devices"].fillna(1) * counted
-    units = (images / 1000).mask((trials["scenario"] == PROBE).astype(bool), 1.0)
+    trained = trials["batch"] * trials["devices"].fillna(1) * counted
+    units = (trained / 1000).mask((trials["scenario"] == PROBE).astype(bool), 1.0)
     inside, all_in = trials["worker_cpu_s"], trials["serving_cpu_s"]
     return trials.assign(
         cost_inside=inside / units,
@@ -62,7 +62,7 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
     logs = pd.DataFrame(np.log(positive)).groupby([ok[key] for key in ROW])
     parts = (np.exp(logs.mean()), rows[list(_PEAKS.values())].max(), rows[list(_BYTES.values())].mean())
     table = pd.concat([pd.DataFrame(part) for part in parts], axis=1)
-    table["substitutes"] = rows["substitutes"].unique()
+    table["substitutes"], table["unit"] = rows["substitutes"].unique(), rows["unit"].first()
     found = [_cost(row, normalised) for row in table.dropna(how="all", subset=columns).reset_index().to_dict("records")]
     return sorted(found, key=lambda cost: papers_order(cost.job, cost.model, cost.target))
 
@@ -74,7 +74,7 @@ def _cost(row: Mapping[Any, Any], normalised: Mapping[Key, pd.DataFrame]) -> Cos
     found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
     known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}
     lines = (line for text in row["substitutes"] for line in text.splitlines())
-    unit = PER_TRIAL if key[0].scenario == PROBE else PER_IMAGES
+    unit = PER_TRIAL if key[0].scenario == PROBE else f"1,000 {row['unit']}"
     return Cost(
         *key, unit=unit, normalised=effect(place) if place else None, notes=tuple(dict.fromkeys(lines)), **known
     )

@@ -10,7 +10,7 @@ from analysis.compare.effects import Key
 from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import ComparedJob, Effect, Estimate, Group, TargetSummary, known_first
 from analysis.compare.validity import all_named, compact
-from analysis.load.metrics import PROBE, Metric, metrics_of
+from analysis.load.metrics import PROBE, Metric, in_units, metrics_of
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 
@@ -24,17 +24,19 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric],
     ``trials`` are those of the targets as they are, failed ones too; ``pairs`` are the usable pairs with bare metal.
     """
     targets: dict[tuple[ComparedJob, str], list[TargetSummary]] = {}
+    units: dict[tuple[ComparedJob, str], object] = {}
     for row in _table(trials, pairs, metrics).to_dict("records"):
         job, model = job_of(row), row["model"]
         own = metrics_of(metrics, job.scenario, model)
         found = {metric.name: effects[metric.column].get((job, model, row["target"])) for metric in own}
         targets.setdefault((job, model), []).append(_summary(row, own, found))
+        units[job, model] = row["unit"]
     made = [
         Group(
             job,
             model,
             tuple(sorted(found, key=lambda summary: known_first(TARGETS, summary.target))),
-            metrics=metrics_of(metrics, job.scenario, model),
+            metrics=in_units(metrics_of(metrics, job.scenario, model), units[job, model]),
         )
         for (job, model), found in targets.items()
     ]
@@ -49,6 +51,7 @@ def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
     columns = {
         "ok": rows["ok"].sum(),
         "of": rows.size(),
+        "unit": rows["unit"].first(),
         "substitutes": rows["substitutes"].unique(),
         "marks": pairs["marks"].groupby([pairs[key] for key in ROW]).unique(),
         "named": pairs["named"].groupby([pairs[key] for key in ROW]).agg(all_named),

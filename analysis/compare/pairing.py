@@ -119,7 +119,7 @@ def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same:
 def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -> pd.DataFrame:
     # A zero has no logarithm and is left out, as an absent value is.
     logs = trials.assign(**{column: np.log(trials[column].where(trials[column] > 0)) for column in columns})
-    if (rate := "throughput_images_per_s") in columns:
+    if (rate := "throughput_per_s") in columns:
         # Of jobs that take turns, burst is held against burst of the same round, and the rounds are averaged.
         images = trials["batch"] * trials["devices"].fillna(1)
         logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(images / trials["burst_s"]))

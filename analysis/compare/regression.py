@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.compare import validity
 from analysis.compare.matching import KEY, Key, Missing, by_key, matched, missing, name_of
 from analysis.compare.pairing import ROW, to_baseline
-from analysis.load.metrics import Metric, metrics_of
+from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.ratios import Location, locate
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -146,12 +146,13 @@ def _compared(
     for metric in metrics_of(metrics[0], key[KEY.index("scenario")], key[KEY.index("model")]):
         old, new = (_located(rows, _logs(rows, metric)) for rows in sides)
         gates = metric.name != "opening"
+        (unit,) = (one.unit for one in in_units([metric], sides[0]["unit"].iloc[0]))
         if metric.supporting or old is None:
             continue
         if new is not None and metric in metrics[1]:
             yield _change(key, metric, (old, new), told, fail_above if gates else None)
         elif gates:
-            yield Missing("metric", f"{name_of(key)}, {metric.name}", f"the new run has none in {metric.unit}")
+            yield Missing("metric", f"{name_of(key)}, {metric.name}", f"the new run has none in {unit}")
         if len(ratios) == 2:
             before, after = (_located(rows, rows[metric.column]) for rows in ratios)
             if before is not None and after is not None:

@@ -46,6 +46,8 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Draw
         groups = [group for group in comparison.groups if metric in group.metrics]
         if any(metric.name in summary.estimates for group in groups for summary in group.targets):
             name = f"{metric.model}-{metric.name}" if metric.model else metric.name
+            if any(other.column == metric.column and other != metric for other in measured):
+                name += f"-{metric.unit.partition('/')[0]}"
             place = figure_number(job, name)
             what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
             title = f"Figure {place}: {what}" if place else f"{what[0].upper()}{what[1:]}"

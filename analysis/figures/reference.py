@@ -75,6 +75,7 @@ def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, objec
         "replica": 0,
         "block": int(data == "real"),  # a block has one kind of data
         "position": 0,
+        "unit": "images",
         "settings": "",
         "facts": Text(""),
         "warm_up": False,

@@ -16,7 +16,7 @@ from analysis.compare.pairing import to_baseline, with_variants
 from analysis.compare.validity import changes_of, usable
 from analysis.history.results import SCHEMA_VERSION, History, Point, Series, Shift
 from analysis.load.fields import settings_in
-from analysis.load.metrics import Metric, metrics_of
+from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.change_points import change_points
 from analysis.statistics.ratios import locate
@@ -57,7 +57,8 @@ def _series_of(
 ) -> Iterator[Series]:
     runs = rows.groupby(_RUN)["started_at"].min().sort_values()
     facts = rows.drop_duplicates(_RUN).set_index(_RUN)[["facts", "image"]]
-    for metric in metrics_of(metrics, key[KEY.index("scenario")], key[KEY.index("model")]):
+    own = metrics_of(metrics, key[KEY.index("scenario")], key[KEY.index("model")])
+    for metric in in_units(own, rows["unit"].iloc[0]):
         if metric.supporting:
             continue
         logs = {False: (rows, np.log(rows[metric.column].where(rows[metric.column] > 0)))}

@@ -150,7 +150,7 @@ class RankFields(BaseModel):
     rank: _Count
     role: Words
     environment: Surroundings
-    throughput_images_per_s: _Seconds | None = None
+    throughput_per_s: _Seconds | None = None
     measured_s: _Seconds | None = None
     data_s: _Seconds | None = None
     compute_s: _Seconds | None = None

@@ -159,7 +159,7 @@ class Apart(BaseModel):
     position: _Count
     seed: _Count = 0
     outcome: _OutcomeFields
-    throughput_images_per_s: _Positive | None = None
+    throughput_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
     close_s: _Seconds | None = None
@@ -177,10 +177,10 @@ class Apart(BaseModel):
 
     @model_validator(mode="after")
     def _ok_has_numbers(self) -> Self:
-        measured = self.throughput_images_per_s is not None or self.metrics
+        measured = self.throughput_per_s is not None or self.metrics
         timed = self.elapsed_s is not None or self.alternation is not None
         if self.outcome.status == "ok" and not (measured and timed):
-            raise ValueError("a trial that is ok has elapsed_s, and throughput_images_per_s or metrics")
+            raise ValueError("a trial that is ok has elapsed_s, and throughput_per_s or metrics")
         return self
 
     def row_in(self, job: JobColumns, environment: EnvironmentsFields, steps: StepFields | None) -> tuple[Any, ...]:
@@ -197,7 +197,7 @@ class Apart(BaseModel):
             *host,
             *(outcome.status == "ok", outcome.kind, outcome.message),
             *(
-                self.throughput_images_per_s,
+                self.throughput_per_s,
                 self.elapsed_s,
                 self.open_s,
                 *(steps.tail() if steps else NO_STEPS),
@@ -262,6 +262,7 @@ def job_columns(job: Job) -> JobColumns:
     return (
         *(job.scenario, job.data, job.profile, job.recipe, job.model, job.page_cache),
         *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NONE),
+        job.unit,
         *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
         *(job.layers.engine, job.isa, job.design),
         BETWEEN.join(f"{name}={value}" for name, value in settings(job).items()),
@@ -297,6 +298,7 @@ JOB_COLUMNS = (
     *("scenario", "data", "profile", "recipe", "model"),
     "page_cache",
     *("batch", "image_px", "warmup_steps", "steps"),
+    "unit",
     *("cpus", "memory_bytes", "threads"),
     *("engine", "isa", "design", "settings"),
 )
@@ -306,7 +308,7 @@ COLUMNS = (
     *JOB_COLUMNS[_NAMES:],
     *list(_HostFields.model_fields)[:-1],
     *("ok", "error_kind", "error_message"),
-    *("throughput_images_per_s", "elapsed_s", "open_s", *STEP_COLUMNS, "clock_ratio"),
+    *("throughput_per_s", "elapsed_s", "open_s", *STEP_COLUMNS, "clock_ratio"),
     "substitutes",
     *(*list(_TargetFields.model_fields)[:-1], "host_mitigations", "mitigations"),
     *_ConditionsFields.model_fields,

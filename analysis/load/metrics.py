@@ -1,7 +1,7 @@
 """The metrics, as data: the numbers of every training, and what workloads and probes have of their own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
@@ -46,17 +46,22 @@ class Metric:
 
 
 METRICS = (
-    Metric("throughput", "throughput_images_per_s", "images/s", "more"),
+    Metric("throughput", "throughput_per_s", "1/s", "more"),
     Metric("elapsed", "elapsed_s", "s"),
     Metric("opening", "open_s", "s"),
     Metric("step-tail", "step_tail", "x", supporting=True),
 )
-"""The metrics of every training."""
+"""The metrics of every training; ``in_units`` gives the throughput its unit."""
 
 
 def metrics_of(metrics: Sequence[Metric], scenario: str, model: str) -> tuple[Metric, ...]:
     """Return the metrics that trials of this scenario and model measure."""
     return tuple(metric for metric in metrics if metric.of(scenario, model))
+
+
+def in_units(metrics: Sequence[Metric], unit: object) -> tuple[Metric, ...]:
+    """Return the metrics, the throughput in what the workload counts: ``images/s``."""
+    return tuple(replace(one, unit=f"{unit}/s") if one == METRICS[0] else one for one in metrics)
 
 
 @dataclass(frozen=True)

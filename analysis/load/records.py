@@ -23,7 +23,7 @@ from suite.errors import RequestError
 from suite.sweep.directory import runs_below
 
 FLOATS = (
-    *("throughput_images_per_s", "elapsed_s", "open_s", *STEP_COLUMNS, "clock_ratio"),
+    *("throughput_per_s", "elapsed_s", "open_s", *STEP_COLUMNS, "clock_ratio"),
     *("host_cpus", "host_memory_bytes"),
     *("seen_cpus", "seen_memory_bytes", "seen_threads"),
     *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "numa_nodes"),
@@ -44,6 +44,7 @@ _CATEGORIES = (
     "engine",
     "isa",
     "design",
+    "unit",
     "settings",
     "facts",
 )

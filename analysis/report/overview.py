@@ -92,20 +92,29 @@ class Overview:
         if fits(console, options, narrow, [head.plain for *_, head in self.rows]):
             yield narrow
             return
-        for _, summary, head in self.rows:
+        for group, summary, head in self.rows:
             found = summary.estimates.get(_THROUGHPUT.name)
-            value = f"{number(found.value)} {_THROUGHPUT.unit} {ratio(found)}".rstrip() if found else "-"
+            value = f"{number(found.value)} {_unit(group)} {ratio(found)}".rstrip() if found else "-"
             yield Text.assemble(head, ": ", value)
 
     def _table(self, *, times_too: bool) -> Table:
         more = [metric.name for metric in _TIMES] if times_too else []
-        table = empty_table(("", _THROUGHPUT.unit, "ratio", "95 % interval", "verdict", *more), gap=1)
+        units = {_unit(group) for group in self.groups}
+        alike = len(units) == 1
+        table = empty_table(
+            ("", units.pop() if alike else _THROUGHPUT.name, "ratio", "95 % interval", "verdict", *more), gap=1
+        )
         for group, summary, head in self.rows:
             found = summary.estimates.get(_THROUGHPUT.name)
             spent = [summary.estimates.get(name) for name in more]
             spans = [f"{number(one.value)} s" if one else "-" for one in spent]
-            table.add_row(head, *_cells(group, summary, found), *spans)
+            value, *cells = _cells(group, summary, found)
+            table.add_row(head, value if alike or not found else f"{value} {_unit(group)}", *cells, *spans)
         return table
+
+
+def _unit(group: Group) -> str:
+    return next(metric.unit for metric in group.metrics if metric.name == _THROUGHPUT.name)
 
 
 def _differing(groups: Sequence[Group]) -> list[str]:

@@ -65,10 +65,10 @@ def record_lines(path: Path) -> Iterator[str]:
     arm = f"{record.job.model} on {record.target}{switched}{beside}"
     yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
     yield f"  {record.job.scenario}, {arm}, block {record.block}{', warm-up' if record.warm_up else ''}"
-    throughput = record.throughput_images_per_s
+    throughput = record.throughput_per_s
     told = {
         "outcome": outcome.status + (f", {outcome.kind}: {outcome.message}" if outcome.kind else ""),
-        "throughput": throughput and f"{throughput:.4g} images/s",
+        "throughput": throughput and f"{throughput:.4g} {record.job.unit}/s",
         **{name: f"{metric.value:.4g} {metric.unit}" for name, metric in record.metrics.items()},
         **{name: f"{getattr(record, name):.4g}" for name in SPANS if getattr(record, name) is not None},
         "substitutes": ", ".join(record.substitutes),

@@ -130,6 +130,7 @@ def _plan(
             profile=profile.name,
             recipe=asked.recipe,
             sizes=own,
+            unit=WORKLOADS.get(architecture(model)).unit if own else None,
             envelope=envelope,
             devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
             isa=request.targets.isa,

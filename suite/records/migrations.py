@@ -13,6 +13,8 @@ Json = dict[str, Any]
 _OLDEST = 1
 _CURRENT = re.compile(rb'\s*\{\s*"schema_version":\s*%d\s*[,}]' % SCHEMA_VERSION)
 """How the store begins a record. Of one that another program has formatted the version is found by parsing it."""
+_OF_IMAGES = "throughput_images_per_s"
+"""The throughput, as version 3 called it until workloads had units of their own."""
 _IN_JOB = ("scenario", "model", "data", "profile", "recipe", "envelope", "page_cache", "sharing")
 _JOB_FIELDS = {*_IN_JOB, "cluster", "workload", "options", "cpu_capability", "dataset"}
 
@@ -39,7 +41,7 @@ def migrate(record: Json) -> Json:
             remedy="read it with the suite that wrote it, or a newer one",
         )
     if version == SCHEMA_VERSION:
-        return record
+        return _in_units(record)
     record = dict(record)
     conditions, timeline = record.get("conditions"), record.get("timeline")
     if isinstance(conditions, dict) and "page_cache" in conditions:
@@ -50,7 +52,7 @@ def migrate(record: Json) -> Json:
         record["timeline"] = {**timeline, "launch_s": None}
     job = _job(record, record.get("workload"), record.get("data_use"))
     kept = {name: value for name, value in record.items() if name not in _JOB_FIELDS}
-    return {**kept, "schema_version": SCHEMA_VERSION, "job": job}
+    return _in_units({**kept, "schema_version": SCHEMA_VERSION, "job": job})
 
 
 def current(content: bytes) -> bytes:
@@ -62,7 +64,8 @@ def current(content: bytes) -> bytes:
     """
     # Such characters are escaped in JSON, or not ASCII: few records have to be parsed for them.
     odd = b"\\u" in content or b"\x7f" in content or not content.isascii()
-    if _CURRENT.match(content) and not odd:
+    old = b'"%s"' % _OF_IMAGES.encode() in content
+    if _CURRENT.match(content) and not odd and not old:
         return content
     try:
         given = parse(content)
@@ -72,7 +75,7 @@ def current(content: bytes) -> bytes:
     if found != given:
         content = json.dumps(found, indent=1).encode()
     version = found.get("schema_version") if isinstance(found, dict) else None
-    if type(version) is not int or version == SCHEMA_VERSION or version < _OLDEST:
+    if type(version) is not int or (version == SCHEMA_VERSION and not old) or version < _OLDEST:
         return content
     try:
         return json.dumps(migrate(found), indent=1).encode()
@@ -82,13 +85,31 @@ def current(content: bytes) -> bytes:
 
 def migrate_plan(plan: object) -> object:
     """Return a stored plan in the present form; what is no plan comes back as it is, for the model to refuse."""
-    if not isinstance(plan, dict) or "jobs" in plan or not isinstance(plan.get("models"), list):
+    if not isinstance(plan, dict):
+        return plan
+    if isinstance(jobs := plan.get("jobs"), list) and all(isinstance(job, dict) for job in jobs):
+        return {**plan, "jobs": [_with_unit(job) for job in jobs]}
+    if "jobs" in plan or not isinstance(plan.get("models"), list):
         return plan
     workloads = plan.get("workloads") or {}
     parts = {name: plan.get(name) for name in ("cpu_capability", "dataset")}
     jobs = [{**_job({**plan, "model": model}, workloads.get(model), None), **parts} for model in plan["models"]]
     kept = {name: value for name, value in plan.items() if name not in {*_JOB_FIELDS, "models", "workloads"}}
-    return {**kept, "jobs": jobs}
+    return {**kept, "jobs": [_with_unit(job) for job in jobs]}
+
+
+def _in_units(record: Json) -> Json:
+    """Return a record whose throughput is in the unit of its job; all that older suites trained on were images."""
+    ranks = [_renamed(rank) for rank in record.get("ranks") or ()]
+    return {**_renamed(record), "ranks": ranks, "job": _with_unit(record["job"])}
+
+
+def _renamed(part: Json) -> Json:
+    return {"throughput_per_s" if name == _OF_IMAGES else name: value for name, value in part.items()}
+
+
+def _with_unit(job: Json) -> Json:
+    return job if "unit" in job or not job.get("sizes") else {**job, "unit": "images"}
 
 
 def _job(found: Json, sizes: object, data_use: object) -> Json:

@@ -120,7 +120,7 @@ class Rank(Part):
     node_address: str | None = None
     """The address of the node below, if ``address`` is that of a container behind it."""
     environment: Environment
-    throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    throughput_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The throughput of a worker; null for a server."""
     measured_s: Seconds | None = None
     data_s: Seconds | None = None
@@ -245,7 +245,7 @@ class TrialRecord(Part):
     outcome: Outcome
     job: Job
     """The job that decides the meaning of the numbers, as the plan and the trial had it."""
-    throughput_images_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    throughput_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     elapsed_s: Seconds | None = None
     """The time from launching the job in the ready target until it has ended, on the host's monotonic clock. Null for
     a job that takes turns, as are the next two: while it waited, others had the machine."""
@@ -273,11 +273,11 @@ class TrialRecord(Part):
 
     @model_validator(mode="after")
     def _numbers_only_when_measured(self) -> Self:
-        measured = self.throughput_images_per_s is not None or bool(self.metrics)
+        measured = self.throughput_per_s is not None or bool(self.metrics)
         timed = self.alternation is not None if self.job.turns else self.elapsed_s is not None
         if self.outcome.status == "ok" and not (measured and timed):
             raise ValueError(
-                "a trial that is ok has elapsed_s, and throughput_images_per_s or metrics; a job that takes turns "
+                "a trial that is ok has elapsed_s, and throughput_per_s or metrics; a job that takes turns "
                 "has an alternation in place of the first"
             )
         if self.outcome.status == "failed" and measured:

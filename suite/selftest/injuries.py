@@ -71,11 +71,11 @@ class Injury(Ablation):
 
 def span_s(record: TrialRecord) -> float:
     """Return the seconds of the measured steps, by which the throughput was divided."""
-    if record.job.sizes is None or not record.throughput_images_per_s:
+    if record.job.sizes is None or not record.throughput_per_s:
         return math.nan
     trainers = record.job.distributed.workers if record.job.distributed else 1
     images = record.job.sizes.batch * record.job.sizes.steps * record.job.devices.devices * trainers
-    return images / record.throughput_images_per_s
+    return images / record.throughput_per_s
 
 
 def injected(record: TrialRecord, name: str) -> float:
@@ -130,9 +130,9 @@ def _from_disk(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     """
     use, sizes, target = record.data_use, record.job.sizes, record.environment.target
     limited = target is not None and target.disk_limit_bytes_per_s == SLOW_DISK_BYTES_PER_S
-    if not (use and use.bytes_read and sizes and usual.throughput_images_per_s and limited):
+    if not (use and use.bytes_read and sizes and usual.throughput_per_s and limited):
         return None
-    ratio = SLOW_DISK_BYTES_PER_S / (use.bytes_read / use.images_read) / usual.throughput_images_per_s
+    ratio = SLOW_DISK_BYTES_PER_S / (use.bytes_read / use.images_read) / usual.throughput_per_s
     ahead = (BATCHES_AHEAD * use.loader_workers + 1) / sizes.steps
     return Truth(ratio, min(1.0, ratio / (1 - ahead))) if ratio < 1 and ahead < 1 else None
 

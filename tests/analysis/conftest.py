@@ -43,7 +43,7 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         "sizes": Sizes(batch=2, image_px=32, warmup_steps=1, steps=3),
         "envelope": Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2),
         "outcome": Outcome(status="ok"),
-        "throughput_images_per_s": 10.0,
+        "throughput_per_s": 10.0,
         "elapsed_s": 20.0,
         "open_s": 0.5,
         "steps": Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3),
@@ -55,10 +55,10 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
     }
     if failed:
         values["outcome"] = Outcome(status="failed", kind="command", message=failed)
-        values |= {"throughput_images_per_s": None, "elapsed_s": None, "steps": None}
+        values |= {"throughput_per_s": None, "elapsed_s": None, "steps": None}
     values |= changes
     if values["scenario"] == "probe":
-        values |= {"throughput_images_per_s": None, "steps": None, "sizes": None}
+        values |= {"throughput_per_s": None, "steps": None, "sizes": None}
     arm = values["target"] + ("-again" if values["replica"] else "") + (values["ablation"] or "")
     letter = "w" if values["warm_up"] else "b"
     name = f"{values['scenario']}-{values['model']}-{arm}-{letter}{values['block']:03d}"
@@ -69,7 +69,7 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
 def measured(speed: float) -> dict[str, Any]:
     """Fields of a record that agree with each other: two images a step, at this speed."""
     steps = Steps(elapsed_s=[2 / speed] * 3, data_s=[0.0] * 3, compute_s=[2 / speed] * 3)
-    return {"throughput_images_per_s": speed, "elapsed_s": 100 / speed, "steps": steps}
+    return {"throughput_per_s": speed, "elapsed_s": 100 / speed, "steps": steps}
 
 
 def without_plan(directory: Path) -> Run:

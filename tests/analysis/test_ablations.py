@@ -22,7 +22,7 @@ from tests.analysis.conftest import WITHIN_2
 
 def noisy(rng: np.random.Generator, speed: float) -> dict[str, float]:
     found = speed * math.exp(rng.normal(0, 0.002))
-    return {"throughput_images_per_s": found, "elapsed_s": 200 / found}
+    return {"throughput_per_s": found, "elapsed_s": 200 / found}
 
 
 def sweep(save: Any, blocks: int = 8, **switched: Any) -> None:
@@ -39,7 +39,7 @@ def test_warm_up_trials_are_in_nothing_and_their_number_is_told_once(tmp_path: P
     sweep(save)
     before = compare(load([tmp_path / "run"]))
     for block in range(2):
-        save(block=block, warm_up=True, throughput_images_per_s=0.01)
+        save(block=block, warm_up=True, throughput_per_s=0.01)
         save(block=block, warm_up=True, target="container", failed="in a warm-up")
     records = load([tmp_path / "run"])
     after = compare(records)
@@ -63,7 +63,7 @@ def test_a_run_that_is_still_warming_up_has_nothing_to_compare_and_says_so(tmp_p
 def test_sequential_stopping_counts_neither_warm_up_blocks_nor_switched_trials(tmp_path: Path, save: Any) -> None:
     sweep(save, 12)
     for block in range(12):
-        save(block=block, warm_up=True, throughput_images_per_s=1.0 + block)
+        save(block=block, warm_up=True, throughput_per_s=1.0 + block)
     decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=13)
     assert (decision.stop, decision.at_least) == (False, 1)
     for block in range(12):
@@ -166,7 +166,7 @@ def test_bare_metal_against_itself_has_a_ratio_an_interval_and_a_verdict(tmp_pat
 
 def test_one_block_of_a_a_is_undecided_and_a_second_trial_that_failed_gives_none(tmp_path: Path, save: Any) -> None:
     save()
-    save(replica=1, throughput_images_per_s=11.0)
+    save(replica=1, throughput_per_s=11.0)
     (group,) = compare(load([tmp_path / "run"])).groups
     assert group.aa["throughput"].verdict
     assert (group.aa["throughput"].verdict.name, group.aa["throughput"].interval) == ("undecided", None)
@@ -178,7 +178,7 @@ def test_one_block_of_a_a_is_undecided_and_a_second_trial_that_failed_gives_none
 def test_two_bare_metal_trials_that_differ_are_called_so_and_warned_of(tmp_path: Path, save: Any) -> None:
     for block in range(6):
         save(block=block)
-        save(block=block, replica=1, throughput_images_per_s=8.0 + 0.01 * block)
+        save(block=block, replica=1, throughput_per_s=8.0 + 0.01 * block)
     comparison = compare(load([tmp_path / "run"]))
     verdict = comparison.groups[0].aa["throughput"].verdict
     assert verdict

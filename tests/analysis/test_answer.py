@@ -42,7 +42,7 @@ def run(
         for model in models:
             for target in ("bare-metal", *targets):
                 speed = 10 * (1 if target == "bare-metal" else factor) * math.exp(rng.normal(0, noise))
-                numbers = {"throughput_images_per_s": speed, "elapsed_s": 200 / speed}
+                numbers = {"throughput_per_s": speed, "elapsed_s": 200 / speed}
                 save(block=block, model=model, target=target, **{"environment": PLACE} | numbers | changes)
     return compare(load([path / "run"]), margin=margin)
 
@@ -127,7 +127,7 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
     run(save, tmp_path, 0.8)
     for block in range(disturbed):
         load_of_others = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
-        save(block=block, target="container", environment=PLACE, throughput_images_per_s=8, conditions=load_of_others)
+        save(block=block, target="container", environment=PLACE, throughput_per_s=8, conditions=load_of_others)
     found = sentence(compare(load([tmp_path / "run"])))
     if stands:
         assert found.endswith(f"beyond the margin of 2 %; disturbed: other-load in {disturbed} of 20 trials.")

@@ -87,8 +87,8 @@ def test_real_runs_pass_and_only_lack_a_manifest(name: str) -> None:
 @pytest.mark.parametrize(
     ("edit", "kind"),
     [
-        (times("throughput_images_per_s", 100), "throughput"),
-        (times("throughput_images_per_s", 1.0001), "throughput"),
+        (times("throughput_per_s", 100), "throughput"),
+        (times("throughput_per_s", 1.0001), "throughput"),
         (times("steps.elapsed_s", 1.1), "steps"),
         (times("steps.compute_s", 0.9), "steps"),
         (times("timeline.measured_s", 2), "throughput"),
@@ -113,7 +113,7 @@ def test_a_refused_record_takes_part_in_nothing_unless_it_is_forced_and_then_has
         return next(one for one in compare(records).groups[0].targets if one.target == "container")
 
     before = container(load([podman]))
-    edited(podman, PODMAN, times("throughput_images_per_s", 100))
+    edited(podman, PODMAN, times("throughput_per_s", 100))
     left = audited(load([podman]))
     assert [warning.kind for warning in left.warnings] == ["audit-throughput"]
     assert "is left out" in left.warnings[0].message
@@ -124,7 +124,7 @@ def test_a_refused_record_takes_part_in_nothing_unless_it_is_forced_and_then_has
 
 
 def test_a_forced_record_is_marked(podman: Path) -> None:
-    edited(podman, PODMAN, times("throughput_images_per_s", 100))
+    edited(podman, PODMAN, times("throughput_per_s", 100))
     comparison = compare(audited(load([podman]), force=True), force=True)
     summary = next(one for one in comparison.groups[0].targets if one.target == "container")
     assert any("forced: audit throughput" in mark for mark in summary.marks)
@@ -132,7 +132,7 @@ def test_a_forced_record_is_marked(podman: Path) -> None:
 
 def test_nothing_left_to_compare_is_an_error_that_names_the_reason(podman: Path) -> None:
     for path in (podman / "trials").iterdir():
-        edited(podman, path.stem, times("throughput_images_per_s", 2))
+        edited(podman, path.stem, times("throughput_per_s", 2))
     with pytest.raises(RequestError, match="refuses every record") as error:
         audited(load([podman]))
     assert "--force" in str(error.value.remedy)
@@ -140,7 +140,7 @@ def test_nothing_left_to_compare_is_an_error_that_names_the_reason(podman: Path)
 
 def test_the_ranks_of_a_distributed_job_make_the_whole(tmp_path: Path) -> None:
     run = copied("distributed-overlay", tmp_path)
-    edited(run, "distributed-alexnet-container-b001", lambda one: one["ranks"][1].update(throughput_images_per_s=99.0))
+    edited(run, "distributed-alexnet-container-b001", lambda one: one["ranks"][1].update(throughput_per_s=99.0))
     edited(run, "distributed-alexnet-container-b002", lambda one: one["ranks"][1].update(role="server"))
     edited(run, "distributed-alexnet-container-b000", lambda one: one["ranks"][1].update(sent_bytes=1))
     assert kinds(run) == {"ranks", "traffic"}
@@ -219,7 +219,7 @@ def bench(*words: str) -> Any:
 def test_the_command_prints_worst_first_in_80_columns_and_its_exit_code_says_what_was_found(podman: Path) -> None:
     place = os.path.relpath(podman)
     assert bench("audit", place).exit_code == 0
-    edited(podman, PODMAN, times("throughput_images_per_s", 100))
+    edited(podman, PODMAN, times("throughput_per_s", 100))
     done = bench("audit", place)
     assert done.exit_code == 1
     assert done.stdout.startswith("refused  throughput")
@@ -231,7 +231,7 @@ def test_the_command_prints_worst_first_in_80_columns_and_its_exit_code_says_wha
 
 def test_findings_of_a_kind_and_run_are_told_together(podman: Path) -> None:
     for block in (0, 1):
-        edited(podman, f"synthetic-alexnet-container-b00{block}", times("throughput_images_per_s", 100))
+        edited(podman, f"synthetic-alexnet-container-b00{block}", times("throughput_per_s", 100))
     (group,) = grouped(audit(load([podman])).refused)
     assert "1 other record for the same reason" in group.warning.message
     assert json.loads(as_json(compare(audited(load([podman])))))["warnings"][0]["kind"] == "audit-throughput"

@@ -33,8 +33,8 @@ def summaries(comparison: Comparison) -> dict[str, TargetSummary]:
 def test_a_ratio_is_the_geometric_mean_of_the_ratios_inside_blocks(tmp_path: Path, save: Any) -> None:
     # The second block ran on a host that had become ten times slower: inside blocks that does not show.
     for block, speed in enumerate((10.0, 1.0)):
-        save(block=block, throughput_images_per_s=speed)
-        save(block=block, target="vm", throughput_images_per_s=speed * (0.8, 0.9)[block])
+        save(block=block, throughput_per_s=speed)
+        save(block=block, target="vm", throughput_per_s=speed * (0.8, 0.9)[block])
     vm = summaries(compared(tmp_path / "run"))["vm"].estimates["throughput"]
     assert vm.ratio == pytest.approx(math.sqrt(0.8 * 0.9))
     assert vm.value == pytest.approx(math.sqrt(8 * 0.9))
@@ -43,7 +43,7 @@ def test_a_ratio_is_the_geometric_mean_of_the_ratios_inside_blocks(tmp_path: Pat
 
 def test_bare_metal_is_one_and_every_metric_has_its_ratio(tmp_path: Path, save: Any) -> None:
     save()
-    save(target="container", throughput_images_per_s=9.0, elapsed_s=25.0, open_s=1.0)
+    save(target="container", throughput_per_s=9.0, elapsed_s=25.0, open_s=1.0)
     found = summaries(compared(tmp_path / "run"))
     assert {name: estimate.ratio for name, estimate in found["bare-metal"].estimates.items()} == {
         "throughput": 1.0,
@@ -58,16 +58,16 @@ def test_bare_metal_is_one_and_every_metric_has_its_ratio(tmp_path: Path, save: 
 def test_blocks_of_the_same_number_in_two_runs_are_two_blocks(tmp_path: Path, save: Any) -> None:
     for run, speed in (("a", 10.0), ("b", 1.0)):
         save(run)
-        save(run, target="vm", throughput_images_per_s=speed)
+        save(run, target="vm", throughput_per_s=speed)
     comparison = compared(tmp_path / "a", tmp_path / "b")
     assert comparison.runs == ("a", "b")
     assert summaries(comparison)["vm"].estimates["throughput"].blocks == 2
 
 
 def test_two_bare_metal_trials_of_a_block_share_its_baseline(tmp_path: Path, save: Any) -> None:
-    save(throughput_images_per_s=8.0)
-    save(throughput_images_per_s=12.5, replica=1, trial_id="again")
-    save(target="vm", throughput_images_per_s=5.0)
+    save(throughput_per_s=8.0)
+    save(throughput_per_s=12.5, replica=1, trial_id="again")
+    save(target="vm", throughput_per_s=5.0)
     found = summaries(compared(tmp_path / "run"))
     assert found["bare-metal"].ok == 2
     assert found["vm"].estimates["throughput"].ratio == pytest.approx(0.5)
@@ -205,10 +205,10 @@ def sweep(save: Any, blocks: int, **factors: float) -> None:
     rng = np.random.default_rng(0)
     for block in range(blocks):
         for model in ("resnet50", "alexnet"):
-            save(block=block, model=model, throughput_images_per_s=10 * math.exp(rng.normal(0, 0.003)))
+            save(block=block, model=model, throughput_per_s=10 * math.exp(rng.normal(0, 0.003)))
             for target, factor in factors.items():
                 speed = 10 * factor * math.exp(rng.normal(0, 0.003))
-                save(block=block, model=model, target=target.replace("_", "-"), throughput_images_per_s=speed)
+                save(block=block, model=model, target=target.replace("_", "-"), throughput_per_s=speed)
 
 
 def test_ratios_have_intervals_and_verdicts(tmp_path: Path, save: Any) -> None:
@@ -258,9 +258,9 @@ def test_the_overall_ratio_is_the_geometric_mean_over_the_models_of_complete_blo
         for model, factor in (("resnet50", 0.9), ("alexnet", 0.4)):
             save(block=block, model=model)
             stands_in = ["accelerator:tcg"] if model == "alexnet" else []
-            save(block=block, model=model, target="vm", throughput_images_per_s=10 * factor, substitutes=stands_in)
+            save(block=block, model=model, target="vm", throughput_per_s=10 * factor, substitutes=stands_in)
     save(block=2)
-    save(block=2, target="vm", throughput_images_per_s=0.001)
+    save(block=2, target="vm", throughput_per_s=0.001)
     (overall,) = compared(tmp_path / "run").overall
     assert overall.models == ("alexnet", "resnet50")
     assert overall.effects["throughput"].ratio == pytest.approx(0.6)
@@ -280,7 +280,7 @@ def test_two_bare_metal_trials_of_a_block_give_the_noise_floor_and_a_warning_whe
 ) -> None:
     for block in range(6):
         save(block=block)
-        save(block=block, replica=1, trial_id=f"again{block}", throughput_images_per_s=8.0 + 0.01 * block)
+        save(block=block, replica=1, trial_id=f"again{block}", throughput_per_s=8.0 + 0.01 * block)
     comparison = compared(tmp_path / "run")
     assert comparison.groups[0].noise_floors["throughput"].method == "a/a"
     (found,) = comparison.warnings
@@ -345,7 +345,7 @@ def test_distributed_jobs_of_other_clusters_are_kept_apart(
     for run, distributed, factor in (("a", old, 0.5), ("b", old.model_copy(update=new), 1.0)):
         job = {"scenario": "distributed", "distributed": distributed}
         save(run, **job)
-        save(run, target="container", throughput_images_per_s=10 * factor, **job)
+        save(run, target="container", throughput_per_s=10 * factor, **job)
     groups = compared(tmp_path / "a", tmp_path / "b").groups
     assert {group.job.variant for group in groups} == variants
     ratios = [group.targets[1].estimates["throughput"].ratio for group in groups]
@@ -409,7 +409,7 @@ def test_a_failed_trial_stays_with_the_others_of_its_arrangement(tmp_path: Path,
 @given(factor=st.floats(1e-4, 1e4), drift=st.lists(st.floats(0.1, 10), min_size=1, max_size=4))
 def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: float, drift: list[float]) -> None:
     rows = [
-        {"block": block, "target": target, "throughput_images_per_s": speed * times}
+        {"block": block, "target": target, "throughput_per_s": speed * times}
         for block, speed in enumerate(drift)
         for target, times in (("bare-metal", 1.0), ("vm", factor))
     ]

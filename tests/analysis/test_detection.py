@@ -18,9 +18,9 @@ def measured(tmp_path: Path, save: Any) -> Any:
     def _measured(blocks: int, **deviations: float) -> Records:
         rng = np.random.default_rng(2)
         for block in range(blocks):
-            save(block=block, throughput_images_per_s=10.0)
+            save(block=block, throughput_per_s=10.0)
             for target, deviation in deviations.items():
-                save(block=block, target=target, throughput_images_per_s=10 * math.exp(rng.normal(0, deviation)))
+                save(block=block, target=target, throughput_per_s=10 * math.exp(rng.normal(0, deviation)))
         return load([tmp_path / "run"])
 
     return _measured

@@ -23,18 +23,18 @@ def back(path: Path, form: str) -> pd.DataFrame:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_trial_comes_back_from_every_format_with_its_values(tmp_path: Path, save: Any, form: Any) -> None:
-    save(block=0, throughput_images_per_s=1 / 3)
+    save(block=0, throughput_per_s=1 / 3)
     save(block=1, failed="no memory", substitutes=["accelerator:tcg", "b"])
     save(warm_up=True)
     path = tmp_path / "deep/trials.x"
     assert write([trials_table(load([tmp_path / "run"], warm_ups=True))], form, path) == 3
     found = back(path, form).set_index("trial_id")
     ok = found.loc["synthetic-resnet50-bare-metal-b000"]
-    assert ok["throughput_images_per_s"] == pytest.approx(1 / 3, rel=1e-12)
+    assert ok["throughput_per_s"] == pytest.approx(1 / 3, rel=1e-12)
     assert (ok["memory_bytes"], ok["elapsed_s"], bool(ok["ok"])) == (2 << 30, 20.0, True)
     failed = found.loc["synthetic-resnet50-bare-metal-b001"]
     assert (failed["error_message"], failed["substitutes"]) == ("no memory", "accelerator:tcg\nb")
-    assert pd.isna(failed["throughput_images_per_s"])
+    assert pd.isna(failed["throughput_per_s"])
     assert bool(found.loc["synthetic-resnet50-bare-metal-w000"]["warm_up"])
     assert [one.name for one in path.parent.iterdir()] == ["trials.x"]
 
@@ -60,7 +60,7 @@ def test_the_metrics_of_probes_are_columns_with_their_units(tmp_path: Path, save
     save(**probe("disk", seq_read=(512.0, "MB/s", "more")))
     (row,) = text(trials_table(load([tmp_path / "run"])), "jsonl").splitlines()
     assert json.loads(row)["disk/seq-read [MB/s]"] == 512.0
-    assert json.loads(row)["throughput_images_per_s"] is None
+    assert json.loads(row)["throughput_per_s"] is None
 
 
 def test_tables_one_after_the_other_have_one_line_of_names(tmp_path: Path, save: Any) -> None:

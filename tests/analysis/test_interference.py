@@ -52,7 +52,7 @@ def victim(save: Save, target: str, aggressor: str | None, speed: float, block: 
         aggressor=aggressor,
         aggressors=[beside(10.0, 5.0) if aggressor else AggressorInstance(environment=Environment())],
         block=block,
-        throughput_images_per_s=speed,
+        throughput_per_s=speed,
         elapsed_s=200 / speed,
         steps=Steps(elapsed_s=steps, data_s=[0.0] * 100, compute_s=steps),
         resources=Resources(serving=Usage(cpu_s=100 / speed**0.5), cache=_cache(target, speed)),
@@ -141,7 +141,7 @@ def test_the_noise_floor_is_of_the_same_target_alone_twice(tmp_path: Path, save:
     before = found(compare(load([tmp_path / "run"])))["vm", "disk"].noise_floors["throughput"]
     assert before.method == "across-blocks"
     for block, path in enumerate(sorted((tmp_path / "run" / "trials").glob("vm-None-*.json"))):
-        speed = json.loads(path.read_bytes())["throughput_images_per_s"]
+        speed = json.loads(path.read_bytes())["throughput_per_s"]
         victim(save, "vm", None, speed * (1.01 if block % 2 else 0.99), block, replica=1)
     after = found(compare(load([tmp_path / "run"])))["vm", "disk"].noise_floors["throughput"]
     assert after.method == "a/a"

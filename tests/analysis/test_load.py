@@ -31,7 +31,7 @@ def test_what_was_not_measured_is_missing_and_never_zero(tmp_path: Path, save: A
     trial = load([tmp_path / "run"]).trials.iloc[0]
     assert not trial["ok"]
     assert trial["error_message"] == "no memory"
-    assert pd.isna(trial[["throughput_images_per_s", "elapsed_s", "open_s", "clock_ratio"]].astype(float)).all()
+    assert pd.isna(trial[["throughput_per_s", "elapsed_s", "open_s", "clock_ratio"]].astype(float)).all()
 
 
 def test_a_record_that_another_program_formatted_reads_the_same(tmp_path: Path, save: Any) -> None:
@@ -72,7 +72,7 @@ def test_a_file_that_is_no_usable_record_is_named_with_the_reason(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("throughput_images_per_s", -1), ("throughput_images_per_s", None), ("elapsed_s", "soon"), ("target", "../x")],
+    [("throughput_per_s", -1), ("throughput_per_s", None), ("elapsed_s", "soon"), ("target", "../x")],
 )
 def test_a_record_edited_to_nonsense_is_left_out(tmp_path: Path, save: Any, key: str, value: object) -> None:
     save()
@@ -167,7 +167,7 @@ def test_a_copy_of_a_run_counts_once_and_is_named(tmp_path: Path, save: Any) -> 
 def test_two_runs_of_one_name_are_two_runs(tmp_path: Path) -> None:
     for sweep, network, speed in (("a", "overlay", 5.0), ("b", "host", 10.0)):
         for target, now in (("bare-metal", 10.0), ("container", speed)):
-            made = record("cell", target=target, throughput_images_per_s=now, engine=network)
+            made = record("cell", target=target, throughput_per_s=now, engine=network)
             Run(tmp_path / sweep / "cell").save(made.model_copy(update={"started_at": f"2026, {sweep}"}))
     found = load([tmp_path / "a/cell", tmp_path / "b/cell"])
     assert set(found.trials["run_id"]) == {str(tmp_path / "a/cell"), str(tmp_path / "b/cell")}

@@ -43,7 +43,7 @@ def cells(save: Any, path: Path, targets: tuple[str, ...], **changes: Any) -> Co
                 for target in targets:
                     speed = 12 * factors[target] * math.exp(rng.normal(0, 0.01))
                     substitutes = ["accelerator:tcg"] if "vm" in target else []
-                    numbers = {"throughput_images_per_s": speed, "elapsed_s": 200 / speed, "substitutes": substitutes}
+                    numbers = {"throughput_per_s": speed, "elapsed_s": 200 / speed, "substitutes": substitutes}
                     place = {"environment": Environments(host=HOST, target=HOST), "engine": "podman"}
                     save(recipe, block=block, model=model, target=target, recipe=recipe, **numbers | place | changes)
     return compare(load([path / "reference", path / "tuned"]))
@@ -94,7 +94,7 @@ def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any)
         for target in ("bare-metal", "container", "vm"):
             speed = 12 * math.exp(rng.normal(0, 0.01))
             busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20) if target == "vm" else None
-            save(block=block, target=target, throughput_images_per_s=speed, conditions=busy)
+            save(block=block, target=target, throughput_per_s=speed, conditions=busy)
     save(block=6, target="container", failed="no memory")
     lines = printed(compare(load([tmp_path / "run"])))
     rows = [line.split() for line in lines if line.startswith("  ")]
@@ -122,8 +122,8 @@ def test_a_noise_floor_above_100_per_cent_is_too_noisy_to_say(share: float, text
 
 def test_a_floor_without_a_meaning_is_no_number_anywhere(tmp_path: Path, save: Any) -> None:
     for block, speed in enumerate((1e-4, 1e4, 1e-4)):
-        save(block=block, throughput_images_per_s=speed)
-        save(block=block, target="container", throughput_images_per_s=speed)
+        save(block=block, throughput_per_s=speed)
+        save(block=block, target="container", throughput_per_s=speed)
     comparison = compare(load([tmp_path / "run"]))
     for verbose in (False, True):
         text = " ".join(" ".join(printed(comparison, verbose=verbose)).split())
@@ -161,3 +161,21 @@ def test_every_line_fits_every_terminal(tmp_path: Path, save: Any, width: int) -
     lines = printed(cells(save, tmp_path, TARGETS), width)
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)
+
+
+def test_each_workload_has_its_own_unit(tmp_path: Path, save: Any) -> None:
+    for model, unit in (("resnet50", "images"), ("talker", "tokens")):
+        save(model=model, unit=unit)
+        save(model=model, unit=unit, target="container", throughput_per_s=5.0)
+    comparison = compare(load([tmp_path / "run"]))
+    assert [group.metrics[0].unit for group in comparison.groups] == ["images/s", "tokens/s"]
+    lines = printed(comparison)
+    assert any("resnet50" in line and "10.0 images/s" in line for line in lines), lines
+    assert any("talker" in line and "10.0 tokens/s" in line for line in lines), lines
+
+
+def test_trials_of_two_units_are_two_jobs(tmp_path: Path, save: Any) -> None:
+    save(unit="images")
+    save(target="container", unit="samples", throughput_per_s=5.0)
+    warnings = [one.message for one in compare(load([tmp_path / "run"])).warnings]
+    assert any("no ratio is formed: unit samples against images" in message for message in warnings), warnings

@@ -12,7 +12,7 @@ from analysis.compare.results import ComparedJob, Comparison, Estimate, Group, T
 from analysis.figures.bars import metric_chart, probe_chart
 from analysis.figures.plots import draw, pictures
 from analysis.figures.reference import Reference, normalised
-from analysis.load.metrics import METRICS, Metric
+from analysis.load.metrics import METRICS, Metric, in_units
 from analysis.statistics.ratios import NoiseFloor
 from suite.errors import RequestError
 from suite.targets import TARGETS
@@ -31,7 +31,7 @@ def group(job: ComparedJob = JOB, model: str = "resnet50", vm: float | None = 0.
 
 
 def throughput(groups: Sequence[Group], reference: Reference = MappingProxyType({})) -> Figure:
-    return metric_chart(groups, METRICS[0], "Throughput", reference)
+    return metric_chart(groups, in_units(METRICS, "images")[0], "Throughput", reference)
 
 
 def texts(chart: Figure) -> set[str]:

@@ -27,7 +27,7 @@ def make(save: Any, run: str, speed: float, blocks: int = 8, seed: int = 0, nois
     rng = np.random.default_rng(seed)
     for block in range(blocks):
         now = speed * math.exp(rng.normal(0, noise))
-        values = {"throughput_images_per_s": now, "elapsed_s": 100 / now} | more
+        values = {"throughput_per_s": now, "elapsed_s": 100 / now} | more
         save(run, block=block, **values)
 
 
@@ -89,7 +89,7 @@ def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_i
 def test_one_noisy_block_is_not_slower(tmp_path: Path, save: Any, blocks: int) -> None:
     make(save, "old", 10.0, blocks)
     make(save, "new", 10.0, blocks, seed=1)
-    save("new", block=2, throughput_images_per_s=3.0, elapsed_s=33.0)
+    save("new", block=2, throughput_per_s=3.0, elapsed_s=33.0)
     assert runs(tmp_path).outcome in ("not slower", "cannot tell")
 
 
@@ -185,7 +185,7 @@ def test_the_interval_is_the_one_of_scipy(tmp_path: Path, save: Any) -> None:
     make(save, "old", 10.0, 4)
     make(save, "new", 9.0, 3, seed=5)
     samples = [
-        np.log(load([tmp_path / run]).trials["throughput_images_per_s"].to_numpy(dtype=float)) for run in ("new", "old")
+        np.log(load([tmp_path / run]).trials["throughput_per_s"].to_numpy(dtype=float)) for run in ("new", "old")
     ]
     expected = stats.ttest_ind(*samples, equal_var=False).confidence_interval(0.95)
     interval = the(runs(tmp_path), target="bare-metal").interval

@@ -22,7 +22,7 @@ def sweep(save: Any, blocks: int = 6, models: tuple[str, ...] = ("resnet50", "al
         for model in models:
             for target, factor in (("bare-metal", 1.0), ("container", 1.0), ("vm", 0.9)):
                 speed = 10 * factor * math.exp(rng.normal(0, 0.002))
-                save(block=block, model=model, target=target, throughput_images_per_s=speed, elapsed_s=200 / speed)
+                save(block=block, model=model, target=target, throughput_per_s=speed, elapsed_s=200 / speed)
 
 
 class Links(html.parser.HTMLParser):

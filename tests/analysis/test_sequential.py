@@ -64,25 +64,25 @@ def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(tmp_path: P
     rng = np.random.default_rng(0)
     for block in range(5 + EXTRA_BLOCKS):
         drift = 10 * math.exp(rng.normal(0, 0.5))
-        save(block=block, throughput_images_per_s=drift)
-        save(block=block, target="vm", throughput_images_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
+        save(block=block, throughput_per_s=drift)
+        save(block=block, target="vm", throughput_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
         decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
 
 
 def test_bare_metal_alone_is_judged_against_itself(tmp_path: Path, save: Any) -> None:
     for block in range(5 + EXTRA_BLOCKS):
-        save(block=block, throughput_images_per_s=10.0)
-        save(block=block, replica=1, throughput_images_per_s=10.0 + block / 1000)
+        save(block=block, throughput_per_s=10.0)
+        save(block=block, replica=1, throughput_per_s=10.0 + block / 1000)
         decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
-    save(block=5 + EXTRA_BLOCKS, target="vm", throughput_images_per_s=9.0)
+    save(block=5 + EXTRA_BLOCKS, target="vm", throughput_per_s=9.0)
     assert not should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99).stop, "of a target it is that alone"
 
 
 def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio(tmp_path: Path, save: Any) -> None:
     for block in range(6):
-        save(block=block, throughput_images_per_s=10.0)
+        save(block=block, throughput_per_s=10.0)
         save(block=block, target="vm", failed="no")
     assert should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=6).stop
     decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=7)
@@ -129,6 +129,6 @@ def test_a_run_is_decided_by_its_records(tmp_path: Path, save: Any) -> None:
     asked = Repetitions(until="decided", margin="5%")
     for block in range(5):
         save(block=block)
-        save(block=block, target="vm", throughput_images_per_s=10.0 + 0.001 * block)
+        save(block=block, target="vm", throughput_per_s=10.0 + 0.001 * block)
     assert should_stop_run(load([tmp_path / "run"]), asked, max_blocks=99).stop
     assert not should_stop_run(None, asked, max_blocks=99).stop

@@ -140,7 +140,7 @@ def queue(path: Path, save: Any, slow: int) -> Comparison:
             took_s = math.exp(rng.normal(0, 0.005)) * (
                 1.3 if target == "vm" and block % 10 == 0 and block < 10 * slow else 1
             )
-            save(block=block, target=target, throughput_images_per_s=10 / took_s, elapsed_s=20 * took_s)
+            save(block=block, target=target, throughput_per_s=10 / took_s, elapsed_s=20 * took_s)
     return compare(load([path / "run"]))
 
 

@@ -61,7 +61,7 @@ def save_turns(save: Save) -> Save:
             "turns": TURNS,
             "sizes": SIZES,
             "trial_id": "-".join(str(changes.get(name)) for name in ("target", "replica", "block")),
-            "throughput_images_per_s": BATCH * len(steps) / whole_s,
+            "throughput_per_s": BATCH * len(steps) / whole_s,
             "elapsed_s": None,
             "open_s": None,
             "steps": Steps(elapsed_s=steps, data_s=[0.0] * len(steps), compute_s=steps),
@@ -117,7 +117,7 @@ def test_what_holds_the_waiting_is_absent(tmp_path: Path, save_turns: Save) -> N
 def test_a_run_of_both_says_which_each_number_is_from(tmp_path: Path, save: Save, save_turns: Save) -> None:
     for block in range(3):
         for place, target in enumerate(("bare-metal", "container")):
-            save(block=block, target=target, throughput_images_per_s=10.0 * (1 - 0.5 * place))
+            save(block=block, target=target, throughput_per_s=10.0 * (1 - 0.5 * place))
             save_turns([0.1 * (1 + place)] * ROUNDS, block=block, target=target, place=place)
     comparison = compared(tmp_path)
     variants = {group.job.variant: group for group in comparison.groups}

@@ -28,7 +28,7 @@ from suite.sweep.pool import POOL
 from tests.analysis.test_plots import group
 from tests.suite.conftest import make_plan, make_record
 
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 NOBODY = 65534
 # A reader that waits for somebody to write into a pipe waits for ever.
 pytestmark = pytest.mark.timeout(60)

@@ -21,7 +21,7 @@ from suite.sweep.receiving import Receiver
 from tests.jobs import plan_of
 from tests.suite.conftest import ENVELOPE, WORKLOAD
 
-OK: dict[str, Any] = {"throughput_images_per_s": 10.0, "elapsed_s": 5.0, "outcome": Outcome(status="ok")}
+OK: dict[str, Any] = {"throughput_per_s": 10.0, "elapsed_s": 5.0, "outcome": Outcome(status="ok")}
 FAILED: dict[str, Any] = {"outcome": Outcome(status="failed", kind="killed", message="it was killed")}
 
 
@@ -86,11 +86,11 @@ def test_a_record_of_the_block_is_taken_and_sent_again_it_changes_nothing(pool: 
 
 
 def test_a_failed_record_gives_way_to_the_next_attempt_and_an_ok_one_to_nothing(pool: Pool) -> None:
-    failed = {**dict.fromkeys(("throughput_images_per_s", "elapsed_s")), **FAILED}
+    failed = {**dict.fromkeys(("throughput_per_s", "elapsed_s")), **FAILED}
     path = pool.send(pool.record(**failed))
     pool.send(pool.record(**failed), name=f"attempts/{path.stem}.1.json")
     pool.send(pool.record())
-    refused(pool, lambda: pool.send(pool.record(throughput_images_per_s=99.0)))
+    refused(pool, lambda: pool.send(pool.record(throughput_per_s=99.0)))
     refused(pool, lambda: pool.send(pool.record(**failed)))
     refused(pool, lambda: pool.send(pool.record(**failed, suite_version="1"), name=f"attempts/{path.stem}.1.json"))
     refused(pool, lambda: pool.send(pool.record(**failed), name=f"attempts/{path.stem}.7.json"))

@@ -85,7 +85,7 @@ def test_numbers_that_no_record_can_hold_fail_the_trial_that_measured_them(tmp_p
     story = [event("imported", 1e308) if '"imported"' in line else line for line in story]
     record = recorded(tmp_path, ScriptedNode(process=ScriptedProcess(story), attestation='{"threads": 2}'))
     assert record.outcome.status == "failed"
-    assert record.throughput_images_per_s is None
+    assert record.throughput_per_s is None
 
 
 def test_an_error_that_nobody_has_foreseen_is_a_record_with_its_traceback(tmp_path: Path) -> None:

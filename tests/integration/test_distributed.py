@@ -167,8 +167,8 @@ def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_p
         assert [link.rank for link in rank.links] == [other for other in range(3) if other != rank.rank]
         # Of the link's 1 Gbit/s, less what the tunnel's headers take.
         assert all(0 < (link.rate_bits_per_s or 0) < 0.94e9 for link in rank.links)
-    rates = [rank.throughput_images_per_s for rank in record.ranks[1:]]
-    assert record.throughput_images_per_s == pytest.approx(sum(rate or 0.0 for rate in rates))
+    rates = [rank.throughput_per_s for rank in record.ranks[1:]]
+    assert record.throughput_per_s == pytest.approx(sum(rate or 0.0 for rate in rates))
     assert {rank.environment.userland_sha256 for rank in record.ranks} == {require_image().digest}
 
 

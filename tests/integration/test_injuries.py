@@ -215,7 +215,7 @@ def test_too_little_memory_is_a_failed_trial_that_says_so_and_no_number(tmp_path
     assert outcome.kind in ("killed", "out-of-memory")
     assert outcome.remedy is not None
     assert "--memory" in outcome.remedy
-    assert records["container"].throughput_images_per_s is None
+    assert records["container"].throughput_per_s is None
     warnings = compare(load([tmp_path])).warnings
     assert ["trials on container failed" in one.message for one in warnings if one.kind == "failed-trials"] == [True]
 

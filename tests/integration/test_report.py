@@ -77,7 +77,7 @@ def _trial(
         ablation=ablation,
         block=block,
         failed=failed,
-        throughput_images_per_s=None if failed else 10 * factor,
+        throughput_per_s=None if failed else 10 * factor,
         elapsed_s=None if failed else 20 / factor,
         sizes=Sizes(batch=8, image_px=64, warmup_steps=1, steps=3),
         timeline=Timeline(launch_s=0.5, imports_s=1 / factor, build_s=0.3, warmup_s=0.4, teardown_s=0.1),

@@ -142,5 +142,5 @@ def test_an_aggressor_that_is_killed_gives_a_failed_trial_with_the_reason(tmp_pa
     assert (outcome.status, outcome.kind) == ("failed", "aggressor")
     assert "the aggressor cpu in instance 1" in (outcome.message or "")
     assert "killed" in (outcome.message or "")
-    assert trials["cpu"].throughput_images_per_s is None
+    assert trials["cpu"].throughput_per_s is None
     assert trials["cpu"].aggressors == []

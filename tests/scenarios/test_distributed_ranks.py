@@ -64,13 +64,13 @@ def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
 ) -> None:
     nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
     measured = Distributed().measure(planned, instances(nodes), observer, nullcontext())
-    assert measured.throughput_images_per_s == 2 * 3 / 4.0 + 2 * 3 / 8.0
+    assert measured.throughput_per_s == 2 * 3 / 4.0 + 2 * 3 / 8.0
     assert [(rank.role, rank.address) for rank in measured.ranks] == [
         ("server", "10.0.0.1"),
         ("worker", "10.0.0.2"),
         ("worker", "10.0.0.3"),
     ]
-    assert [rank.throughput_images_per_s for rank in measured.ranks] == [None, 1.5, 0.75]
+    assert [rank.throughput_per_s for rank in measured.ranks] == [None, 1.5, 0.75]
     assert [rank.sent_bytes for rank in measured.ranks] == [40, 40, 40]
     assert measured.ranks[1].compute_s == 4.0
 

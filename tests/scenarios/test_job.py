@@ -78,7 +78,7 @@ def test_throughput_is_images_over_the_measured_span_of_all_devices(
 ) -> None:
     several = trial.with_job(devices=Devices(devices=2, parallel="parameter-cpu"))
     measured = run_job(several, scripted(*STORY), observer, nullcontext())
-    assert measured.throughput_images_per_s == 2 * 2 * 3 / 4.0
+    assert measured.throughput_per_s == 2 * 2 * 3 / 4.0
     assert measured.steps is not None
     assert measured.steps.elapsed_s == [1.0, 1.0, 2.0]
     assert measured.steps.copy_s is None

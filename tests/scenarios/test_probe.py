@@ -49,7 +49,7 @@ def test_what_the_worker_says_becomes_metrics(probe: Trial, observer: Any, scrip
     node = scripted(*STORY, node={"facts": {"accelerator": "kvm"}, "attestation": '{"userland_sha256": "ab"}'})
     measured = Probing().measure(probe, [Instance(node)], observer, nullcontext())
     assert measured.metrics["triad-one-thread"].model_dump() == RATE
-    assert (measured.throughput_images_per_s, measured.steps) == (None, None)
+    assert (measured.throughput_per_s, measured.steps) == (None, None)
     assert measured.environment.accelerator == "kvm"
     assert measured.environment.userland_sha256 == "ab"
     assert measured.environment.kernel == "6.1"
@@ -217,7 +217,7 @@ def test_the_start_up_is_the_training_workers_own(trial: Trial, here: Any, obser
     seconds = [metric.value for metric in measured.metrics.values()]
     assert 0 < seconds[0] < seconds[1] < seconds[2] < measured.elapsed_s
     assert {(metric.unit, metric.better) for metric in measured.metrics.values()} == {("s", "less")}
-    assert (measured.throughput_images_per_s, measured.steps) == (None, None)
+    assert (measured.throughput_per_s, measured.steps) == (None, None)
     assert (measured.details["model"], measured.details["steps"]) == ("alexnet", 1)
 
 

@@ -287,7 +287,7 @@ def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], ob
     trial = trial.with_job(loading=Loading(loader_workers=1))
     measured = Real().measure(trial, [Instance(node)], observer, nullcontext())
     node.processes[0].close()
-    assert measured.throughput_images_per_s is not None
+    assert measured.throughput_per_s is not None
     assert measured.steps is not None
     assert min(measured.steps.data_s) > 0, "waiting for data and making floats of them takes time"
     use = measured.data_use

@@ -56,7 +56,7 @@ def test_a_job_trains_in_bursts_and_measures_them_alone(
     assert measured.steps is not None
     assert len(measured.steps.elapsed_s) == 4
     span_s = sum(turn.span_s for turn in turns)
-    assert measured.throughput_images_per_s == pytest.approx(4 / span_s)
+    assert measured.throughput_per_s == pytest.approx(4 / span_s)
     assert measured.timeline is not None
     assert measured.timeline.measured_s == pytest.approx(span_s)
     assert measured.usage is not None

@@ -92,7 +92,7 @@ class FakeScenario:
         given = {"cpus": list(plan.cpus), "threads": plan.threads, "memory_bytes": plan.memory_bytes}
         return Measurement(
             elapsed_s=5.0,
-            throughput_images_per_s=10.0,
+            throughput_per_s=10.0,
             steps=Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3),
             timeline=Timeline(measured_s=0.6),
             environment=Environment.model_validate({**given, **self.seen}),
@@ -188,7 +188,7 @@ def record_fields(**changes: Any) -> dict[str, Any]:
         "sizes": WORKLOAD,
         "envelope": ENVELOPE,
         "outcome": Outcome(status="ok"),
-        "throughput_images_per_s": 10.0,
+        "throughput_per_s": 10.0,
         "elapsed_s": 5.0,
         "environment": Environments(host=Environment()),
     }

@@ -52,7 +52,7 @@ def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run,
     first = records[0]
     trial = next(make_plan().trials())
     assert (first.trial_id, first.target, first.block, first.position) == (trial.trial_id, trial.target, 0, 0)
-    assert (first.throughput_images_per_s, first.elapsed_s, first.clock_ratio) == (10.0, 5.0, 1.0)
+    assert (first.throughput_per_s, first.elapsed_s, first.clock_ratio) == (10.0, 5.0, 1.0)
     assert first.open_s == 0.5, "what the target itself needed"
     assert first.close_s is not None
     assert first.substitutes == ["accelerator:tcg"]
@@ -110,7 +110,7 @@ def test_a_target_that_cannot_be_opened_is_a_record_and_the_run_goes_on(
     outcome = failed[0].outcome
     assert (outcome.kind, outcome.message, outcome.command) == ("boot", "the guest was not ready", ["qemu", "-m"])
     assert (outcome.output_tail, outcome.remedy) == ("panic", "look")
-    assert failed[0].throughput_images_per_s is None
+    assert failed[0].throughput_per_s is None
     assert failed[0].elapsed_s is None
     assert failed[0].open_s is None, "what was not reached is absent"
     assert not any(event.startswith("measure") and "-vm-" in event for event in events)
@@ -146,7 +146,7 @@ def test_a_target_that_departs_from_its_envelope_is_a_failed_record_that_says_ho
     assert record.outcome.message == (
         "the target differs from the plan: 1 threads instead of 2; 1073741824 bytes of memory instead of 2147483648"
     )
-    assert record.throughput_images_per_s is None
+    assert record.throughput_per_s is None
     assert record.elapsed_s is None
     assert record.steps is None
     assert record.environment.target is not None, "what it attested is kept"

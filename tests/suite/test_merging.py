@@ -15,7 +15,7 @@ from suite.results.store import Run
 
 MakePlan = Callable[..., Plan]
 MakeRecord = Callable[..., TrialRecord]
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 FACTS: dict[str, Any] = {"cpu_model": "a CPU", "cpus": [0, 1], "memory_bytes": 64 << 30, "kernel": "6.1"}
 
 

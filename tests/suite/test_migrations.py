@@ -43,7 +43,7 @@ def test_a_record_of_any_version_is_read_by_every_reader(sample: Path, tmp_path:
     (trial_id,) = Run(directory).finished()
     trials = load([directory]).trials
     assert trials["trial_id"].tolist() == [trial_id]
-    assert trials["throughput_images_per_s"].tolist() == [13.25]
+    assert trials["throughput_per_s"].tolist() == [13.25]
     content = current(sample.read_bytes())
     assert TrialRecord.model_validate_json(content).schema_version == SCHEMA_VERSION
     assert Parts.model_validate_json(content).elapsed_s == 5.5
@@ -101,3 +101,14 @@ def test_a_record_of_a_later_suite_is_refused_and_never_run_over(tmp_path: Path)
     with pytest.raises(NewerRecordError, match=rf"b\d+\.json: its schema version is {SCHEMA_VERSION + 1}") as caught:
         list(Run(directory).finished())
     assert "the suite that wrote it" in str(caught.value.remedy)
+
+
+def test_what_trained_before_workloads_had_units_trained_on_images() -> None:
+    old, new = (json.loads((SAMPLES / f"{name}.record.json").read_bytes()) for name in ("v3-images", "v3"))
+    assert migrate(old) == new
+    assert "throughput_images_per_s" in old
+    old, new = (json.loads((SAMPLES / f"{name}.plan.json").read_bytes()) for name in ("v3-images", "v3"))
+    assert migrate_plan(old) == new
+    ranks = migrate({**new, "schema_version": 3, "ranks": [{"throughput_images_per_s": 2.0}], "job": {}})["ranks"]
+    assert ranks == [{"throughput_per_s": 2.0}]
+    assert read("v2").job.unit == "images"

@@ -34,7 +34,7 @@ def test_what_was_not_measured_is_null_and_not_zero(fields: Fields) -> None:
     assert written["schema_version"] == 3
 
 
-@pytest.mark.parametrize("absent", ["throughput_images_per_s", "elapsed_s"])
+@pytest.mark.parametrize("absent", ["throughput_per_s", "elapsed_s"])
 def test_a_trial_that_is_ok_has_its_numbers(fields: Fields, absent: str) -> None:
     with pytest.raises(ValidationError, match="a trial that is ok has elapsed_s, and throughput"):
         TrialRecord(**fields(**{absent: None}))
@@ -43,7 +43,7 @@ def test_a_trial_that_is_ok_has_its_numbers(fields: Fields, absent: str) -> None
 def test_a_failed_trial_has_no_throughput(fields: Fields) -> None:
     with pytest.raises(ValidationError, match="a failed trial has no throughput"):
         TrialRecord(**fields(outcome=FAILED))
-    assert TrialRecord(**fields(outcome=FAILED, throughput_images_per_s=None)).outcome == FAILED
+    assert TrialRecord(**fields(outcome=FAILED, throughput_per_s=None)).outcome == FAILED
 
 
 @pytest.mark.parametrize("change", [{"kind": None}, {"message": None}, {"message": ""}])
@@ -52,7 +52,7 @@ def test_a_failure_says_why(change: dict[str, str | None]) -> None:
         Outcome.model_validate({"status": "failed", "kind": "boot", "message": "no guest"} | change)
 
 
-@pytest.mark.parametrize("name", ["throughput_images_per_s", "elapsed_s", "open_s", "close_s", "clock_ratio"])
+@pytest.mark.parametrize("name", ["throughput_per_s", "elapsed_s", "open_s", "close_s", "clock_ratio"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_a_number_that_is_none_is_refused(fields: Fields, name: str, value: float) -> None:
     with pytest.raises(ValidationError, match=name):
@@ -60,8 +60,8 @@ def test_a_number_that_is_none_is_refused(fields: Fields, name: str, value: floa
 
 
 def test_a_throughput_of_zero_is_refused(fields: Fields) -> None:
-    with pytest.raises(ValidationError, match="throughput_images_per_s"):
-        TrialRecord(**fields(throughput_images_per_s=0.0))
+    with pytest.raises(ValidationError, match="throughput_per_s"):
+        TrialRecord(**fields(throughput_per_s=0.0))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class FakeJob:
         given = {"cpus": [0, 1], "threads": ENVELOPE.threads, "memory_bytes": ENVELOPE.memory_bytes}
         return Measurement(
             elapsed_s=100.0,
-            throughput_images_per_s=24 / 2.0,
+            throughput_per_s=24 / 2.0,
             steps=Steps(elapsed_s=[0.1] * 12, data_s=[0.0] * 12, compute_s=[0.1] * 12),
             timeline=Timeline(measured_s=2.0),
             environment=Environment.model_validate(given),
@@ -165,7 +165,7 @@ def test_each_trial_is_a_record_with_its_bursts(go: Go) -> None:
     for record in records:
         assert record.trial_id.endswith("-alternating-b000")
         assert (record.elapsed_s, record.open_s, record.close_s) == (None, None, None)
-        assert record.throughput_images_per_s == 12.0
+        assert record.throughput_per_s == 12.0
         assert record.alternation is not None
         assert record.alternation.instances == 3
         assert [burst.round for burst in record.alternation.bursts] == [0, 1, 2, 3]

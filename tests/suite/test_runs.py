@@ -13,7 +13,7 @@ from suite.results.store import Run
 
 MakePlan = Callable[..., Plan]
 MakeRecord = Callable[..., TrialRecord]
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 
 
 @pytest.fixture

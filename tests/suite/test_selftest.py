@@ -17,7 +17,7 @@ from suite.selftest.injuries import BATCHES_AHEAD, SLOW_DISK_BYTES_PER_S, Truth,
 from tests.suite.conftest import make_record
 from worker.data.loader import PREFETCH
 
-RATE = {"throughput_images_per_s": 10.0, "sizes": Sizes(batch=2, image_px=32, warmup_steps=1, steps=30)}
+RATE = {"throughput_per_s": 10.0, "sizes": Sizes(batch=2, image_px=32, warmup_steps=1, steps=30)}
 """Measured steps of 6 s."""
 
 

@@ -141,5 +141,5 @@ def test_a_record_beside_an_aggressor_proves_that_it_enclosed_the_victim() -> No
 def test_a_failed_trial_needs_no_proof() -> None:
     failure = BenchError("it ended", remedy="again")
     outcome = Outcome(status="failed", kind="aggressor", message=failure.message)
-    fields = record_fields(aggressor="disk", outcome=outcome, throughput_images_per_s=None, elapsed_s=None)
+    fields = record_fields(aggressor="disk", outcome=outcome, throughput_per_s=None, elapsed_s=None)
     assert TrialRecord(**fields).aggressors == []

@@ -17,7 +17,7 @@ from suite.results.store import Run, StoreError, latest_run, new_run_directory, 
 
 MakePlan = Callable[..., Plan]
 MakeRecord = Callable[..., TrialRecord]
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_images_per_s": None}
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 
 
 def full_disk(_descriptor: int) -> None:

@@ -76,7 +76,7 @@ def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
 
 def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, here: Any, observer: Any) -> None:
     measured = Synthetic().measure(trial, [Instance(here)], observer, nullcontext())
-    assert measured.throughput_images_per_s is not None
+    assert measured.throughput_per_s is not None
     assert measured.timeline is not None
     assert measured.timeline.launch_s is not None
     assert measured.environment.userland_sha256 is None

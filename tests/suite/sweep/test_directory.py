@@ -25,7 +25,7 @@ from suite.sweep.status import latest_sweep, status_of
 from tests.suite.conftest import make_plan, make_record
 
 MakeSweep = Callable[..., Sweep]
-BROKEN = {"outcome": Outcome(status="failed", kind="boot", message="no"), "throughput_images_per_s": None}
+BROKEN = {"outcome": Outcome(status="failed", kind="boot", message="no"), "throughput_per_s": None}
 
 
 def accept(path: Path, sweep: Sweep) -> SweepDirectory:
