@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from commands.run.forecast import Forecast
+from commands.run.output import RunOutput
 from provisioning import neighbours
 from suite.errors import RequestError
 from suite.plan import Trial
@@ -42,6 +44,15 @@ def test_a_dry_run_starts_and_writes_nothing_and_never_says_unknown(bench: Bench
     assert re.search(r"^time: about \d", result.stdout, re.MULTILINE)
     assert re.search(r"^disk: [\d.]+ MB for records in out \(", result.stdout, re.MULTILINE)
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_json_of_a_run_and_of_a_dry_run_can_be_read_by_their_models(bench: Bench) -> None:
+    words = ("run", *SMALL, *TWO, "--json")
+    dry = Forecast.model_validate_json(bench(*words, "--dry-run").stdout)
+    told = RunOutput.model_validate_json(bench(*words).stdout)
+    assert {*told.trials} == {trial.trial_id for trial in dry.plan.trials()}
+    assert dry.targets.keys() == {"bare-metal", "vm"}
 
 
 def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, machine: Machine) -> None:
