@@ -25,24 +25,37 @@ OUTPUTS = {
     "results prune": "commands.results.merge_prune:PruneOutput",
     "results show RUN": "commands.results.show:RunOutput",
     "results show RUN/TRIAL": "suite.records.record:TrialRecord",
+    "run": "commands.run.output:RunOutput",
+    "run --dry-run": "commands.run.forecast:Forecast",
     "selftest": "suite.selftest.certificate:Certificate",
+    "sweep plan": "commands.sweep.plan:PlannedOutput",
+    "sweep run": "commands.sweep.command:SweepOutput",
+    "sweep schedule --list": "commands.schedule.command:SchedulesOutput",
+    "sweep status": "commands.sweep.status:StatusOutput",
 }
 """The models by what prints them. They are imported when they are asked for."""
+
+
+def model_of(name: str) -> type[BaseModel]:
+    """Return the model of an output."""
+    module, _, attribute = OUTPUTS[name].partition(":")
+    model: type[BaseModel] = getattr(importlib.import_module(module), attribute)
+    return model
 
 
 class Output(BaseModel):
     """The JSON of a command. ``schema_version`` grows when a key goes or changes its meaning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
     schema_version: Literal[1] = 1
 
-    def tell(self) -> None:
-        """Print it."""
+    def tell(self, indent: int | None = 1) -> None:
+        """Print it; without indent as one line of a stream."""
         try:
-            text = self.model_dump_json(indent=1)
+            text = self.model_dump_json(indent=indent)
         except ValueError:  # the name of a file need not be Unicode
-            text = json.dumps(cleaned(self.model_dump(mode="json")), indent=1)
+            text = json.dumps(cleaned(self.model_dump(mode="json")), indent=indent)
         click.echo(text)
 
 
@@ -60,6 +73,4 @@ def schema(name: str | None) -> None:
     if name is None:
         click.echo("\n".join(OUTPUTS))
         return
-    module, _, attribute = OUTPUTS[name].partition(":")
-    model: type[BaseModel] = getattr(importlib.import_module(module), attribute)
-    click.echo(json.dumps(model.model_json_schema(mode="serialization"), indent=1))
+    click.echo(json.dumps(model_of(name).model_json_schema(mode="serialization"), indent=1))

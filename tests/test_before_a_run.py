@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from commands.run.forecast import Forecast
+from commands.run.output import RunOutput
 from provisioning import neighbours
 from suite.errors import RequestError
 from suite.plan import Trial
 from suite.results.store import Run
-from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused, signals
+from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused, signals, unaudited
 
-__all__ = ["bench", "here", "machine", "signals"]
+__all__ = ["bench", "here", "machine", "signals", "unaudited"]
 TWO = ("--target", "bare-metal", "--target", "vm")
 DECIDED = (*SMALL, *TWO, "--until", "decided", "--margin", "5%")
 ALONE_ON = neighbours.alone_on
@@ -42,6 +44,15 @@ def test_a_dry_run_starts_and_writes_nothing_and_never_says_unknown(bench: Bench
     assert re.search(r"^time: about \d", result.stdout, re.MULTILINE)
     assert re.search(r"^disk: [\d.]+ MB for records in out \(", result.stdout, re.MULTILINE)
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_json_of_a_run_and_of_a_dry_run_can_be_read_by_their_models(bench: Bench) -> None:
+    words = ("run", *SMALL, *TWO, "--json")
+    dry = Forecast.model_validate_json(bench(*words, "--dry-run").stdout)
+    told = RunOutput.model_validate_json(bench(*words).stdout)
+    assert {*told.trials} == {trial.trial_id for trial in dry.plan.trials()}
+    assert dry.targets.keys() == {"bare-metal", "vm"}
 
 
 def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, machine: Machine) -> None:
@@ -185,7 +196,7 @@ def test_without_a_terminal_there_is_one_line_for_a_trial(bench: Bench, machine:
     assert not any("measuring" in line for line in lines)
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("machine", "unaudited")
 def test_after_each_block_the_interval_the_blocks_and_the_time_to_go_of_the_whole_are_told(bench: Bench) -> None:
     said = bench("run", *SMALL, *TWO, "--blocks", "4").stderr
     told = [line for line in said.splitlines() if line.startswith("after ")]
@@ -202,7 +213,7 @@ def test_a_failed_trial_is_one_line_too(bench: Bench, machine: Machine) -> None:
     assert sum("FAILED (request): it is broken" in line for line in trial_lines(result.stderr)) == 1
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("machine", "unaudited")
 def test_until_decided_ends_at_the_first_look_that_decides(bench: Bench, here: Path) -> None:
     result = bench("run", *DECIDED)
     assert result.exit_code == 0, result.stderr
@@ -211,14 +222,14 @@ def test_until_decided_ends_at_the_first_look_that_decides(bench: Bench, here: P
     assert (plan["blocks"], plan["margin"]) == (5, 0.05)
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("machine", "unaudited")
 def test_the_margin_of_the_plan_is_that_of_the_comparison(bench: Bench) -> None:
     assert bench("run", *DECIDED, "--json").exit_code == 0
     assert json.loads(bench("compare", "out", "--json", "--force").stdout)["margin"] == 0.05
     assert json.loads(bench("compare", "out", "--json", "--force", "--margin", "1%").stdout)["margin"] == 0.01
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("machine", "unaudited")
 def test_what_is_there_already_is_said_once(bench: Bench) -> None:
     assert bench("run", *DECIDED).exit_code == 0
     result = bench("run", "--continue", "out")
@@ -227,9 +238,8 @@ def test_what_is_there_already_is_said_once(bench: Bench) -> None:
     assert "12 of 12 trials are there already and are kept" in result.stderr
 
 
-def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The fakes claim what the audit refuses.
-    monkeypatch.setattr("analysis.audit.audit.audited", lambda records: records)
+@pytest.mark.usefixtures("unaudited")
+def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine) -> None:
     result = bench("run", *SMALL, *TWO, "--json")
     told = json.loads(result.stdout)
     assert told["schema_version"] == 1

@@ -21,6 +21,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 import cli
+from analysis.audit.audit import Audit
 from analysis.report.provenance import run_command
 from commands.run.command import run
 from commands.run.prepare import ready
@@ -98,6 +99,12 @@ class Machine:
         kinds = {name: "target" if name in TARGETS else "engine" for name in self.usable}
         checks = [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
         return [*checks, check("gpu", "nvml", usable=False)]
+
+
+@pytest.fixture
+def unaudited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let records count that the audit refuses: the fakes claim more images than their steps make."""
+    monkeypatch.setattr("analysis.audit.audit.audit", lambda records, **_: Audit((), len(records.trials)))
 
 
 @pytest.fixture
@@ -498,6 +505,7 @@ def test_a_signal_ends_the_run_in_order_with_130(
     assert list((here / "home/ledger").glob("*.json")) == []
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Machine, here: Path) -> None:
     two = ("--target", "bare-metal", "--target", "vm")
     result = bench("run", *SMALL, *two, "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
@@ -507,7 +515,7 @@ def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Mach
     assert json.loads((here / "out/plan.json").read_text())["blocks"] == 2
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("machine", "unaudited")
 def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench, here: Path) -> None:
     words = ("--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
     assert bench("run", *SMALL, *words).exit_code == 0
@@ -519,9 +527,20 @@ def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench,
     assert "stopped after 2 blocks" in result.stderr
 
 
+@pytest.mark.usefixtures("machine")
+def test_no_block_is_decided_on_by_records_that_the_audit_refuses(bench: Bench) -> None:
+    two = ("--target", "bare-metal", "--target", "vm")
+    for asked in (("--until", "2%"), ("--detect", "2%")):
+        result = bench("run", "--memory", "1M", "--cpus", "1", "--out", asked[0].strip("-"), *two, *asked)
+        assert result.exit_code == 2
+        assert "the audit refuses every record" in result.stderr
+        assert "stopped after" not in result.stderr
+
+
 DETECT = ("--target", "bare-metal", "--target", "vm", "--detect", "2%")
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_detect_plans_all_blocks_once_from_the_first_ones(bench: Bench, machine: Machine, here: Path) -> None:
     result = bench("run", *SMALL, *DETECT)
     assert result.exit_code == 0, result.stderr
@@ -532,7 +551,7 @@ def test_detect_plans_all_blocks_once_from_the_first_ones(bench: Bench, machine:
     assert (plan["blocks"], plan["detection"]["source"], plan["detection"]["measured"]) == (20, "pilot", 10)
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("machine", "unaudited")
 def test_a_run_to_detect_that_was_killed_keeps_what_was_planned(bench: Bench, here: Path) -> None:
     assert bench("run", *SMALL, *DETECT).exit_code == 0
     lost = [record for record in (here / "out/trials").glob("*.json") if record.stem[-4:] in ("b003", "b019")]
@@ -546,7 +565,7 @@ def test_a_run_to_detect_that_was_killed_keeps_what_was_planned(bench: Bench, he
     assert all(record.exists() for record in lost)
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("machine", "unaudited")
 def test_detect_plans_from_earlier_runs_that_are_alike(bench: Bench, here: Path) -> None:
     assert bench("run", *SMALL, *DETECT, "--out", "results/before").exit_code == 0
     result = bench("run", *SMALL, *DETECT, "--out", "results/after")
@@ -557,6 +576,7 @@ def test_detect_plans_from_earlier_runs_that_are_alike(bench: Bench, here: Path)
     assert "2 blocks first, as a pilot" in other.stderr, "of another job"
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_detect_begins_no_block_after_its_budget(bench: Bench, machine: Machine) -> None:
     result = bench("run", *SMALL, *DETECT, "--budget", "0.000001s")
     assert result.exit_code == 0, result.stderr

@@ -173,7 +173,8 @@ def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench:
     cell(tmp_path / "good", 10.0)
     words = ("--every", "02:00 daily", "--baseline", "good", "--fail-above", "5%", "--notify", "mail me", "--dry-run")
     shown = bench("schedule", "night.toml", "--with", "cron", *words, "--keep-last", "7").stdout
-    assert shown.splitlines()[1].startswith(f"0 2 * * * cd {tmp_path} && exec /usr/bin/env PATH=")
+    assert shown.startswith("# night would run at 02:00 daily, by cron; nothing is installed.\n")
+    assert shown.splitlines()[2].startswith(f"0 2 * * * cd {tmp_path} && exec /usr/bin/env PATH=")
     into = f"{tmp_path}/results/night-scheduled"
     wanted = f"sweep schedule-run {tmp_path}/night.toml --into {into} --baseline {tmp_path}/good"
     assert f"{wanted} --fail-above 5% --notify 'mail me' --keep-last 7".replace("%", r"\%") in shown

@@ -12,6 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from commands.sweep.command import SweepOutput
+from commands.sweep.plan import PlannedOutput
+from commands.sweep.status import StatusOutput
 from suite.request.request import RunRequest
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep
@@ -88,7 +91,7 @@ def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, n
     refused = bench("sweep", "run", name)
     assert refused.exit_code == 2
     assert f"cannot read {Path(name)}: No such file" in refused.stderr
-    assert "a plan that comes with bench: nightly, paper-all, " in refused.stderr
+    assert "a plan that comes with bench: cluster, nightly, paper-all, " in refused.stderr
 
 
 def test_smoke_is_two_cells_on_two_targets() -> None:
@@ -229,6 +232,23 @@ def test_an_engine_that_is_local_has_no_keys_of_its_own(bench: Bench) -> None:
     change("[envelope]", '[engine]\npartition = "long"\n\n[envelope]')
     result = bench("sweep", "run", "night.toml")
     assert (result.exit_code, "unknown key engine.partition" in result.stderr) == (2, True)
+
+
+def test_the_json_of_a_sweep_can_be_read_by_the_models(bench: Bench) -> None:
+    planned = PlannedOutput.model_validate_json(bench("sweep", "plan", "night.toml", "--json").stdout)
+    ended = SweepOutput.model_validate_json(bench("sweep", "run", "night.toml", "--json").stdout)
+    assert (ended.measured, ended.failed, ended.ended_early) == (planned.trials_left, [], None)
+    # A stream of lines: one for each change, and one at least.
+    (line,) = bench("sweep", "status", "--watch", "--json").stdout.splitlines()
+    status = StatusOutput.model_validate_json(line)
+    assert status.state == "complete"
+    assert {*status.half_widths} == {cell.cell_id for cell in planned.cells}
+
+
+def test_a_dry_run_is_for_readers_and_a_plan_for_programs(bench: Bench) -> None:
+    result = bench("sweep", "run", "night.toml", "--dry-run", "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "bench sweep plan night.toml --json" in result.stderr
 
 
 def test_a_dry_run_writes_nothing(bench: Bench, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from analysis.compare.pairing import JOB, ROW, papers_order, with_variants
 from analysis.load.fields import BETWEEN
 from suite.host_compatibility import Host, differences
 from suite.job.envelope import GIB
+from suite.targets import BASELINE
 
 KEY = [*ROW, "arm"]
 Key = tuple[str, ...]
@@ -28,6 +29,39 @@ _HARDWARE = {
 }
 """The columns that say which machine it is, and their names in a ``Host``."""
 _SIDES = ("old", "new")
+
+
+@dataclass(frozen=True)
+class RowMetric:
+    """One number of a job on a target, followed over runs. ``variant`` holds the settings that differ among them."""
+
+    scenario: str
+    data: str
+    profile: str
+    recipe: str
+    variant: str
+    model: str
+    target: str
+    arm: str
+    """The ablation of the trials and the aggressor beside them; empty where there is none."""
+    metric: str
+    normalised: bool
+    """Whether it is the ratio to bare metal, which does not move when the whole machine changes."""
+
+    @property
+    def key(self) -> Key:
+        """Return the values of ``KEY``."""
+        return tuple(getattr(self, part) for part in KEY)
+
+    @property
+    def place(self) -> str:
+        """Return ``resnet50 on vm (engine=podman)``."""
+        return name_of(self.key)
+
+    @property
+    def what(self) -> str:
+        """Return ``throughput``, or ``throughput, relative to bare-metal``."""
+        return f"{self.metric}{f', relative to {BASELINE}' if self.normalised else ''}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import validity
-from analysis.compare.matching import KEY, Key, Missing, by_key, matched, missing, name_of
+from analysis.compare.matching import KEY, Key, Missing, RowMetric, by_key, matched, missing, name_of
 from analysis.compare.pairing import ROW, to_baseline
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
@@ -31,7 +31,7 @@ _LARGEST = 700.0
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(RowMetric):
     """One metric on one target, new over old.
 
     ``slower`` says by how much, as a share; negative is faster. ``interval`` is the 95 % interval of ``ratio``; None
@@ -39,18 +39,6 @@ class Change:
     the whole host changes.
     """
 
-    scenario: str
-    data: str
-    profile: str
-    recipe: str
-    variant: str
-    """The settings that differ among the trials of both runs; empty where they are all alike."""
-    model: str
-    target: str
-    arm: str
-    """The ablation of the trials and the aggressor beside them; empty where there is none."""
-    metric: str
-    normalised: bool
     old: float
     new: float
     trials: tuple[int, int]
@@ -71,8 +59,7 @@ class Change:
     @property
     def name(self) -> str:
         """Return ``resnet50 on vm (engine=podman), throughput``."""
-        key = (*(getattr(self, part) for part in ROW), self.arm)
-        return f"{name_of(key)}, {self.metric}{f', relative to {BASELINE}' if self.normalised else ''}"
+        return f"{self.place}, {self.what}"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from analysis.statistics.ratios import MARGIN, locate, step_times
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.records.migrations import current
 from suite.records.record import Steps, Timeline
+from suite.results.files import read
 from suite.targets import BASELINE
 
 _PLACE = ["scenario", "model", "design", "run_id", "block"]
@@ -117,7 +118,7 @@ class _PartsOfTrials:
         path, _ = self._trials[(*block[_PLACE], target)]
         if path not in self._parts:
             try:
-                self._parts[path] = Parts.model_validate_json(current(Path(path).read_bytes()))
+                self._parts[path] = Parts.model_validate_json(current(read(Path(path))))
             except (OSError, ValidationError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
                 self.warnings.append(skipped_record(path, f"its parts cannot be read ({reason})"))

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from analysis.compare.matching import name_of
-from analysis.compare.pairing import ROW
-from suite.targets import BASELINE
+from analysis.compare.matching import RowMetric, name_of
 
 SCHEMA_VERSION: Final = 1
 """The version of the JSON: that of ``History`` as its fields stand here, described in ``docs/history.md``."""
@@ -48,37 +46,19 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(RowMetric):
     """One number of one target over all runs of one machine, in the order of time."""
 
-    scenario: str
-    data: str
-    profile: str
-    recipe: str
-    variant: str
-    """The settings that differ among the runs of the directory; empty where they are all alike."""
-    model: str
-    target: str
-    arm: str
-    """The ablation and the aggressor of the trials; empty where there is none."""
     host: str
     """The name of the machine; empty where all runs are of one."""
-    metric: str
     unit: str
-    normalised: bool
-    """Whether it is the ratio to bare metal, which does not move when the whole machine changes."""
     points: tuple[Point, ...]
     shifts: tuple[Shift, ...]
 
     @property
     def place(self) -> str:
         """Return ``resnet50 on vm (engine=podman)``."""
-        return name_of((*(getattr(self, part) for part in ROW), self.arm, self.host))
-
-    @property
-    def what(self) -> str:
-        """Return ``throughput``, or ``throughput, relative to bare-metal``."""
-        return f"{self.metric}{f', relative to {BASELINE}' if self.normalised else ''}"
+        return name_of((*self.key, self.host))
 
 
 @dataclass(frozen=True)

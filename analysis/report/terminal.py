@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator
+from functools import cached_property
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
@@ -38,8 +39,13 @@ class Sentences:
         self.comparison = comparison
 
     def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
-        for text in answer(self.comparison):
+        for text in self.lines:
             yield Text(one_line(text), style="bold")
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Return the sentences; they are shown twice, and computed once."""
+        return answer(self.comparison)
 
 
 class Terminal:
@@ -51,12 +57,12 @@ class Terminal:
 
     def __init__(self, comparison: Comparison, *, costs: bool = False, verbose: bool = False) -> None:
         self.comparison = comparison
+        self.sentences = Sentences(comparison)
         self.costs = costs
         self.verbose = verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Sentences(self.comparison)
-        yield Text()
+        yield self.sentences
         yield from self._details(console, options) if self.verbose else self._overview(console, options)
         for group in self.comparison.groups:
             if self.costs and group.costs:
@@ -65,7 +71,6 @@ class Terminal:
                 yield _title(group.model, group.job)
                 yield Text(costs.caption, style="dim")
                 yield _fitting(console, options, costs)
-        yield from _notes(filter(None, (warmup_line(self.comparison), self._more())))
 
     def _overview(self, console: Console, options: ConsoleOptions) -> RenderResult:
         notes = Notes(self.comparison)
@@ -80,6 +85,7 @@ class Terminal:
 
     def _details(self, console: Console, options: ConsoleOptions) -> RenderResult:
         expected = False
+        yield Text()
         for group in self.comparison.groups:
             table = _fitting(console, options, results_table(group), results_table(group, full=False))
             expected |= isinstance(table, RichTable) and EXPECTED in [str(one.header) for one in table.columns]
@@ -96,7 +102,8 @@ class Terminal:
             yield _title("all models", job)
             yield from map(Text, overall_lines(self.comparison, job))
             yield Text()
-        yield from _notes(filter(None, (reading_guide(self.comparison, expected=expected),)))
+        guide = reading_guide(self.comparison, expected=expected)
+        yield from _notes(filter(None, (guide, warmup_line(self.comparison))))
         for one in notices(self.comparison.warnings, self.comparison.jobs):
             yield _warning(one_line(one.message))
             yield Text(f"  {one_line(one.advice)}", style="dim")
@@ -108,13 +115,13 @@ class Terminal:
             yield from _notes(interference_lines(self.comparison, job))
             yield Text()
 
-    def _more(self) -> str:
-        """Return which options show what is not shown."""
+    def more(self) -> str:
+        """Return which options show what is not shown, for the line that says where the figures are."""
         ablations = "ablations, " if self.comparison.ablations else ""
         verbose = "" if self.verbose else f"--verbose ({ablations}every metric, noise, advice, legend)"
         costs = "--costs" if self.comparison.costs and not self.costs else ""
         hints = ", ".join(filter(None, (verbose, costs)))
-        return f"more: {hints}" if hints else ""
+        return f"; more: {hints}" if hints else ""
 
 
 def _title(what: str, job: object) -> Text:

@@ -81,15 +81,6 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
     return Components(burst, instance, variance, truncated)
 
 
-def block_log_ratio(pairs: Sequence[Samples]) -> float:
-    """Return the mean of the log ratios of a block: of rounds inside each pair, then of the pairs; NaN if none is left.
-
-    A pair that misses rounds weighs as much as the others: it is as good an instance as they are.
-    """
-    means = [kept.mean() for each in pairs if len(kept := _finite(each))]
-    return float(np.mean(means)) if means else math.nan
-
-
 def _finite(values: Samples) -> npt.NDArray[np.float64]:
     found = np.asarray(values, dtype=np.float64)
     return found[np.isfinite(found)]

@@ -9,13 +9,11 @@ from rich.text import Text
 
 from analysis.audit.audit import audited
 from analysis.compare.comparison import compare as compare_records
-from analysis.compare.results import Comparison
 from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.margin import margin_of
 from analysis.load.records import load
-from analysis.report.answer import answer
 from analysis.report.formatting import count, warning_lines
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv, as_json
@@ -69,11 +67,12 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     records = audited(load(chosen), force=options["force"])
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_records(records, margin=margin, force=options["force"])
+    terminal = Terminal(comparison, costs=options["costs"], verbose=options["verbose"])
     if options["explain"]:
         explained = explain_records(records, margin=margin, force=options["force"])
-        _show_parts(comparison, explained, options["form"])
+        _show_parts(terminal.sentences, explained, options["form"])
     else:
-        _show(comparison, options)
+        _show(terminal, options["form"])
         if options["form"] is None and (certificate := certificate_of(records)):
             click.echo(certificate.line())
     if len(chosen) == 2 and options["form"] is None:
@@ -85,30 +84,31 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         reference = normalised() if options["reference"] else None
         place = options["plots"] or chosen[0] / "plots"
         drawn = draw(comparison, place, reference)
-        click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}", err=True)
+        more = "" if options["explain"] else terminal.more()
+        click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
     if options["form"] is None:
         # Again: where the rest is long, the terminal shows its end.
-        PlainConsole().print(Sentences(comparison))
+        PlainConsole().print(terminal.sentences)
 
 
-def _show_parts(comparison: Comparison, explained: Explained, form: str | None) -> None:
+def _show_parts(sentences: Sentences, explained: Explained, form: str | None) -> None:
     if form == "json":
         warned = [Warned.model_validate(warning.as_json()) for warning in explained.warnings]
         ExplanationOutput(explanations=list(explained.explanations), warnings=warned).tell()
         return
     console = PlainConsole()
-    for part in (Sentences(comparison), Text(), Waterfall(explained)):
+    for part in (sentences, Text(), Waterfall(explained)):
         console.print(part)
 
 
-def _show(comparison: Comparison, options: dict[str, Any]) -> None:
-    if (form := options["form"]) is None:
-        PlainConsole().print(Terminal(comparison, costs=options["costs"], verbose=options["verbose"]))
+def _show(terminal: Terminal, form: str | None) -> None:
+    if form is None:
+        PlainConsole().print(terminal)
         return
     forms = {"json": as_json, "csv": as_csv, "markdown": as_markdown}
-    click.echo(forms[form](comparison).rstrip("\n"))
+    click.echo(forms[form](terminal.comparison).rstrip("\n"))
     if form == "csv":
-        for line in (*answer(comparison), *warning_lines(comparison)):
+        for line in (*terminal.sentences.lines, *warning_lines(terminal.comparison)):
             click.echo(line, err=True)
 
 

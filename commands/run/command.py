@@ -1,13 +1,11 @@
 """``bench run``: from the command line to records."""
 
-import json
 import sys
 import time
 from pathlib import Path
 
 import click
 
-from commands.run.forecast import as_json as forecast_json
 from commands.run.forecast import as_lines, earlier_durations, forecast
 from commands.run.options import CONCURRENT_HELP
 from commands.run.outlook import Outlook
@@ -86,9 +84,9 @@ def run(
     if not dry_run:
         _tell(records, store, as_json=as_json)
     elif as_json:
-        click.echo(json.dumps(forecast_json(found, made.plan, store), indent=1))
+        found.tell()
     else:
-        for line in as_lines(found, made.plan, request.repetitions):
+        for line in as_lines(found, request.repetitions):
             click.echo(line)
         click.echo("nothing was started: without --dry-run it is", err=True)
 
@@ -130,6 +128,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     from analysis.load.records import load
     from analysis.report.answer import answer_json
     from analysis.report.terminal import Sentences
+    from commands.compare.output import Answer
+    from commands.run.output import RunOutput
 
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
     click.echo(f"{len(records) - len(failed)} trials measured, {len(failed)} failed: {store.directory}", err=True)
@@ -140,8 +140,9 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
         click.echo(f"no answer: {error.message}", err=True)
     if as_json:
         trials = [record.trial_id for record in records]
-        told = {"run_id": store.run_id, "directory": str(store.directory), "trials": trials, "failed": failed}
-        click.echo(json.dumps({"schema_version": 1, **told, "answer": comparison and answer_json(comparison)}))
+        told = Answer.model_validate(answer_json(comparison)) if comparison else None
+        where = str(store.directory)
+        RunOutput(run_id=store.run_id, directory=where, trials=trials, failed=failed, answer=told).tell()
     else:
         if comparison:
             PlainConsole().print(Sentences(comparison))

@@ -3,10 +3,10 @@
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from commands.output import Output
 from commands.run.earlier import earlier_records
 from commands.run.prepare import Ready, host_environment
 from provisioning.paths import home
@@ -41,10 +41,10 @@ class Space:
     free_bytes: int
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(Output):
     """What a run is expected to take. ``most_blocks`` and ``most_s`` are where it ends at the latest."""
 
+    directory: str
     blocks: int
     most_blocks: int
     trials: int
@@ -54,6 +54,7 @@ class Forecast:
     targets: dict[str, Guess]
     """The seconds of a trial, by target."""
     disk: tuple[Space, ...]
+    plan: Plan
 
 
 def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: float) -> Forecast:
@@ -77,6 +78,7 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
     # A block that is begun is finished.
     end_s = math.inf if asked.budget_s is None else overhead_s + asked.budget_s + sum(block)
     return Forecast(
+        directory=str(store.directory),
         blocks=least,
         most_blocks=most,
         trials=len(guesses),
@@ -85,6 +87,7 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
         most_s=min(end_s, overhead_s + sum(left) + sum(further)),
         targets=_targets(plan, durations),
         disk=tuple(_disk(made, store, len(left) + len(further))),
+        plan=made.plan,
     )
 
 
@@ -134,8 +137,9 @@ def _space(what: str, path: Path, size_bytes: int) -> Space:
     return Space(what, str(path), size_bytes, shutil.disk_usage(place).free)
 
 
-def as_lines(found: Forecast, plan: Plan, asked: RepetitionOptions) -> Iterator[str]:
+def as_lines(found: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     """Yield the plan and its forecast, in lines of at most 80 columns for usual names."""
+    plan = found.plan
     job = plan.job
     engine = f" ({job.layers.engine})" if "container" in plan.targets else ""
     yield f"plan: {job.scenario}, {', '.join(plan.models)}, {job.profile} profile, {job.recipe} recipe"
@@ -153,12 +157,6 @@ def as_lines(found: Forecast, plan: Plan, asked: RepetitionOptions) -> Iterator[
         yield f"  {target}: {format_duration(guess.seconds)} a trial, {SOURCES[guess.source]}"
     for space in found.disk:
         yield f"disk: {_size(space.size_bytes)} for {space.what} in {space.path} ({_size(space.free_bytes)} free)"
-
-
-def as_json(found: Forecast, plan: Plan, store: Run) -> dict[str, Any]:
-    """Return the plan and its forecast for programs."""
-    told = asdict(found) | {"targets": {name: guess._asdict() for name, guess in found.targets.items()}}
-    return {"schema_version": 1, "directory": str(store.directory), **told, "plan": plan.model_dump(mode="json")}
 
 
 def _end(found: Forecast, asked: RepetitionOptions) -> str:

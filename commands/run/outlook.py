@@ -67,11 +67,12 @@ class Outlook:
 
     def _intervals(self) -> Mapping[str, tuple[float, float, float]]:
         # Here, since pandas takes as long to import as everything else together.
+        from analysis.audit.audit import audited
         from analysis.compare.convergence import intervals
         from analysis.load.records import load
 
         try:
-            return intervals(load([self._store.directory]))
+            return intervals(audited(load([self._store.directory])))
         except RequestError:  # no record counts yet
             return {}
 

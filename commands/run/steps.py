@@ -29,6 +29,7 @@ def steps(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) ->
 
 def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -> Iterator[Step]:
     # Here, since pandas takes as long to import as everything else together, and few runs need it.
+    from analysis.audit.audit import audited
     from analysis.compare.convergence import should_stop_run
     from analysis.load.records import load
     from analysis.statistics.sequential import LEAST_BLOCKS
@@ -44,7 +45,7 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
         yield plan.model_copy(update={"blocks": max(block + 1, begun)}), block
         if block + 1 < begun:
             continue
-        decision = should_stop_run(load([store.directory]), asked, min_blocks=least, max_blocks=most)
+        decision = should_stop_run(audited(load([store.directory])), asked, min_blocks=least, max_blocks=most)
         if decision.stop:
             outlook.say(f"stopped after {block + 1} blocks: {decision.reason}")
             return
@@ -58,6 +59,7 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
 
 def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run, outlook: Outlook) -> Iterator[Step]:
     # As above.
+    from analysis.audit.audit import audited
     from analysis.compare.detection import PILOT_BLOCKS, pilot_of, plan_detection
     from analysis.load.records import load
 
@@ -76,7 +78,9 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
         outlook.say(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
         if not (yield from _blocks(plan.model_copy(update={"blocks": pilot}), store, outlook, deadline_s)):
             return
-        found = plan_detection(pilot_of(load([store.directory])), difference, least=least, most=most, source="pilot")
+        found = plan_detection(
+            pilot_of(audited(load([store.directory]))), difference, least=least, most=most, source="pilot"
+        )
         if found is None:
             why = f"no target has enough ratios to plan from; see bench compare {store.directory}"
             outlook.say(f"stopped after {pilot} blocks: {why}")

@@ -1,6 +1,5 @@
 """``bench sweep schedule``: run a sweep at set times, by a timer of the host."""
 
-import json
 import os
 import shlex
 import sys
@@ -8,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import BaseModel, ConfigDict, Field
 
+from commands.output import Output
 from commands.run.options import PlanFile
-from provisioning.timers.base import ScheduledJob, Timer, check_name
+from provisioning.timers.base import ScheduledJob, check_name
 from provisioning.timers.choose import TIMERS, choose, present
 from suite.errors import RequestError
 from suite.results.runs import contains, find_runs
@@ -21,6 +22,23 @@ from suite.units import parse_share
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Timers give a job a shorter one, without the programs that make networks and disks."""
+
+
+class Scheduled(BaseModel):
+    """A schedule: ``with`` is the timer, ``entry`` what it holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    when: str
+    timer: str = Field(serialization_alias="with")
+    entry: str
+
+
+class SchedulesOutput(Output):
+    """The schedules that are installed on this host."""
+
+    schedules: list[Scheduled]
 
 
 @click.command()
@@ -74,11 +92,11 @@ def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
 
 def _install(options: dict[str, Any]) -> None:
     job = job_of(options)
-    if options["dry_run"] and options["kind"]:
-        _show(TIMERS[options["kind"]](), job)
-        return
-    timer = choose(options["kind"])
-    _show(timer, job)
+    timer = TIMERS[options["kind"]]() if options["dry_run"] and options["kind"] else choose(options["kind"])
+    if options["dry_run"]:
+        click.echo(f"# {job.name} would run at {job.schedule.text}, by {timer.kind}; nothing is installed.")
+    for place, text in timer.render(job).items():
+        click.echo(f"# {place}:\n{text}")
     if options["dry_run"]:
         return
     Path(job.log).parent.mkdir(parents=True, exist_ok=True)
@@ -90,16 +108,11 @@ def _install(options: dict[str, Any]) -> None:
         click.echo(f"warning: it will not fire: {why}", err=True)
 
 
-def _show(timer: Timer, job: ScheduledJob) -> None:
-    for place, text in timer.render(job).items():
-        click.echo(f"# {place}:\n{text}")
-
-
 def _list(*, as_json: bool) -> None:
     found = [(timer.kind, entry) for timer in present() for entry in timer.installed()]
     if as_json:
-        entries = [{"name": one.name, "when": one.when, "with": kind, "entry": one.line} for kind, one in found]
-        click.echo(json.dumps({"schema_version": 1, "schedules": entries}, indent=1))
+        entries = [Scheduled(name=one.name, when=one.when, timer=kind, entry=one.line) for kind, one in found]
+        SchedulesOutput(schedules=entries).tell()
         return
     for kind, one in found:
         click.echo(f"{one.name}  {one.when}  ({kind})\n  {one.line}")

@@ -1,6 +1,5 @@
 """``bench sweep`` and ``bench sweep run``."""
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from commands.output import Output
 from commands.run.options import CONCURRENT_HELP, PlanFile, number
 from commands.run.prepare import observing
 from commands.schedule.command import schedule
@@ -29,6 +29,17 @@ from suite.sweep.file import load_sweep
 from suite.sweep.locks import WHOLE, locked
 from suite.sweep.model import Sweep
 from suite.sweep.pool import join_pool
+
+
+class SweepOutput(Output):
+    """A sweep that has ended: ``measured`` counts the trials of this call, ``failed`` names those of all calls."""
+
+    name: str
+    directory: str
+    measured: int
+    failed: list[str]
+    ended_early: str | None
+    """Why trials are left; None where none is."""
 
 
 @click.group(commands=(plan, status, stop, cancel, schedule, schedule_run, block))
@@ -71,6 +82,8 @@ def run(
       bench sweep run paper-single --dry-run
       bench sweep run smoke --only-block 3
     """
+    if dry_run and as_json:
+        raise RequestError("--dry-run prints no JSON", remedy=f"bench sweep plan {file} --json says what will run")
     planned = load_sweep(file)
     backend = backend_of(planned)
     backend.check(planned)
@@ -148,14 +161,9 @@ def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block
     records = directory.failed(planned.budget.retries)
     failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
     if as_json:
-        report = {
-            "schema_version": 1,
-            "name": planned.name,
-            "directory": str(directory.path),
-            "measured": len(end.made),
-            "failed": failed,
-        }
-        click.echo(json.dumps({"schema_version": 1, **report, "ended_early": end.reason}))
+        where, measured = str(directory.path), len(end.made)
+        told = SweepOutput(name=planned.name, directory=where, measured=measured, failed=failed, ended_early=end.reason)
+        told.tell()
     else:
         click.echo(f"{len(end.made)} trials run now, {len(failed)} failed in the end: {directory.path}", err=True)
         if end.reason:

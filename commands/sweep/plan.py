@@ -1,12 +1,13 @@
 """``bench sweep plan``: show what a sweep will run, without starting anything."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import BaseModel, ConfigDict
 
+from commands.output import Output
 from commands.run.options import PlanFile
 from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import Planned, resolve
@@ -16,6 +17,40 @@ from suite.sweep.estimate import Durations, durations_below, total
 from suite.sweep.file import load_sweep
 from suite.sweep.model import Sweep
 from suite.units import format_duration
+
+
+class PlannedCell(BaseModel):
+    """A cell: ``first_s`` are the seconds of its first block, with the warm-up before it; ``block_s`` of each other."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cell_id: str
+    settings: dict[str, Any]
+    command: list[str]
+    refused: str | None = None
+    remedy: str | None = None
+    targets: tuple[str, ...] = ()
+    trials: int = 0
+    trials_left: int = 0
+    first_s: float | None = None
+    block_s: float | None = None
+
+
+class PlannedOutput(Output):
+    """What a sweep will run; ``changes`` are lines. Seconds are None where no earlier trial tells them."""
+
+    name: str
+    directory: str
+    engine: str
+    blocks: int
+    until: str | None
+    detect: str | None
+    trials: int
+    trials_left: int
+    block_s: float | None
+    total_s: float | None
+    changes: list[str]
+    cells: list[PlannedCell]
 
 
 @click.command()
@@ -43,74 +78,73 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
     directory = SweepDirectory(out or default_directory(sweep))
     described = _described(sweep, directory, planned, durations_below(estimate_from or RESULTS))
     if as_json:
-        click.echo(json.dumps(described, indent=1))
+        described.tell()
     else:
         _print(described)
     if any(each.refusal for each in planned):
         sys.exit(2)
 
 
-def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> dict[str, Any]:
+def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> PlannedOutput:
     cells = [_cell(sweep, directory, each, durations) for each in planned]
-    runnable = [cell for cell in cells if not cell["refused"]]
-    first_s, block_s = (total(cell[name] for cell in runnable) if runnable else None for name in ("first_s", "block_s"))
+    runnable = [cell for cell in cells if not cell.refused]
+    first_s, block_s = (
+        total(getattr(cell, name) for cell in runnable) if runnable else None for name in ("first_s", "block_s")
+    )
     known = None not in (first_s, block_s)
-    return {
-        "schema_version": 1,
-        "name": sweep.name,
-        "directory": str(directory.path),
-        "engine": sweep.engine.kind,
-        "blocks": sweep.block_count,
-        "until": sweep.until,
-        "detect": sweep.detect,
-        "trials": sum(cell["trials"] for cell in cells),
-        "trials_left": sum(cell["trials_left"] for cell in cells),
-        "block_s": block_s,
-        "total_s": (first_s or 0) + (sweep.block_count - 1) * (block_s or 0) if known else None,
-        "changes": directory.changes(sweep, [each.cell for each in planned]).lines(),
-        "cells": cells,
-    }
+    return PlannedOutput(
+        name=sweep.name,
+        directory=str(directory.path),
+        engine=sweep.engine.kind,
+        blocks=sweep.block_count,
+        until=sweep.until,
+        detect=sweep.detect,
+        trials=sum(cell.trials for cell in cells),
+        trials_left=sum(cell.trials_left for cell in cells),
+        block_s=block_s,
+        total_s=(first_s or 0) + (sweep.block_count - 1) * (block_s or 0) if known else None,
+        changes=directory.changes(sweep, [each.cell for each in planned]).lines(),
+        cells=cells,
+    )
 
 
-def _cell(sweep: Sweep, directory: SweepDirectory, each: Planned, durations: Durations) -> dict[str, Any]:
-    """``first_s`` are the seconds of the first block, with the warm-up before it; ``block_s`` of each further one."""
-    cell: dict[str, Any] = {"cell_id": each.cell.cell_id, "settings": each.cell.settings}
-    cell |= {"command": each.command, "refused": None, "remedy": None}
+def _cell(sweep: Sweep, directory: SweepDirectory, each: Planned, durations: Durations) -> PlannedCell:
+    cell = PlannedCell(cell_id=each.cell.cell_id, settings=each.cell.settings, command=each.command)
     if each.ready is None:
         message, remedy = (each.refusal.message, each.refusal.remedy) if each.refusal else ("refused", None)
-        return {**cell, "refused": message, "remedy": remedy, "targets": [], "trials": 0, "trials_left": 0}
+        return cell.model_copy(update={"refused": message, "remedy": remedy})
     plan = each.ready.plan
     trials = [trial.trial_id for trial in plan.trials()]
     finished = set(directory.cell(each.cell.cell_id, sweep.budget.retries).finished())
-    return {
-        **cell,
-        "targets": list(plan.targets),
+    found = {
+        "targets": plan.targets,
         "trials": len(trials),
         "trials_left": sum(trial not in finished for trial in trials),
         "first_s": durations.of_block(plan, 0),
         "block_s": durations.of_block(plan, 1),
     }
+    return cell.model_copy(update=found)
 
 
-def _print(described: dict[str, Any]) -> None:
+def _print(described: PlannedOutput) -> None:
     def time_of(seconds: float | None) -> str:
         return "unknown" if seconds is None else format_duration(seconds)
 
     refusals: dict[str, list[str]] = {}
-    for cell in described["cells"]:
-        if cell["refused"]:
-            reason = f"{cell['refused']} (what to do: {cell['remedy']})"
-            refusals.setdefault(reason, []).append(cell["cell_id"])
+    for cell in described.cells:
+        if cell.refused:
+            reason = f"{cell.refused} (what to do: {cell.remedy})"
+            refusals.setdefault(reason, []).append(cell.cell_id)
         else:
-            targets = ", ".join(cell["targets"])
-            click.echo(f"{cell['cell_id']}: {cell['trials']} trials on {targets}; a block: {time_of(cell['block_s'])}")
+            targets = ", ".join(cell.targets)
+            click.echo(f"{cell.cell_id}: {cell.trials} trials on {targets}; a block: {time_of(cell.block_s)}")
     for reason, cells in refusals.items():
         click.echo(f"refused: {', '.join(cells)}: {reason}")
-    for line in described["changes"]:
+    for line in described.changes:
         click.echo(line)
-    most = "at most " if described["until"] or described["detect"] else ""
+    most = "at most " if described.until or described.detect else ""
     click.echo(
-        f"{len(described['cells'])} cells, {most}{described['blocks']} blocks, {described['trials']} trials "
-        f"({described['trials_left']} to be run) into {described['directory']}, by the engine {described['engine']}; "
-        f"time: {most if described['total_s'] else ''}{time_of(described['total_s'])}"
+        f"{len(described.cells)} cells, {most}{described.blocks} blocks, {described.trials} trials "
+        f"({described.trials_left} to be run) into {described.directory}, by the engine {described.engine}; "
+        f"time: {most if described.total_s else ''}{time_of(described.total_s)}"
     )

@@ -1,22 +1,31 @@
 """``bench sweep status``: how far a sweep is."""
 
-import json
 import time
 from pathlib import Path
 
 import click
 
+from commands.output import Output
 from commands.sweep.backends.base import backend_of
 from commands.sweep.stop_rule import stop_rule_of
-from commands.sweep.view import lines, matrix, widths_of
+from commands.sweep.view import Widths, lines, matrix, widths_of
 from suite.errors import RequestError
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import lock_files
-from suite.sweep.status import latest_sweep, status_of
+from suite.sweep.status import SweepStatus, latest_sweep, status_of
 from suite.untrusted.console import PlainConsole
 
 WATCH_S = 2.0
 """The interval at which ``--watch`` looks at the locks: a directory and a file. It reads more only if they changed."""
+
+
+class StatusOutput(Output, SweepStatus):
+    """How far a sweep is; with ``--watch`` each line is one."""
+
+    half_widths: dict[str, Widths]
+    """Half the width of each interval so far, as a share, by cell and ratio."""
+    engine: list[str]
+    """What waits in the queue of the scheduler, as lines."""
 
 
 @click.command()
@@ -64,8 +73,7 @@ def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
         queue = [f"the queue cannot be seen from here: {error.message}"]
     widths = {cell.cell_id: widths_of(path / cell.cell_id) for cell in found.cells}
     if as_json:
-        report = {"schema_version": 1, **found.model_dump(mode="json"), "half_widths": {**widths}, "engine": queue}
-        click.echo(json.dumps(report, indent=None if as_lines else 1))
+        StatusOutput(**dict(found), half_widths=widths, engine=queue).tell(None if as_lines else 1)
     else:
         console = PlainConsole()
         console.print(matrix(found, widths))

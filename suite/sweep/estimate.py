@@ -6,6 +6,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,7 +33,8 @@ ROUGH_EXCHANGE_S, ROUGH_PROBE_S = 1.0, 30.0
 Source = Literal["records", "similar", "rough"]
 
 
-class Guess(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Guess:
     """The seconds that a trial takes, and what says so: trials like it, others on the same target, or a rough rule."""
 
     seconds: float

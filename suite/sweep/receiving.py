@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
+from suite.results.files import read
 from suite.results.store import ATTEMPTS, PLAN, TRIALS, read_record, write_atomic
 from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import Cell, cells_of, request_of
@@ -82,7 +83,7 @@ class Receiver:
             named = place.name == record_file(record.trial_id)
         if not named:
             raise TransferError(f"{run.directory.name}/{place} arrived, and has the name of another record")
-        if path.exists() and path.read_text(encoding="utf-8") == text:
+        if path.exists() and read(path) == text.encode():
             return
         before = read_record(path) if path.exists() else None
         if before and (before.outcome.status == "ok" or place.parent.name == ATTEMPTS):

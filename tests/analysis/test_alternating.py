@@ -11,7 +11,6 @@ from analysis.statistics.alternating import (
     Components,
     Costs,
     Design,
-    block_log_ratio,
     choose,
     components,
     repetitions,
@@ -77,17 +76,9 @@ def test_without_variance_the_components_are_zero_and_nothing_is_cut_off() -> No
     assert components([[[0.25] * 3] * 2] * 4) == Components(0.0, 0.0, 0.0)
 
 
-def test_a_block_averages_rounds_inside_their_pair_and_then_the_pairs() -> None:
-    assert block_log_ratio([[0.1, 0.3], [0.5, 0.7]]) == pytest.approx(0.4)
-    assert block_log_ratio([[0.1, NAN, 0.3], [0.6]]) == pytest.approx(0.4), "a pair weighs one, with few rounds too"
-    assert block_log_ratio([[0.2], [NAN]]) == 0.2
-    assert math.isnan(block_log_ratio([[NAN], []]))
-    assert math.isnan(block_log_ratio([]))
-
-
 def test_the_components_say_how_much_a_block_varies() -> None:
     values = simulated(np.random.default_rng(3), (3000, 2, 5))
-    place = locate([block_log_ratio(block) for block in values], trim=0.0)
+    place = locate(np.mean(values, axis=(1, 2)), trim=0.0)
     assert place
     assert place.deviation
     expected = 0.015**2 + 0.01**2 / 2 + 0.02**2 / 10

@@ -20,9 +20,10 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
 from suite.registries import INJURIES
 from suite.results.store import Run
-from suite.selftest.certificate import Certificate, Finding, Machine
+from suite.selftest.certificate import Finding, Machine
 from suite.targets import TARGETS
 from tests.suite.conftest import make_plan
+from tests.suite.test_selftest import certificate
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=5, steps=30)
 SPAN_S, LATE_S = 6.0, 0.6667
@@ -89,7 +90,7 @@ def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
         for target, name in names
     ]
     console = Console(width=80, file=io.StringIO())
-    console.print(CertificateTable(_certificate(tuple(findings))))
+    console.print(CertificateTable(certificate(*findings)))
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert [tuple(line.split()[:2]) for line in lines if line.split()[:1] in [[name] for name in INJURIES]] == [
@@ -98,21 +99,6 @@ def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     for word in ("undecided", "communicate", "throughput"):
         assert word in console.file.getvalue()
-
-
-def _certificate(findings: tuple[Finding, ...]) -> Certificate:
-    return Certificate(
-        suite_version="1",
-        made_at="2026-11-22T03:00:00+00:00",
-        directory="/r",
-        machine=Machine(),
-        targets=("container",),
-        engine="runc",
-        blocks=10,
-        margin=0.02,
-        findings=findings,
-        smallest={},
-    )
 
 
 def test_an_injury_that_is_not_applied_is_not_found(tmp_path: Path, save: Any) -> None:
@@ -160,7 +146,7 @@ def test_a_certificate_speaks_for_runs_on_the_same_machine_and_image_alone(tmp_p
     save(environment=Environments(host=place, target=place))
     records = load([tmp_path / "run"])
     same = {"hostname": "h", "cpu_model": "c", "kernel": "k", "image": "a" * 64}
-    made = _certificate(()).model_copy(update={"machine": Machine(**same)})
+    made = certificate().model_copy(update={"machine": Machine(**same)})
     assert speaks_for(made, records)
     for name in same:
         assert not speaks_for(made.model_copy(update={"machine": Machine(**{**same, name: "other"})}), records)

@@ -14,6 +14,7 @@ from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
 from provisioning.batch.remote import srun_wrap
 from suite.errors import BenchError
+from suite.sweep.cells import cells_of
 from suite.sweep.model import Sweep
 from suite.sweep.receiving import Receiver
 
@@ -34,9 +35,14 @@ class Slurm(Backend):
         return run_rounds(request, lambda blocks: by(request, options, blocks), options.at_once or 1)
 
     def dry_run(self, request: SweepRequest) -> None:
-        """Print the script that would be handed to sbatch now."""
+        """Say what would be handed to sbatch now, in a comment of the script."""
         options = options_of(SlurmOptions, request.sweep)
-        click.echo(_script(request, options, next_round(request, options.at_once or 1)), nl=False)
+        blocks = next_round(request, options.at_once or 1)
+        shebang, _, rest = _script(request, options, blocks).partition("\n")
+        cells, targets = len(cells_of(request.sweep)), ", ".join(request.sweep.targets)
+        what = f"{len(blocks)} blocks of {cells} cell{'s' * (cells > 1)} on {targets}"
+        said = f"# {what} would go to Slurm, each to a node of its own."
+        click.echo(f"{shebang}\n{said}\n{rest}", nl=False)
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:

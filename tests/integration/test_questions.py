@@ -1,0 +1,66 @@
+"""The questions of the README's first screen, typed as they stand there; each is answered in its first three lines."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.machine import require, require_image
+
+pytestmark = pytest.mark.integration
+
+REPOSITORY = Path(__file__).parents[2]
+BENCH = str(Path(sys.executable).with_name("bench"))
+COMPARED = r"\b[Aa] \w+ container\b.* on \S+, \d+ blocks?\b"
+ANSWERS = {
+    "run": COMPARED,
+    "compare": COMPARED,
+    "sweep schedule": r"# nightly would run at 02:00 daily, by cron; nothing is installed\.",
+    "history": r"(No change found|No change can be found yet|\d+ changes? in).*\d+ numbers over \d+ runs?",
+    "sweep run": r"# 10 blocks of 1 cell on bare-metal, container would go to Slurm, each to a node of its own\.",
+}
+"""What the answer of each command reads like."""
+OWN = REPOSITORY / "docs/own-training.md"
+
+
+def typed() -> list[str]:
+    """Return the commands of the README's table, in its order."""
+    text = (REPOSITORY / "README.md").read_text()
+    table = re.search(r"^\| question \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
+    assert table, "the README has no table of questions"
+    return re.findall(r"`(bench [^`]+)`", table[0])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory where the commands are typed one after the other: results/ is made in it."""
+    require_image()
+    require("target", "container")
+    found = tmp_path_factory.mktemp("questions")
+    if OWN.exists() and (example := re.search(r"^```python\n(.*?)^```", OWN.read_text(), re.MULTILINE | re.DOTALL)):
+        (found / "my_model.py").write_text(example[1])
+    return found
+
+
+def test_the_readme_answers_the_five_questions() -> None:
+    rows = re.findall(r"^\| [^|]+\? \| (.+) \|$", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    assert all("`bench " in row for row in rows)
+
+
+@pytest.mark.parametrize("command", typed())
+def test_each_command_answers_in_its_first_three_lines(command: str, place: Path) -> None:
+    _, *words = shlex.split(command)
+    if "./my_model.py" in words and not (place / "my_model.py").exists():
+        pytest.skip(f"{command}: --model takes no file yet, and {OWN.name} has no example")
+    done = subprocess.run(
+        [BENCH, *words], cwd=place, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, timeout=580
+    )
+    assert done.returncode == 0, done.stderr
+    name = next(name for name in ANSWERS if " ".join(words).startswith(name))
+    first = " ".join(line.strip() for line in done.stdout.splitlines()[:3])
+    assert re.search(ANSWERS[name], first), f"{command} began with: {first}\n{done.stderr}"
