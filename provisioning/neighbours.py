@@ -42,7 +42,7 @@ def alone_on(cpus: Sequence[int], note: Callable[[str], None], *, concurrent: bo
                     remedy="wait for it, choose others with --cpus, or give --concurrent to run all the same",
                 )
             note(f"{what}, too: the two disturb each other")
-        if not holders and (load := _load(cpus)):
+        if cpus and not holders and (load := _load(cpus)):
             note(load)
         yield
 

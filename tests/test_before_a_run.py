@@ -172,6 +172,13 @@ def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, m
     assert bench("run", *SMALL, "--target", "vm").exit_code == 0
 
 
+def test_a_run_on_other_machines_alone_holds_no_cpu_here_and_tells_no_load() -> None:
+    told: list[str] = []
+    with ALONE_ON([], told.append):
+        pass
+    assert told == []
+
+
 def test_load_is_told_before_the_first_trial() -> None:
     told: list[str] = []
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
