@@ -167,11 +167,12 @@ def test_the_texts_of_python_2_are_bytes(originals: Path) -> None:
     assert (meta[b"num_vis"], len(meta[b"label_names"])) == (3072, 10)
 
 
-def test_a_kind_tells_the_channels_of_its_images(originals: Path) -> None:
+def test_a_kind_tells_the_shape_of_its_images(originals: Path) -> None:
     for kind in ("mnist", "cifar10"):
         pixels = open_images(Data(DATA_KINDS.place(kind), str(originals / kind), 0, "auto")).read(0)
         assert isinstance(pixels, np.ndarray)
-        assert pixels.shape[2] == DATA_KINDS.get(kind).channels
+        declared = DATA_KINDS.get(kind)
+        assert pixels.shape == (declared.image_px, declared.image_px, declared.channels)
 
 
 def test_what_lies_beside_the_frames_is_none(originals: Path, tmp_path: Path) -> None:

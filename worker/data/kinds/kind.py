@@ -27,6 +27,8 @@ class DataKind:
     name: str
     channels: Literal[1, 3] = 3
     """The channels of its images. Files are decoded to three, whatever they hold."""
+    image_px: int | None = None
+    """The width and height of its images; None where they are not squares of one size."""
     has_videos: bool = False
     """Whether images are frames of videos, of which one in so many can be taken."""
 

@@ -57,4 +57,4 @@ def _part(place: Path, part: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
     return labels, pixels
 
 
-MNIST = Mnist(name="mnist", channels=1)
+MNIST = Mnist(name="mnist", channels=1, image_px=SIDE_PX)
