@@ -27,11 +27,13 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 from intrusion import interval  # noqa: E402
 
+from suite.registries import DATA_KINDS  # noqa: E402
 from worker.data.decode import Decoder, divisor, draw_crop  # noqa: E402
 from worker.data.filler import Order, crop_seed  # noqa: E402
-from worker.data.images import FileSet, open_images  # noqa: E402
+from worker.data.images import open_images  # noqa: E402
 from worker.data.loader import Loader  # noqa: E402
 from worker.data.normalise import DEVIATION, MEAN  # noqa: E402
+from worker.data.sets import FileSet  # noqa: E402
 from worker.spec import Data, Spec  # noqa: E402
 from worker.training.models import import_torchvision  # noqa: E402
 from worker.training.numerics import Numerics  # noqa: E402
@@ -146,7 +148,7 @@ def spec_of(options: argparse.Namespace, image_px: int) -> Spec:
 
 
 def data_of(options: argparse.Namespace, decoder: Literal["auto", "simplejpeg", "pillow"]) -> Data:
-    return Data("imagefolder", options.directory, options.workers, decoder)
+    return Data(DATA_KINDS.place("imagefolder"), options.directory, options.workers, decoder)
 
 
 def report(options: argparse.Namespace, ours: list[float], theirs: list[float], ratios: list[float]) -> None:
@@ -161,7 +163,7 @@ def differences(options: argparse.Namespace, image_px: int) -> None:
     """Print how far the decoders and torchvision are apart at a size; the smaller, the more images are scaled."""
     theirs = Theirs(options.directory, image_px, options.seed)
     images = open_images(data_of(options, "auto"))
-    turbo, pillow = (Decoder(name, image_px) for name in ("simplejpeg", "pillow"))
+    turbo, pillow = (Decoder(name, image_px, "random") for name in ("simplejpeg", "pillow"))
     order, scaled = Order(len(images), options.seed), 0
     apart: dict[str, list[np.ndarray[Any, Any]]] = {"simplejpeg, Pillow": [], "simplejpeg, torchvision": []}
     for position in range(min(options.compared, len(images))):

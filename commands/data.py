@@ -21,6 +21,7 @@ from scenarios.datasets.pictures import SIZES
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.verify import verify
 from suite.errors import BenchError
+from suite.registries import DATA_FORMATS
 from suite.untrusted.console import PlainConsole
 
 SHOWN = 50
@@ -32,10 +33,11 @@ class DescribedSet(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     directory: str
+    format: str
     seed: int
-    size: str
+    size: str | None = None
     images: int
-    classes: int
+    classes: int | None = None
     size_bytes: int | None = None
     sha256: str | None = None
 
@@ -69,9 +71,9 @@ def _described(made: SetPlan) -> dict[str, Any]:
 
 @click.group()
 def data() -> None:
-    r"""Manage data sets to train on: generated ones, of JPEG files as ImageNet has them.
+    r"""Manage data sets to train on: generated ones, in the formats of known data sets.
 
-    Your own copy of ImageNet, CIFAR-10 or MNIST needs none of this: bench run --data imagenet:DIR.
+    Your own copy of ImageNet, CIFAR-10, MNIST, CelebA or UCF101 needs none of this: bench run --data imagenet:DIR.
 
     \b
     Examples:
@@ -83,23 +85,39 @@ def data() -> None:
 
 
 @data.command("make")
-@number("--images", default=1000, show_default=True, help="How many images. More extend a set.")
+@number("--images", default=1000, show_default=True, help="How many images to train on. More extend an imagefolder.")
+@click.option(
+    "--format",
+    "name",
+    default="imagefolder",
+    callback=choice(DATA_FORMATS.names()),
+    show_default=True,
+    help=f"{', '.join(DATA_FORMATS.names())}. All but the first are laid out as the originals, with a small test set.",
+)
 @click.option(
     "--size",
-    default="imagenet",
     callback=choice(SIZES),
-    show_default=True,
-    help="imagenet: as ImageNet's, about 500x375 and 110 kB. small: about 64x48 and 2 kB, for tests and emulated VMs.",
+    help="Of an imagefolder. imagenet: as ImageNet's, about 500x375 and 110 kB, the default. small: about 64x48 and "
+    "2 kB, for tests and emulated VMs.",
 )
-@number("--classes", default=1000, show_default=True, help="At most how many classes.")
+@number("--classes", help="At most how many classes an imagefolder has. Default: 1000.")
 @number("--seed", default=0, show_default=True, help="Random seed of the pictures.")
 @number("--workers", help="Processes that draw. Default: one per CPU. The files do not depend on it.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Directory. Default: data/SIZE-IMAGES in the suite's folder."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Directory. Default: data/SIZE-IMAGES, or data/FORMAT-IMAGES, in the suite's folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def data_make(
-    images: int, size: str, classes: int, seed: int, workers: int | None, out: Path | None, as_json: bool
+    images: int,
+    name: str,
+    size: str | None,
+    classes: int | None,
+    seed: int,
+    workers: int | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     r"""Make a data set, or continue one that was interrupted. What is there already is kept.
 
@@ -108,10 +126,16 @@ def data_make(
       bench data make --images 1000
       bench data make --images 1281167 --out /fast/imagenet-like
       bench data make --images 64 --size small --classes 8 --json
+      bench data make --format mnist --images 60000
     """
-    directory = (out or data_folder(home()) / f"{size}-{images}").absolute()
+    kind = size or (SIZES[0] if name == "imagefolder" else name)
+    directory = (out or data_folder(home()) / f"{kind}-{images}").absolute()
+
+    def note(said: str) -> None:
+        click.echo(said, err=True)
+
     with _progress("drawing") as progress:
-        made = make(directory, images, size, seed, classes, workers, progress, lambda said: click.echo(said, err=True))
+        made = make(directory, images, size, seed, classes, workers, progress, note, name)
     if as_json:
         MadeOutput(directory=str(directory), **_described(made)).tell()
     else:
@@ -192,7 +216,7 @@ def data_list(as_json: bool) -> None:
         return
     for each in found:
         state = f"{each.manifest.size_bytes / 1e6:,.1f} MB" if each.manifest else "not finished"
-        click.echo(f"{each.directory}  {each.plan.images:,} images, {each.plan.size}  {state}")
+        click.echo(f"{each.directory}  {each.plan.images:,} images, {each.plan.size or each.plan.format}  {state}")
 
 
 @contextmanager

@@ -4,12 +4,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from scenarios.members import member_keys
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Observer
 from suite.job.datasets import LEAST_WARM, MOST_COLD, Dataset
 from suite.job.job import Loading
 from suite.plan import Trial
 from suite.records.record import DataUse
+from suite.registries import DATA_KINDS
 from suite.untrusted.parse import parse_object
 
 SHARED = "virtiofs"
@@ -35,10 +37,12 @@ def data_of(trial: Trial, node: Node) -> dict[str, object] | None:
     loading = trial.job.loading or Loading()
     workers = len(trial.job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
     return {
-        "kind": trial.job.dataset.kind,
+        **member_keys(DATA_KINDS, trial.job.dataset.kind, "kind", trial.job.dataset.kind_sha256),
         "directory": _directory(node),
         "loader_workers": workers,
         "decoder": loading.decoder,
+        "crop": loading.crop,
+        "frame_stride": trial.job.dataset.frame_stride or 1,
     }
 
 

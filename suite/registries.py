@@ -67,6 +67,32 @@ WORKLOADS = Registry(
     },
 )
 
+DATA_KINDS = Registry(
+    "virtbench.data-kinds",
+    "kind of data set",
+    {
+        "imagenet": "worker.data.kinds.imagefolder:IMAGENET",
+        "imagefolder": "worker.data.kinds.imagefolder:IMAGEFOLDER",
+        "cifar10": "worker.data.kinds.cifar10:CIFAR10",
+        "mnist": "worker.data.kinds.mnist:MNIST",
+        "celeba": "worker.data.kinds.celeba:CELEBA",
+        "frames": "worker.data.kinds.frames:FRAMES",
+    },
+)
+
+DATA_FORMATS = Registry(
+    "virtbench.data-formats",
+    "format of generated data",
+    {
+        "imagefolder": "scenarios.datasets.formats.imagefolder:IMAGEFOLDER",
+        "mnist": "scenarios.datasets.formats.mnist:MNIST",
+        "cifar10": "scenarios.datasets.formats.cifar10:CIFAR10",
+        "celeba": "scenarios.datasets.formats.celeba:CELEBA",
+        "frames": "scenarios.datasets.formats.frames:FRAMES",
+    },
+)
+"""The kinds of data sets that ``bench data make`` can generate, by the same names."""
+
 PROBES = Registry(
     "virtbench.probes",
     "probe",

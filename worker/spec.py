@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from worker.data.kinds.kind import DataKind
 from worker.distributed.membership import Membership
 from worker.errors import SpecError
 from worker.members import Plugin, load_member
@@ -17,14 +18,25 @@ _Parsed = TypeVar("_Parsed")
 class Data:
     """A data set, and how it is read. ``loader_workers`` are of all of the job's processes together."""
 
-    kind: Literal["imagenet", "imagefolder", "cifar10", "mnist"]
+    kind: str
+    """Where the kind is declared: ``module:attribute``."""
     directory: str
     loader_workers: Annotated[int, 0]
     decoder: Literal["auto", "simplejpeg", "pillow"]
+    crop: Literal["random", "centre"] = "random"
+    """The part of an image that is taken; see ``worker.data.decode``."""
+    frame_stride: Annotated[int, 1] = 1
+    """Of the frames of a video, one in so many is taken."""
+    plugin: Plugin | None = None
+    """The kind's module, where it is not part of the image."""
 
     def __post_init__(self) -> None:
         if not self.directory.startswith("/"):
             raise ValueError(f"directory is {self.directory!r}; it must be an absolute path")
+
+    def load_kind(self) -> DataKind:
+        """Return the kind's declaration, which tells the ``channels`` of its images. Raises SpecError without one."""
+        return load_member("kind", self.kind, self.plugin, DataKind)
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,8 @@ def parse_spec(text: str) -> Spec:
     if spec.turns:
         _check_turns(spec, spec.turns)
     spec.load_workload()
+    if spec.data:
+        spec.data.load_kind()
     return spec
 
 

@@ -89,6 +89,11 @@ def _sizes(request: RunRequest, profile: Profile) -> dict[str, Sizes]:
     return {model: sizes_of(profile, model, changed) for model in request.models}
 
 
+def _loading(request: RunRequest, model: str) -> Loading:
+    given, workload = request.data, WORKLOADS.get(architecture(model))
+    return Loading(decoder=given.decoder, loader_workers=given.loader_workers, crop=workload.crop)
+
+
 def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
     """Return the bytes that each model or probe needs to write to, of those that write."""
     request = resolved.request
@@ -116,7 +121,6 @@ def _plan(
     profile = PROFILES[asked.profile]
     registry, models = (PROBES, request.probes.probe) if request.scenario == "probe" else (WORKLOADS, request.models)
     sizes = _sizes(request, profile)
-    loading = Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if dataset else None
     fio_job = hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None
 
     def job_of(model: str, turns: Alternating | None) -> Job:
@@ -137,7 +141,7 @@ def _plan(
             cpu_capability=capability,
             dataset=dataset,
             page_cache=(request.data.cache or "cold") if dataset else None,
-            loading=loading,
+            loading=_loading(request, model) if dataset else None,
             distributed=distributed,
             sharing=sharing,
             fio_job=fio_job,

@@ -140,7 +140,7 @@ def data_of(request: RunRequest) -> tuple[str, Dataset | None]:
     real = request.scenario == "real"
     given = request.data.data or (GENERATED if real else SYNTHETIC)
     if given != SYNTHETIC and (real or request.scenario == "distributed"):
-        name, dataset = datasets.resolve(given, home())
+        name, dataset = datasets.resolve(given, home(), request.data.frame_stride)
         if request.data.data_disk:
             device = str(Path(request.data.data_disk).absolute())
             data_device.check(device, dataset, f"{name}:{dataset.directory}")
@@ -152,7 +152,7 @@ def data_of(request: RunRequest) -> tuple[str, Dataset | None]:
             f"{option('data')} {given} with {option('scenario')} {request.scenario}",
             remedy=f"use {option('scenario')} {fitting} for it",
         )
-    for name in ("data_disk", "cache"):
+    for name in ("data_disk", "cache", "frame_stride"):
         if request.value(name):
             raise RequestError(
                 f"{option(name)} is about a data set", remedy=f"name one with {option('data')}, or leave it out"

@@ -73,6 +73,7 @@ def unfinished(directory: Path, plan: SetPlan) -> RequestError:
 
 def continuing(directory: Path, plan: SetPlan) -> str:
     """Return the command that makes this very set."""
-    usual = (("size", plan.size, "imagenet"), ("seed", plan.seed, 0), ("classes", plan.classes, 1000))
-    changed = [f"--{name} {value}" for name, value, default in usual if value != default]
+    usual = {"format": "imagefolder", "size": "imagenet", "seed": 0, "classes": 1000}
+    values = {name: getattr(plan, name) for name in usual}
+    changed = [f"--{name} {value}" for name, value in values.items() if value not in (usual[name], None)]
     return " ".join(["bench data make --images", str(plan.images), *changed, "--out", str(directory)])

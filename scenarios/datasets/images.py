@@ -1,6 +1,6 @@
-"""The files of a generated set: an image is there with the content it must have, or it is drawn.
+"""The files of a generated set: one is there with the content it must have, or it is drawn.
 
-While a set is being made, a journal holds the images it already has: one line ``INDEX SHA256`` each. It is hidden, so
+While a set is being made, a journal holds the files it already has: one line ``INDEX SHA256`` each. It is hidden, so
 that it is no part of the data, and gone when the manifest is there, which holds the same.
 """
 
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from scenarios.datasets.formats.format import SetFormat
 from scenarios.datasets.manifest import Manifest, SetPlan, write_readable
-from scenarios.datasets.pictures import picture
+from suite.registries import DATA_FORMATS
 from suite.results import files
 
 JOURNAL = ".made"
@@ -23,7 +24,7 @@ _LINE = re.compile(r"(\d{1,9}) ([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Task:
-    """Some images of a set, each with the hash it is known by; None where it has to be drawn."""
+    """Some files of a set, each with the hash it is known by; None where it has to be drawn."""
 
     directory: Path
     plan: SetPlan
@@ -32,23 +33,35 @@ class Task:
 
 @dataclass(frozen=True)
 class Made:
-    """An image that is there. ``fresh``: it was drawn now."""
+    """A file that is there. ``fresh``: it was drawn now."""
 
     index: int
     sha256: str
     fresh: bool
 
 
+def format_of(plan: SetPlan) -> SetFormat:
+    """Return the declaration of the plan's format. Raises RequestError for one that is unknown here."""
+    form: SetFormat = DATA_FORMATS.get(plan.format)
+    return form
+
+
+def paths_of(plan: SetPlan) -> list[str]:
+    """Return the path of every file, in the order of their numbers."""
+    form = format_of(plan)
+    return [form.path(plan, index) for index in range(form.files(plan))]
+
+
 def ensure(task: Task) -> list[Made]:
-    """Make the images of a task, in a worker process. Raises OSError when a file cannot be written."""
-    made = []
+    """Make the files of a task, in a worker process. Raises OSError when a file cannot be written."""
+    made, form = [], format_of(task.plan)
     for index, known in task.wanted:
-        path = task.directory / task.plan.path_of(index)
+        path = task.directory / form.path(task.plan, index)
         if known and hash_of(path) == known:
             made.append(Made(index, known, fresh=False))
             continue
-        content = picture(task.plan.seed, index, task.plan.size)
-        write_whole(path, content)
+        content = form.content(task.plan, index)
+        write_whole(path, content, task.directory)
         made.append(Made(index, hashlib.sha256(content).hexdigest(), fresh=True))
     return made
 
@@ -63,9 +76,9 @@ def hash_of(path: Path) -> str | None:
     return None
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write an image of a set, two directories above: whoever stops half-way leaves no half image."""
-    with files.whole(path, below=path.parents[1], sync=False) as file:
+def write_whole(path: Path, content: bytes, directory: Path) -> None:
+    """Write a file of the set in ``directory``: whoever stops half-way leaves no half file."""
+    with files.whole(path, below=directory, sync=False) as file:
         file.write(content)
         os.fchmod(file.fileno(), 0o644)
 
@@ -79,11 +92,12 @@ def read_journal(directory: Path) -> dict[int, str]:
     return {int(match[1]): match[2] for match in map(_LINE.fullmatch, lines) if match}
 
 
-def known_images(directory: Path, manifest: Manifest | None) -> dict[int, str]:
+def known_files(directory: Path, manifest: Manifest | None) -> dict[int, str]:
     """Return the hashes of what was made before, by index."""
     if manifest is None:
         return read_journal(directory)
-    hashes = ((index, manifest.files.get(manifest.path_of(index))) for index in range(manifest.images))
+    form = format_of(manifest)
+    hashes = ((index, manifest.files.get(form.path(manifest, index))) for index in range(form.files(manifest)))
     return {index: sha256 for index, sha256 in hashes if sha256} | read_journal(directory)
 
 

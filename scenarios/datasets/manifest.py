@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scenarios.datasets.pictures import SIZES, Size
 from suite.errors import BenchError, RequestError
+from suite.registries import DATA_FORMATS
 from suite.results.files import read, whole
 from worker.workloads.workload import CLASSES
 
@@ -23,24 +24,17 @@ class SetPlan(BaseModel):
 
     schema_version: Literal[1] = 1
     seed: Annotated[int, Field(ge=0)]
-    size: Size
+    format: str = "imagefolder"
+    """A member of ``DATA_FORMATS``. Sets of older suites do not say it."""
+    size: Size | None = None
     images: Annotated[int, Field(gt=0)]
-    classes: Annotated[int, Field(gt=0)]
+    """The images to train on."""
+    classes: Annotated[int, Field(gt=0)] | None = None
     """The most there can be: fewer images than classes leave the later ones out."""
 
-    def path_of(self, index: int) -> str:
-        """Return an image's path. It does not depend on how many there are: a longer set begins with a shorter one."""
-        return f"{self.class_name(index % self.classes)}/{index:08d}.jpg"
-
-    def class_names(self) -> list[str]:
-        return [self.class_name(number) for number in range(min(self.classes, self.images))]
-
-    @staticmethod
-    def class_name(number: int) -> str:
-        return f"class-{number:04d}"
-
     def text(self) -> str:
-        return self.model_dump_json(indent=1, include=set(SetPlan.model_fields)) + "\n"
+        # What an older suite has left out stays out: its files must not differ from what was written.
+        return self.model_dump_json(indent=1, include=set(SetPlan.model_fields), exclude_unset=True) + "\n"
 
 
 class Manifest(SetPlan):
@@ -50,23 +44,32 @@ class Manifest(SetPlan):
     sha256: Hash
     """The digest of its listing; see ``worker.data.listing``."""
     files: dict[str, Hash]
-    """SHA-256 of the content of every image, by path."""
+    """SHA-256 of the content of every file, by path."""
 
 
 _Model = TypeVar("_Model", SetPlan, Manifest)
 
 
-def make_plan(images: int, size: str, seed: int, classes: int) -> SetPlan:
-    """Return the plan of a set. Raises RequestError for numbers that no set can have."""
-    for option, value, least in (("--images", images, 1), ("--seed", seed, 0), ("--classes", classes, 1)):
-        if value < least:
+def make_plan(images: int, name: str, size: str | None, seed: int, classes: int | None) -> SetPlan:
+    """Return the plan of a set in the format ``name``. Raises RequestError for numbers that no set can have."""
+    form = DATA_FORMATS.get(name)
+    given = [option for option, value in (("--size", size), ("--classes", classes)) if value is not None]
+    if given and not form.sized:
+        raise RequestError(
+            f"{given[0]} with --format {name}, which has sizes and labels of its own", remedy="leave it out"
+        )
+    if form.sized:
+        size, classes = size or SIZES[0], 1000 if classes is None else classes
+    numbers = (("--images", images, form.least_images), ("--seed", seed, 0), ("--classes", classes, 1))
+    for option, value, least in numbers:
+        if value is not None and value < least:
             raise RequestError(f"{option} {value}", remedy=f"give a number from {least} up")
-    if classes > CLASSES:
+    if classes and classes > CLASSES:
         raise RequestError(f"--classes {classes}", remedy=f"the models tell {CLASSES} apart: give that or less")
-    for known in SIZES:
-        if size == known:
-            return SetPlan(seed=seed, size=known, images=images, classes=classes)
-    raise RequestError(f"--size {size!r} is unknown", remedy=f"choose among {', '.join(SIZES)}")
+    known = next((each for each in SIZES if each == size), None)
+    if size and not known:
+        raise RequestError(f"--size {size!r} is unknown", remedy=f"choose among {', '.join(SIZES)}")
+    return SetPlan(schema_version=1, seed=seed, format=name, size=known, images=images, classes=classes)
 
 
 def read_plan(directory: Path) -> SetPlan | None:

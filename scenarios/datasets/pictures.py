@@ -39,10 +39,20 @@ def picture(seed: int, index: int, size: Size) -> bytes:
     import numpy as np
 
     rng = np.random.default_rng((seed, index))
-    width, height = dimensions(rng, MAKES[size].long_side_px)
-    image = _scene(rng, (width, height), _within(0.03, rng.lognormal(math.log(_ROUGHNESS), 0.4), 0.85))
+    image = _scene(rng, dimensions(rng, MAKES[size].long_side_px))
+    return jpeg(image, _QUALITIES[rng.integers(len(_QUALITIES))])
+
+
+def scene(seed: int, number: int, size_px: tuple[int, int]) -> "Image":
+    """Return a picture of a given width and height, in YCbCr."""
+    import numpy as np
+
+    return _scene(np.random.default_rng((seed, number)), size_px)
+
+
+def jpeg(image: "Image", quality: int = 90) -> bytes:
     file = io.BytesIO()
-    image.save(file, "JPEG", quality=_QUALITIES[rng.integers(len(_QUALITIES))])
+    image.save(file, "JPEG", quality=quality)
     return file.getvalue()
 
 
@@ -59,10 +69,11 @@ def dimensions(rng: "np.random.Generator", long_side_px: int) -> tuple[int, int]
     return (short, long) if rng.random() < _UPRIGHT else (long, short)
 
 
-def _scene(rng: "np.random.Generator", size: tuple[int, int], roughness: float) -> "Image":
+def _scene(rng: "np.random.Generator", size: tuple[int, int]) -> "Image":
     """Large soft shapes, some of them textured down to the pixel and some as smooth as a sky; colours change slowly."""
     from PIL import Image
 
+    roughness = _within(0.03, rng.lognormal(math.log(_ROUGHNESS), 0.4), 0.85)
     # White noise alone would be five times the bytes of a photograph, soft shapes alone a tenth.
     shapes = Image.blend(_noise(rng, size, 64), _noise(rng, size, 8), 0.25)
     rough = Image.blend(shapes, _noise(rng, size, 1), roughness)

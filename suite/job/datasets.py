@@ -7,25 +7,30 @@ from pydantic import Field
 
 from suite.errors import RequestError
 from suite.part import Part
+from suite.registries import DATA_KINDS
 
-Kind = Literal["imagenet", "imagefolder", "cifar10", "mnist"]
 PageCache = Literal["cold", "warm"]
 """``cold``: nothing of the data set is in a page cache of the target or the host. ``warm``: it was read once."""
 MOST_COLD, LEAST_WARM = 0.01, 0.95
 """The share of the data set's pages that the cache of the target holds right before the launch."""
 SYNTHETIC, GENERATED = "synthetic", "generated"
-KINDS: tuple[Kind, ...] = ("imagenet", "imagefolder", "cifar10", "mnist")
 
 
 class Dataset(Part):
     """One data set on this machine."""
 
-    kind: Kind
+    kind: Annotated[str, Field(pattern=r"^[\w-]+$")]
+    """A member of ``DATA_KINDS``."""
+    kind_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """The digest of the source of a kind that another package provides."""
     directory: Annotated[str, Field(exclude=True)] = ""
     """The directory that holds it. It is a path of the user's and no part of what the data set is: written nowhere."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """The digest of its listing: a line ``SIZE PATH`` of every file, sorted by path. Cheap: a target takes it again."""
     images: Annotated[int, Field(gt=0)]
+    """The images to train on."""
+    frame_stride: Annotated[int, Field(gt=0)] | None = None
+    """Of the frames of each video, one in so many is taken; None for a set without videos."""
     size_bytes: Annotated[int, Field(gt=0)]
     device: str | None = None
     """The block device of the user's that holds it, and that every target then reads in place of the directory."""
@@ -41,9 +46,9 @@ def parse_data(text: str) -> tuple[str, str | None]:
         return kind, None
     if kind == GENERATED and (directory or not colon):
         return kind, directory or None
-    if kind in KINDS and directory:
+    if kind in DATA_KINDS and directory:
         return kind, directory
     raise RequestError(
         f"{re.sub(r'[^ -~]', '?', text)[:100]} is not a data set",
-        remedy=f"write generated, or one of {', '.join(f'{each}:DIR' for each in KINDS)}",
+        remedy=f"write generated, or one of {', '.join(f'{each}:DIR' for each in DATA_KINDS)}",
     )

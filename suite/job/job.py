@@ -38,6 +38,8 @@ class Loading(Part):
 
     decoder: Literal["auto", "simplejpeg", "pillow"] = "auto"
     loader_workers: Annotated[int, Field(ge=0)] | None = None
+    crop: Literal["random", "centre"] = "random"
+    """What the workload takes of an image: a random part, perhaps mirrored, or the largest square in the middle."""
 
 
 class Alternating(Part):

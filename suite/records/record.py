@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from suite.job.datasets import Kind
 from suite.job.distributed import Role
 from suite.job.job import Job
 from suite.part import Count, Part, Seconds
@@ -66,7 +65,7 @@ class Timeline(Part):
 class DataUse(Part):
     """The data set of a job, and how the job has read it."""
 
-    kind: Kind
+    kind: str
     sha256: str
     images: Count
     size_bytes: Count

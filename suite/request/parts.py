@@ -21,7 +21,7 @@ from suite.job.job import SEQUENTIAL, Alternating
 from suite.job.lab import parse_lab
 from suite.job.profiles import PROFILES, Recipe
 from suite.job.sharing import BareMetalCpus, victim_names
-from suite.registries import ABLATIONS, AGGRESSORS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
+from suite.registries import ABLATIONS, AGGRESSORS, DATA_KINDS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
 from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about
 from suite.targets import TARGETS
 from suite.units import parse_duration_s, parse_share
@@ -330,7 +330,7 @@ class DataOptions(OptionGroup):
 
     data: Text | None = about(
         None,
-        "What is trained on: generated[:DIR], imagenet:DIR, imagefolder:DIR, cifar10:DIR or mnist:DIR, with "
+        f"What is trained on: generated[:DIR], {', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)}, with "
         f"{option('scenario')} real or distributed; or synthetic.",
         parse=parse_data,
         never=_PROBE,
@@ -340,6 +340,9 @@ class DataOptions(OptionGroup):
         "Block device that bench data disk has put the data set on: every target reads it from there. Default: "
         "containers and bare metal read the directory, a VM reads a disk in a file beside it.",
         only=_DATA,
+    )
+    frame_stride: Count | None = about(
+        None, "Take one frame in so many of each video, with frames:DIR. Default: 1, all that are there.", only=_DATA
     )
     cache: PageCache | None = about(
         None, "Page cache of the data set's files, verified: cold or warm. Default: cold.", only=_DATA

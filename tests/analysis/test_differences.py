@@ -31,6 +31,7 @@ OTHER = {
     "job.devices.parallel": "ddp",
     "job.cpu_capability": "default",
     "job.loading.decoder": "pillow",
+    "job.loading.crop": "centre",
     "job.dataset.kind": "mnist",
     "job.distributed.strategy": "all-reduce",
     "job.distributed.network": "host",

@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+import numpy as np
+
 from tests.extensions.conftest import REPOSITORY, Package
 
 EXTENDING = (REPOSITORY / "docs" / "extending.md").read_text()
@@ -47,6 +49,18 @@ def test_a_workload_with_a_metric_of_its_own(package: Package) -> None:
     assert found["container", "slowest-step"]["unit"] == "ms"
     assert found["container", "slowest-step"]["ratio"] > 0
     assert found["container", "slowest-step"]["trials"] == 1
+
+
+def test_a_kind_of_data_set(package: Package) -> None:
+    source = example("A kind of data set")
+    package.add("virtbench.data-kinds", "toy", source, "TOY")
+    place = package.place / "set"
+    place.mkdir()
+    np.save(place / "pixels.npy", np.zeros((6, 70, 70, 3), np.uint8))
+    records = run(package, "--scenario", "real", "--data", f"toy:{place}", "--model", "alexnet")
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    assert [record["job"]["dataset"]["kind_sha256"] for record in records] == [digest] * 2
+    assert [(record["data_use"]["kind"], record["data_use"]["images"]) for record in records] == [("toy", 6)] * 2
 
 
 def test_a_probe(package: Package) -> None:

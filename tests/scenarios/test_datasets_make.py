@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from scenarios.datasets import generate, images, pictures
+from scenarios.datasets.formats import imagefolder
 from scenarios.datasets.generate import make
 from scenarios.datasets.images import JOURNAL, read_journal
 from scenarios.datasets.manifest import MANIFEST, PLAN, Manifest, read_manifest, write_readable
@@ -44,10 +45,10 @@ def full_after(monkeypatch: pytest.MonkeyPatch, count: int, error: BaseException
     """The image after so many cannot be written."""
     write, left = images.write_whole, iter(range(count))
 
-    def limited(path: Path, content: bytes) -> None:
+    def limited(path: Path, content: bytes, directory: Path) -> None:
         if next(left, None) is None:
             raise error
-        write(path, content)
+        write(path, content, directory)
 
     monkeypatch.setattr(images, "write_whole", limited)
 
@@ -60,7 +61,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(index)
         return picture(seed, index, size)
 
-    monkeypatch.setattr(images, "picture", noting)
+    monkeypatch.setattr(imagefolder, "picture", noting)
     return seen
 
 
@@ -171,7 +172,7 @@ def test_what_was_stopped_is_not_finished_and_continues_where_it_was(
 
 def test_a_full_disk_says_what_is_there_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full_after(monkeypatch, 7, OSError(errno.ENOSPC, "No space left on device", "x"))
-    with pytest.raises(BenchError, match="the disk is full; 7 of 20 images are in") as raised:
+    with pytest.raises(BenchError, match="the disk is full; 7 of 20 files are in") as raised:
         small(tmp_path)
     assert raised.value.exit_code == 1
     assert "the same command continues" in str(raised.value.remedy)
@@ -265,7 +266,9 @@ def test_what_no_set_can_be_is_refused_before_anything_is_made(
 def test_a_set_of_another_plan_is_refused_and_left_alone(tmp_path: Path, options: dict[str, Any], word: str) -> None:
     small(tmp_path)
     whole = contents(tmp_path)
-    refused(tmp_path, "another plan", word, "--images 20 --size small --seed 0 --classes 4", **options)
+    refused(
+        tmp_path, "another plan", word, "--format imagefolder --images 20 --size small --seed 0 --classes 4", **options
+    )
     assert contents(tmp_path) == whole
 
 
@@ -334,7 +337,7 @@ class Disk:
 @pytest.mark.parametrize(
     ("disk", "words"),
     [
-        (Disk(114_000), ("1,000 images of about 115 kB are 115.0 MB", "114.0 MB free", "991 images fit")),
+        (Disk(114_000), ("1,000 files of about 115 kB are 115.0 MB", "114.0 MB free", "991 files fit")),
         (Disk(10**6, 10**6, 999), ("1,000 files", "room for 999 more")),
     ],
 )
@@ -350,7 +353,7 @@ def test_what_is_already_there_needs_no_room(tmp_path: Path, monkeypatch: pytest
     small(tmp_path, 20)
     monkeypatch.setattr("os.statvfs", lambda _: Disk(6 * 5))
     assert small(tmp_path, 25).images == 25
-    refused(tmp_path, "6 images", number=31)
+    refused(tmp_path, "6 files", number=31)
 
 
 def test_of_two_at_a_time_the_second_waits_and_says_so(tmp_path: Path) -> None:

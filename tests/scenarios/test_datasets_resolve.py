@@ -13,9 +13,6 @@ from suite.errors import RequestError
 from worker.data.listing import listing
 from worker.workloads.workload import CLASSES
 
-CIFAR10 = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"]
-MNIST = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
-
 
 def fill(root: Path, *names: str) -> Path:
     for name in names:
@@ -51,19 +48,6 @@ def test_imagenet_whose_train_is_a_link_is_taken_from_where_it_is(tmp_path: Path
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "train").symlink_to(tmp_path / "disk")
     assert resolve(f"imagenet:{tmp_path}/mine", tmp_path)[1].directory == str(tmp_path / "disk")
-
-
-@pytest.mark.parametrize(
-    ("kind", "folder", "names", "images"),
-    [("cifar10", "cifar-10-batches-py", CIFAR10, 50_000), ("mnist", "MNIST/raw", MNIST, 60_000)],
-)
-def test_sets_of_fixed_files(tmp_path: Path, kind: str, folder: str, names: list[str], images: int) -> None:
-    fill(tmp_path, *(f"{folder}/{name}" for name in names))
-    name, found = resolve(f"{kind}:{tmp_path}", tmp_path)
-    assert (name, found.kind, found.images, found.directory) == (kind, kind, images, str(tmp_path))
-    (tmp_path / folder / names[2]).write_bytes(b"")
-    refused(f"{kind}:{tmp_path}", tmp_path, names[2], "unpack")
-    refused(f"{kind}:{tmp_path / folder}", tmp_path, names[0], "directory that you name")
 
 
 def test_the_directory_may_be_relative_a_link_or_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,10 +170,12 @@ def test_the_job_is_told_where_the_data_are_in_the_target(planned: Trial, observ
     planned = planned.with_job(loading=Loading(loader_workers=3, decoder="pillow"))
     Real().measure(planned, [Instance(node)], observer, nullcontext())
     assert json.loads(node.started[0][1])["data"] == {
-        "kind": "imagefolder",
+        "kind": "worker.data.kinds.imagefolder:IMAGEFOLDER",
         "directory": "/mnt/data",
         "loader_workers": 3,
         "decoder": "pillow",
+        "crop": "random",
+        "frame_stride": 1,
     }
 
 

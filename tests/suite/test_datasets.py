@@ -1,7 +1,8 @@
 import pytest
 
 from suite.errors import RequestError
-from suite.job.datasets import KINDS, parse_data
+from suite.job.datasets import parse_data
+from suite.registries import DATA_KINDS
 
 
 def test_what_is_drawn_or_made_here_needs_no_directory() -> None:
@@ -10,7 +11,7 @@ def test_what_is_drawn_or_made_here_needs_no_directory() -> None:
     assert parse_data("generated:/d") == ("generated", "/d")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DATA_KINDS.own)
 def test_a_kind_and_its_directory_are_told_apart_at_the_first_colon(kind: str) -> None:
     assert parse_data(f"{kind}:/a:b") == (kind, "/a:b")
 

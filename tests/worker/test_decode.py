@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from tests.scenarios.pictures import encoded, picture
-from worker.data.decode import Crop, DecodeError, Decoder, divisor, draw_crop
+from worker.data.decode import Crop, DecodeError, Decoder, centre_crop, divisor, draw_crop
 from worker.training.models import import_torchvision
 
 
 def square(name: str, data: Any, seed: int, image_px: int = 32) -> torch.Tensor:
     into = torch.empty(image_px, image_px, 3, dtype=torch.uint8)
-    Decoder(name, image_px).crop(data, seed, into)
+    Decoder(name, image_px, "random").crop(data, seed, into)
     return into
 
 
@@ -53,6 +53,30 @@ def test_crops_have_the_area_and_the_shape_of_random_resized_crop() -> None:
 def test_the_seed_and_the_size_alone_decide_the_crop() -> None:
     assert draw_crop(500, 375, 7) == draw_crop(500, 375, 7)
     assert draw_crop(500, 375, 7) != draw_crop(500, 375, 8)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [((178, 218), Crop(0, 20, 178, 198)), ((320, 240), Crop(40, 0, 280, 240)), ((28, 28), Crop(0, 0, 28, 28))],
+)
+def test_the_centre_is_the_largest_square(size: tuple[int, int], wanted: Crop) -> None:
+    assert centre_crop(*size, 5) == centre_crop(*size, 6) == wanted
+
+
+def test_the_centre_of_a_face_is_what_pytorchs_dcgan_trains_on() -> None:
+    image, into = picture(178, 218), torch.empty(64, 64, 3, dtype=torch.uint8)
+    Decoder("pillow", 64, "centre").crop(encoded(image, "PNG"), 0, into)
+    transforms = import_torchvision().transforms
+    theirs = torch.from_numpy(np.array(transforms.Compose([transforms.Resize(64), transforms.CenterCrop(64)])(image)))
+    assert (into.float() - theirs.float()).abs().mean() < 3  # whole pixels of the smaller image, 2.8 of the larger
+
+
+def test_grey_is_repeated_where_three_channels_are_wanted_and_kept_where_one_is() -> None:
+    grey = np.arange(28 * 28, dtype=np.uint8).reshape(28, 28, 1)
+    for channels in (1, 3):
+        into = torch.empty(28, 28, channels, dtype=torch.uint8)
+        Decoder("auto", 28, "centre").crop(grey, 0, into)
+        assert all(np.array_equal(into[..., each].numpy(), grey[..., 0]) for each in range(channels))
 
 
 @pytest.mark.parametrize(

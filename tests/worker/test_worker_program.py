@@ -21,7 +21,12 @@ from suite.records.usage import Usage
 from suite.registries import SCENARIOS, WORKLOADS
 
 REPOSITORY = Path(__file__).parents[2]
-DATA = {"kind": "imagefolder", "directory": "/mnt/data", "loader_workers": 1, "decoder": "auto"}
+DATA = {
+    "kind": "worker.data.kinds.imagefolder:IMAGEFOLDER",
+    "directory": "/mnt/data",
+    "loader_workers": 1,
+    "decoder": "auto",
+}
 ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
 
 
@@ -126,7 +131,7 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
         ({"colour": "red"}, "unknown keys colour"),
         ({"data": "/mnt/data"}, "data is '/mnt/data'; it must be null or an object"),
         ({"data": {}}, "data lacks kind, directory, loader_workers, decoder"),
-        ({"data": {**DATA, "kind": "coco"}}, "kind is 'coco'; it can be imagenet, imagefolder, cifar10, mnist"),
+        ({"data": {**DATA, "kind": "coco"}}, "kind is 'coco'; it must be module:attribute"),
         ({"data": {**DATA, "decoder": "opencv"}}, "decoder is 'opencv'; it can be auto, simplejpeg, pillow"),
         ({"data": {**DATA, "loader_workers": -1}}, "loader_workers is -1; it must be a whole number of at least 0"),
         ({"data": {**DATA, "directory": "data"}}, "directory is 'data'; it must be an absolute path"),

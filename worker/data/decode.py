@@ -1,4 +1,4 @@
-"""Decodes an image into the pixels that a network is given: a random crop, resized, and perhaps mirrored.
+"""Decodes an image into the pixels that a network is given: a crop of it, resized, and perhaps mirrored.
 
 The crop is taken in the dimensions that the file's header tells and before anything is decoded, so that decoding can be
 scaled: libjpeg-turbo leaves out what a smaller image does not need.
@@ -7,6 +7,7 @@ scaled: libjpeg-turbo leaves out what a smaller image does not need.
 import io
 import math
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,20 @@ def draw_crop(width: int, height: int, seed: int) -> Crop:
     return Crop(left, top, left + across, top + down, mirrored)
 
 
+def centre_crop(width: int, height: int, _seed: int) -> Crop:
+    """Return the largest square in the middle: PyTorch's example of DCGAN trains on that (Resize and CenterCrop).
+
+    Of CelebA's aligned images of 178 x 218 pixels it is the part of 178 x 178 at (0, 20).
+    """
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return Crop(left, top, left + side, top + side)
+
+
+CROPS: Mapping[str, Callable[[int, int, int], Crop]] = {"random": draw_crop, "centre": centre_crop}
+"""The crops that a workload can ask for, from an image's width and height and a seed."""
+
+
 def divisor(crop: Crop, image_px: int) -> int:
     """Return how much smaller decoding can make the image while the crop keeps at least the size that is wanted."""
     least = min(crop.right - crop.left, crop.bottom - crop.top)
@@ -67,10 +82,14 @@ def divisor(crop: Crop, image_px: int) -> int:
 
 
 def resize(pixels: Pixels, crop: Crop, into: torch.Tensor) -> None:
-    """Put the crop into a square, height by width by channel. torch resizes as Pillow does, in vectorised code."""
+    """Put the crop into a square, height by width by channel; one channel is repeated where the square has three.
+
+    torch resizes as Pillow does, in vectorised code.
+    """
     left, top = round(crop.left), round(crop.top)
     right, bottom = max(left + 1, round(crop.right)), max(top + 1, round(crop.bottom))
     part = torch.from_numpy(pixels)[top:bottom, left:right].permute(2, 0, 1)[None]
+    part = part.expand(-1, into.shape[2], -1, -1)
     # torch.nn.functional.interpolate takes no ``out``, and memory that is new for each image is faulted in each time.
     torch.ops.aten._upsample_bilinear2d_aa.out(part, into.shape[:2], False, None, None, out=into.permute(2, 0, 1)[None])
     if crop.mirrored:
@@ -80,8 +99,8 @@ def resize(pixels: Pixels, crop: Crop, into: torch.Tensor) -> None:
 class Decoder:
     """Decodes with simplejpeg (libjpeg-turbo) or Pillow; ``auto`` with the first, and the second where that refuses."""
 
-    def __init__(self, name: str, image_px: int) -> None:
-        self._px = image_px
+    def __init__(self, name: str, image_px: int, crop: str) -> None:
+        self._px, self._crop_of = image_px, CROPS[crop]
         self._falls_back = name == "auto"
         self._buffer = np.empty(_KEPT_BYTES, np.uint8)  # a fresh one for each image would be faulted in each time
         self._turbo: Any = None
@@ -100,7 +119,7 @@ class Decoder:
 
     def _decoded(self, data: Pixels | bytes, seed: int) -> tuple[Pixels, Crop]:
         if isinstance(data, np.ndarray):
-            return data, draw_crop(data.shape[1], data.shape[0], seed)
+            return data, self._crop_of(data.shape[1], data.shape[0], seed)
         if self._turbo:
             try:
                 return self._by_turbo(data, seed)
@@ -115,7 +134,7 @@ class Decoder:
     def _by_turbo(self, data: bytes, seed: int) -> tuple[Pixels, Crop]:
         height, width, *_ = self._turbo.decode_jpeg_header(data)
         _check_size(width, height)
-        crop = draw_crop(width, height, seed)
+        crop = self._crop_of(width, height, seed)
         by = divisor(crop, self._px)
         down, across = -(-height // by), -(-width // by)
         buffer = self._buffer if down * across * 3 <= _KEPT_BYTES else None
@@ -126,7 +145,7 @@ class Decoder:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
             _check_size(width, height)
-            crop = draw_crop(width, height, seed)
+            crop = self._crop_of(width, height, seed)
             by = divisor(crop, self._px)
             image.draft("RGB", (width // by, height // by))
             pixels = np.array(image.convert("RGB"))

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from worker.data.decode import DecodeError, Decoder
-from worker.data.images import ImageSet
+from worker.data.sets import ImageSet
 from worker.data.tally import Tally, shared
 from worker.spec import Spec
 

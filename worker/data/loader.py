@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from worker.data.batches import Batch
 from worker.data.decode import Decoder
 from worker.data.filler import Filler, SetDamagedError
-from worker.data.images import ImageSet
 from worker.data.normalise import CpuNormaliser, CudaNormaliser
+from worker.data.sets import ImageSet
 from worker.data.tally import LoaderUse, Tally, too_damaged
 from worker.errors import JobError
 from worker.spec import Data, Spec
@@ -42,7 +42,7 @@ class Loader:
         # In the hands of the processes are PREFETCH batches of each, and one in those of the trainer.
         places = self._workers * PREFETCH + 1
         self._tally = Tally(max(1, self._workers))
-        decoder = Decoder(data.decoder, spec.image_px)
+        decoder = Decoder(data.decoder, spec.image_px, data.crop)
         self._decoder = decoder.name if images.encoded else "none"
         filler = Filler(spec, images, decoder, part, self._tally, places)
         self._pixels, self._labels = filler.pixels, filler.labels

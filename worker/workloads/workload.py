@@ -42,6 +42,8 @@ class Workload:
     unit: str = "images"
     """The name of one element of a batch; throughput counts them."""
     metrics: tuple[WorkloadMetric, ...] = ()
+    crop: Literal["random", "centre"] = "random"
+    """What is taken of the images of a data set: a random part, perhaps mirrored, or the square in the middle."""
 
     def __post_init__(self) -> None:
         names = [metric.name for metric in self.metrics]

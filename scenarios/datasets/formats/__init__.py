@@ -1,0 +1,1 @@
+"""The formats of generated data sets, a file each."""

@@ -1,0 +1,153 @@
+"""Generated sets in the formats of known data sets: read back as a user's own copy is."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scenarios.datasets.generate import make
+from scenarios.datasets.manifest import MANIFEST, PLAN
+from scenarios.datasets.resolve import resolve
+from scenarios.datasets.verify import verify
+from suite.errors import RequestError
+from suite.registries import DATA_FORMATS, DATA_KINDS
+from worker.data.kinds.kind import DataKind
+from worker.data.listing import listing
+from worker.data.sets import FileSet, PixelSet
+from worker.training.models import import_torchvision
+
+OTHERS = [name for name in DATA_FORMATS.own if name != "imagefolder"]
+IMAGES = 20
+
+
+def made(directory: Path, name: str, images: int = IMAGES, workers: int = 1, **options: Any) -> Path:
+    make(directory, images, workers=workers, name=name, **options)
+    return directory
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def opened(name: str, directory: Path, frame_stride: int = 1) -> Any:
+    kind: DataKind = DATA_KINDS.get(name)
+    return kind.open(directory, frame_stride)
+
+
+def test_every_format_is_a_kind_of_the_same_name() -> None:
+    assert set(DATA_FORMATS.own) <= set(DATA_KINDS.own)
+
+
+@pytest.mark.parametrize("name", DATA_FORMATS.own)
+def test_a_set_is_whole_and_is_read_as_its_kind_and_as_a_generated_one(name: str, tmp_path: Path) -> None:
+    place = made(tmp_path / "set", name, size="small" if name == "imagefolder" else None)
+    assert verify(place, workers=1) == []
+    own, generated = resolve(f"{name}:{place}", tmp_path), resolve(f"generated:{place}", tmp_path)
+    assert (own[0], generated[0]) == (name, "generated")
+    assert own[1] == generated[1]
+    assert (own[1].kind, own[1].images) == (name, IMAGES)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_bytes_depend_on_the_seed_and_not_on_the_processes(name: str, tmp_path: Path) -> None:
+    one, two, other = (
+        contents(made(tmp_path / place, name, 8, workers, seed=seed))
+        for place, workers, seed in (("a", 1, 0), ("b", 2, 0), ("c", 1, 1))
+    )
+    assert one == two
+    assert one != other
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_set_of_another_length_is_another_set(name: str, tmp_path: Path) -> None:
+    whole = contents(made(tmp_path, name, 8))
+    with pytest.raises(RequestError, match="another plan: images differ") as refused:
+        made(tmp_path, name, 9)
+    assert f"--format {name} --images 8 --seed 0;" in str(refused.value.remedy)
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("options", [{"size": "small"}, {"classes": 3}])
+def test_formats_with_sizes_and_labels_of_their_own_take_no_others(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="--format mnist, which has"):
+        made(tmp_path, "mnist", **options)
+
+
+@pytest.mark.parametrize(("name", "images", "word"), [("cifar10", 4, "from 5 up"), ("coco", 4, "celeba")])
+def test_what_no_format_can_be_is_refused(name: str, images: int, word: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError) as refused:
+        made(tmp_path / "set", name, images)
+    assert word in str(refused.value.remedy)
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_set_of_a_suite_that_knew_one_format_stays_whole(tmp_path: Path) -> None:
+    place = made(tmp_path, "imagefolder", 4, size="small", classes=2)
+    for file in (place / PLAN, place / MANIFEST):
+        file.write_text(file.read_text().replace(' "format": "imagefolder",\n', ""))
+    seen = listing(place)
+    manifest = {**json.loads((place / MANIFEST).read_text()), "sha256": seen.sha256, "size_bytes": seen.size_bytes}
+    (place / MANIFEST).write_text(json.dumps(manifest))
+    before = contents(place)
+    assert verify(place, workers=1) == []
+    assert resolve(f"generated:{place}", tmp_path)[1].images == 4
+    make(place, 4, "small", classes=2, workers=1)
+    assert contents(place) == before
+
+
+def test_torchvision_reads_the_same_mnist(tmp_path: Path) -> None:
+    ours = opened("mnist", made(tmp_path, "mnist"))
+    theirs = import_torchvision().datasets.MNIST(tmp_path, train=True, download=False)
+    assert isinstance(ours, PixelSet)
+    assert np.array_equal(ours.pixels[..., 0], theirs.data.numpy())
+    assert ours.labels.tolist() == theirs.targets.tolist()
+    assert (len(ours), ours.read(0).shape, ours.pixels.std() > 10) == (IMAGES, (28, 28, 1), True)
+
+
+def test_torchvision_reads_the_same_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = opened("cifar10", made(tmp_path, "cifar10", 23))
+    kind = import_torchvision().datasets.CIFAR10
+    # It compares digests with those of the original, and there is but one original.
+    monkeypatch.setattr(kind, "_check_integrity", lambda _: True)
+    monkeypatch.setitem(kind.__init__.__globals__, "check_integrity", lambda *_: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy has renamed what the pickles of 2009 ask for
+        theirs = kind(tmp_path, train=True)
+    assert isinstance(ours, PixelSet)
+    assert np.array_equal(ours.pixels, theirs.data)
+    assert ours.labels.tolist() == theirs.targets
+    assert theirs.classes[9] == "truck"
+    assert len(ours) == 23
+
+
+def test_faces_are_parted_by_the_list(tmp_path: Path) -> None:
+    faces = opened("celeba", made(tmp_path, "celeba"))
+    lines = (tmp_path / "list_eval_partition.txt").read_text().splitlines()
+    assert (lines[0], lines[IMAGES], lines[-1]) == ("000001.jpg 0", "000021.jpg 1", "000026.jpg 2")
+    assert isinstance(faces, FileSet)
+    assert [faces.name(index) for index in (0, IMAGES - 1)] == [
+        "img_align_celeba/000001.jpg",
+        "img_align_celeba/000020.jpg",
+    ]
+
+
+def test_of_every_video_one_frame_in_so_many_is_taken(tmp_path: Path) -> None:
+    made(tmp_path, "frames", 40)  # two videos of 16 frames, and one of 8
+    assert [len(opened("frames", tmp_path, stride)) for stride in (1, 3, 16)] == [40, 6 + 6 + 3, 3]
+    frames = opened("frames", tmp_path, 3)
+    assert [frames.name(index).rpartition("/")[2] for index in range(7)] == [
+        f"{number:06d}.jpg" for number in (1, 4, 7, 10, 13, 16, 1)
+    ]
+    assert frames.labels.tolist() == [0] * 6 + [1] * 6 + [2] * 3
+    assert resolve(f"frames:{tmp_path}", tmp_path, 3)[1].frame_stride == 3
+    tested = (tmp_path / "ucfTrainTestlist" / "testlist01.txt").read_text().splitlines()
+    assert not {frames.name(index).split("/")[2] for index in range(15)} & {Path(line).stem for line in tested}
+
+
+def test_a_stride_is_refused_where_there_are_no_videos(tmp_path: Path) -> None:
+    made(tmp_path, "mnist")
+    with pytest.raises(RequestError, match="kind mnist has no videos"):
+        resolve(f"generated:{tmp_path}", tmp_path, 2)

@@ -1,0 +1,46 @@
+"""CelebA (Liu et al. 2015): its aligned images of 178 x 218 pixels, and the list that parts them.
+
+The labels of all images are 0: faces have attributes, and no class.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.sets import FileSet
+
+IMAGES, LIST = "img_align_celeba", "list_eval_partition.txt"
+TRAINING = 0
+"""The part to train on; 1 is the validation's, and 2 the test's."""
+_LINE = re.compile(r"([^/.\s][^/\s]*) ([012])")
+_REMEDY = f"name the directory that holds {IMAGES}/ (unpacked from {IMAGES}.zip) and {LIST}, both whole"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CelebA(DataKind):
+    """Faces, of which the list names those to train on."""
+
+    def open(self, root: Path, frame_stride: int) -> FileSet:  # noqa: ARG002 - no frames
+        """Return the images of the training part. Raises DataSetError where one of any part is missing."""
+        partition = root / LIST
+        if not partition.is_file() or not (root / IMAGES).is_dir():
+            raise DataSetError(f"{root} lacks {IMAGES}/ or {LIST}", remedy=_REMEDY)
+        parts: dict[str, int] = {}
+        for number, line in enumerate(partition.read_text(errors="replace").split("\n"), start=1):
+            if match := _LINE.fullmatch(line.strip()):
+                parts[match[1]] = int(match[2])
+            elif line.strip():
+                raise DataSetError(f"{partition}:{number}: {line[:60]!r} is not NAME 0, 1 or 2", remedy=_REMEDY)
+        missing = parts.keys() - set(os.listdir(root / IMAGES))
+        if missing:
+            told = f"{partition} names {len(missing)} images that {IMAGES}/ does not hold, such as {min(missing)}"
+            raise DataSetError(told, remedy=_REMEDY)
+        names = [f"{IMAGES}/{name}".encode() for name, part in parts.items() if part == TRAINING]
+        if not names:
+            raise DataSetError(f"{partition} names no image to train on: none is in part {TRAINING}", remedy=_REMEDY)
+        return FileSet.of(root, names, [0] * len(names))
+
+
+CELEBA = CelebA(name="celeba")

@@ -1,0 +1,94 @@
+"""CIFAR-10 (Krizhevsky 2009), in the pickles of ``cifar-10-python.tar.gz``.
+
+A pickle is a program. These are read with an unpickler that knows three names, of what an array is made of, and has a
+stand-in for each, which keeps its arguments and does nothing: nothing that a file asks for is imported or called.
+"""
+
+import io
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.sets import PixelSet
+
+PLACE = "cifar-10-batches-py"
+BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST, META = "test_batch", "batches.meta"
+SIDE_PX, LABELS = 32, 10
+IMAGE_BYTES = 3 * SIDE_PX * SIDE_PX
+_REMEDY = "unpack cifar-10-python.tar.gz in the directory that you name"
+_BROKEN = (
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError),
+    *(AttributeError, ArithmeticError, MemoryError, RecursionError),
+)
+"""What an unpickler raises for bytes that are none of its own."""
+
+
+class _StandIn:
+    """Stands for an array, its type or the function that begins one."""
+
+    content: bytes = b""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        """Keep the bytes of an array, which come last in its state."""
+        if isinstance(state, tuple) and state and isinstance(state[-1], bytes):
+            self.content = state[-1]
+
+
+class _Inert(pickle._Unpickler):
+    """The unpickler that is written in Python: the other one reserves whatever memory a damaged file asks for."""
+
+    def find_class(self, module: str, name: str) -> type[_StandIn]:
+        if (module, name) not in (("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")):
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of CIFAR-10")
+        return _StandIn
+
+
+def read_pickle(path: Path) -> dict[Any, Any]:
+    """Return the dictionary that a file holds, with texts as bytes. Raises DataSetError for any other file."""
+    if not path.is_file():
+        raise DataSetError(f"there is no {path}", remedy=_REMEDY)
+    try:
+        found = _Inert(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except _BROKEN as error:
+        raise DataSetError(f"{path} is no batch of CIFAR-10: {error}", remedy=_REMEDY) from error
+    if not isinstance(found, dict):
+        raise DataSetError(f"{path} is no batch of CIFAR-10: it holds no dictionary", remedy=_REMEDY)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(DataKind):
+    """Colour images of 32 x 32 pixels."""
+
+    def open(self, root: Path, frame_stride: int) -> PixelSet:  # noqa: ARG002 - no frames
+        """Return the training images; the test's are checked, too, since a copy is whole or damaged."""
+        place = root / PLACE
+        if not read_pickle(place / META).get(b"label_names"):
+            raise DataSetError(f"{place / META} names no labels", remedy=_REMEDY)
+        _, *parts = (_batch(place / name) for name in (TEST, *BATCHES))
+        labels = np.concatenate([labels for labels, _ in parts])
+        planes = np.concatenate([pixels for _, pixels in parts])
+        return PixelSet(labels, np.ascontiguousarray(planes.transpose(0, 2, 3, 1)))
+
+
+def _batch(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return labels and pixels, of which each channel is a plane."""
+    found = read_pickle(path)
+    labels, data = found.get(b"labels"), getattr(found.get(b"data"), "content", b"")
+    if not isinstance(labels, list) or not all(isinstance(each, int) and 0 <= each < LABELS for each in labels):
+        raise DataSetError(f"{path} holds no list of labels from 0 to {LABELS - 1}", remedy=_REMEDY)
+    if not labels or len(data) != len(labels) * IMAGE_BYTES:
+        told = f"{path} holds {len(data)} bytes of pixels, where {len(labels)} labels ask for {IMAGE_BYTES} each"
+        raise DataSetError(told, remedy=_REMEDY)
+    return np.array(labels, np.int64), np.frombuffer(data, np.uint8).reshape(-1, 3, SIDE_PX, SIDE_PX)
+
+
+CIFAR10 = Cifar10(name="cifar10", image_px=SIDE_PX)

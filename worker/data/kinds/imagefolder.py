@@ -1,0 +1,73 @@
+"""Images in one folder for each class, as torchvision.datasets.ImageFolder reads them, and ImageNet's own layout."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.listing import class_names, files
+from worker.data.sets import IMAGE_SUFFIXES, FileSet
+from worker.workloads.workload import CLASSES
+
+_SYNSET = re.compile(r"n\d{8}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolder(DataKind):
+    """A folder for each class, with the images in it or further below; the label is the place of the folder's name."""
+
+    def open(self, root: Path, frame_stride: int) -> FileSet:  # noqa: ARG002 - no frames
+        """Return the images of all classes. Raises DataSetError unless every class has one."""
+        # What is hidden, or is of the file system, is no class folder: it is not on every target.
+        classes = class_names(root)
+        if not classes:
+            raise DataSetError(
+                f"{root} holds no class folders",
+                remedy="put the images into one folder for each class: DIR/CLASS/*.jpg",
+            )
+        if len(classes) > CLASSES:
+            raise DataSetError(
+                f"{root} holds {len(classes)} class folders; the models tell {CLASSES} apart",
+                remedy=f"name a directory of at most {CLASSES} of them",
+            )
+        places = {os.fsencode(name): place for place, name in enumerate(classes)}
+        suffixes = tuple(map(str.encode, IMAGE_SUFFIXES))
+        found = [
+            (path, size)
+            for path, size in files(root)
+            if path.partition(b"/")[0] in places and path.lower().endswith(suffixes)
+        ]
+        filled = {path.partition(b"/")[0] for path, size in found if size}
+        if empty := [name for name in classes if os.fsencode(name) not in filled]:
+            what = f"{len(empty)} of {len(classes)} class folders of {root} hold no images: {', '.join(empty[:3])}"
+            raise DataSetError(what, remedy=f"fill them or remove them; images end in {', '.join(IMAGE_SUFFIXES)}")
+        names = [path for path, _ in found]
+        return FileSet.of(root, names, (places[path.partition(b"/")[0]] for path in names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNet(ImageFolder):
+    """ILSVRC2012, of which the training images are taken: validation images would only be copied and hashed."""
+
+    def root(self, directory: Path) -> Path:
+        """Return the directory of the classes: ``train`` of ILSVRC2012, or what was named."""
+        train = directory / "train"
+        root = train.resolve() if train.is_dir() else directory
+        names = class_names(root)
+        synsets = [name for name in names if _SYNSET.fullmatch(name)]
+        if not synsets:
+            raise DataSetError(
+                f"neither {directory} nor {train} holds class folders such as n01440764",
+                remedy="name the directory of train/; the archive of each class is unpacked into a folder of its name",
+            )
+        if others := sorted(set(names) - set(synsets)):
+            raise DataSetError(
+                f"{root} holds folders that are no classes: {', '.join(others[:3])}",
+                remedy="move them away, or put the class folders into train/; for your own classes use imagefolder:DIR",
+            )
+        return root
+
+
+IMAGEFOLDER = ImageFolder(name="imagefolder")
+IMAGENET = ImageNet(name="imagenet")

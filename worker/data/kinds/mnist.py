@@ -1,0 +1,60 @@
+"""MNIST (LeCun, Cortes and Burges), in its four idx files, where torchvision keeps them."""
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.sets import PixelSet
+
+PLACE = "MNIST/raw"
+SIDE_PX, LABELS = 28, 10
+_REMEDY = "put the four files, unpacked (gunzip), into MNIST/raw below the directory that you name"
+
+
+def idx_header(shape: tuple[int, ...]) -> bytes:
+    """Return the header of an idx file of unsigned bytes: two zeros, type 8, dimensions, and the size of each."""
+    return struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
+
+
+def read_idx(path: Path, *sides: int) -> np.ndarray[Any, Any]:
+    """Return the bytes of an idx file of elements with ``sides``. Raises DataSetError where it is something else."""
+    if not path.is_file():
+        raise DataSetError(f"there is no {path}", remedy=_REMEDY)
+    content = path.read_bytes()
+    count = struct.unpack(">I", content[4:8])[0] if len(content) >= 8 else 0
+    header = idx_header((count, *sides))
+    if not content.startswith(header):
+        what = " x ".join(map(str, ("N", *sides)))
+        raise DataSetError(f"{path} does not begin as an idx file of {what} bytes does", remedy=_REMEDY)
+    expected = count * math.prod(sides)
+    if not count or len(content) != len(header) + expected:
+        told = f"{len(content) - len(header)} bytes follow the header of {path}, which tells of {expected}"
+        raise DataSetError(told, remedy=_REMEDY)
+    return np.frombuffer(content, np.uint8, offset=len(header)).reshape(count, *sides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist(DataKind):
+    """Grey images of 28 x 28 pixels."""
+
+    def open(self, root: Path, frame_stride: int) -> PixelSet:  # noqa: ARG002 - no frames
+        """Return the training images; those of the test are checked, too, since a copy is whole or damaged."""
+        _, (labels, pixels) = (_part(root / PLACE, part) for part in ("t10k", "train"))
+        return PixelSet(labels.astype(np.int64), pixels[..., None].copy())
+
+
+def _part(place: Path, part: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    pixels = read_idx(place / f"{part}-images-idx3-ubyte", SIDE_PX, SIDE_PX)
+    labels = read_idx(place / f"{part}-labels-idx1-ubyte")
+    if len(labels) != len(pixels) or labels.max() >= LABELS:
+        told = f"the {part} files in {place} do not belong together: {len(pixels)} images, {len(labels)} labels"
+        raise DataSetError(f"{told} up to {labels.max()}", remedy=_REMEDY)
+    return labels, pixels
+
+
+MNIST = Mnist(name="mnist", channels=1, image_px=SIDE_PX)

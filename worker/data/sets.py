@@ -1,0 +1,86 @@
+"""The images of a data set: the label, the file's name and the content of each."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""The suffixes that torchvision.datasets.ImageFolder takes, in any case."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """The images that a loader reads. They are passed on to the loader's processes by forking."""
+
+    labels: np.ndarray[Any, Any]
+    encoded: ClassVar[bool]
+    """Whether images are files to be decoded, or pixels that are in memory already."""
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Return how many bytes of the files were read beforehand."""
+        return 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def label(self, index: int) -> int:
+        return int(self.labels[index])
+
+    def name(self, index: int) -> str:
+        """Return the name of an image's file, relative to the data set."""
+        raise NotImplementedError
+
+    def read(self, index: int) -> bytes | np.ndarray[Any, Any]:
+        """Return the content of an image's file, or its pixels. Raises OSError."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FileSet(ImageSet):
+    """One file for each image.
+
+    A list of a million paths would be copied page by page in every loader process, because counting references
+    writes to them: the paths are one piece of memory instead.
+    """
+
+    root: str
+    paths: bytes
+    ends: np.ndarray[Any, Any]
+    encoded: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, root: Path, names: Sequence[bytes], labels: Iterable[int]) -> "FileSet":
+        """Return the set of files with these paths below ``root``, and their labels."""
+        ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+        return cls(np.fromiter(labels, np.int64, len(names)), str(root), b"".join(names), ends)
+
+    def name(self, index: int) -> str:
+        begin = int(self.ends[index - 1]) if index else 0
+        return os.fsdecode(self.paths[begin : int(self.ends[index])])
+
+    def read(self, index: int) -> bytes:
+        return Path(self.root, self.name(index)).read_bytes()
+
+
+@dataclass(frozen=True)
+class PixelSet(ImageSet):
+    """All images in memory: uint8, height by width by channel."""
+
+    pixels: np.ndarray[Any, Any]
+    encoded: ClassVar[bool] = False
+
+    @property
+    def loaded_bytes(self) -> int:
+        return int(self.pixels.nbytes)
+
+    def name(self, index: int) -> str:
+        return f"image {index}"
+
+    def read(self, index: int) -> np.ndarray[Any, Any]:
+        image: np.ndarray[Any, Any] = self.pixels[index]
+        return image
