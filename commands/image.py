@@ -7,6 +7,7 @@ from commands.output import Output
 from provisioning import artefacts, ledger
 from provisioning.images.build import build
 from provisioning.images.image import Stamp, broken, find, images, prune
+from provisioning.images.own import build_own
 from provisioning.images.sources import difference
 from suite.errors import RequestError
 
@@ -25,15 +26,32 @@ def image() -> None:
 @image.command("build")
 @click.option("--cuda", is_flag=True, help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda.")
 @click.option("--rebuild", is_flag=True, help="Rebuild even if nothing has changed, every step anew.")
-def image_build(cuda: bool, rebuild: bool) -> None:
-    """Build the image from docker/Dockerfile, with podman or docker, from a registry or a Debian mirror.
+@click.option(
+    "--from",
+    "source",
+    metavar="IMAGE|DOCKERFILE|ARCHIVE|DIR",
+    help="Build from an image of your own: its name, a Dockerfile, what podman or docker save has written, or a "
+    "directory with an OCI layout or a Dockerfile. bench run --image NAME uses it.",
+)
+def image_build(cuda: bool, rebuild: bool, source: str | None) -> None:
+    """Build the image from docker/Dockerfile, or from one of your own, with podman or docker.
 
     \b
     Examples:
       bench image build
       bench image build --cuda --rebuild
+      bench image build --from ./Dockerfile
+      bench image build --from localhost/my-training:latest
     """
-    built = build("cuda" if cuda else "cpu", lambda text: click.echo(text, err=True), rebuild=rebuild)
+    if cuda and source:
+        raise RequestError("--cuda and --from exclude each other", remedy="leave --cuda out: your image has its torch")
+
+    def note(text: str) -> None:
+        click.echo(text, err=True)
+
+    built = (
+        build_own(source, note, rebuild=rebuild) if source else build("cuda" if cuda else "cpu", note, rebuild=rebuild)
+    )
     click.echo(built.digest)
 
 
@@ -67,6 +85,7 @@ class BuiltImage(BaseModel):
     created_at: str
     base: str
     files: dict[str, Stamp]
+    source: str | None
     tree: str
 
 
@@ -97,7 +116,7 @@ def image_diff(one: str, other: str) -> None:
 @image.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def image_list(as_json: bool) -> None:
-    """List the images that were built, newest first.
+    """List the images that were built, newest first; those of your own with their names.
 
     \b
     Examples:
@@ -108,12 +127,14 @@ def image_list(as_json: bool) -> None:
         ImagesOutput(images=[BuiltImage(**dict(each), tree=str(each.tree)) for each in images()]).tell()
         return
     for each in images():
-        click.echo(f"{each.digest[:12]}  {each.variant}  {each.created_at}  {each.directory}")
+        click.echo(
+            "  ".join([each.digest[:12], each.variant, each.created_at, str(each.directory), each.name or ""]).rstrip()
+        )
 
 
 @image.command("prune")
 def image_prune() -> None:
-    """Remove all images but the newest of each variant. Refused while a bench is running.
+    """Remove all images but the newest of each variant and name. Refused while a bench is running.
 
     \b
     Examples:

@@ -125,8 +125,11 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
 
 
 def _image_of(request: RunRequest) -> Image:
-    """Return the image that the device needs. Raises RequestError where there is none, or it is damaged."""
-    image = images.current("cuda" if request.gpus.device == "cuda" else "cpu")
+    """Return the image that was named, or that the device needs. Raises RequestError where it is none, or damaged."""
+    if request.targets.image:
+        image = images.find(request.targets.image)
+    else:
+        image = images.current("cuda" if request.gpus.device == "cuda" else "cpu")
     image.check()
     return image
 

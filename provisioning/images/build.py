@@ -3,19 +3,17 @@
 import datetime
 import hashlib
 import os
-import secrets
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
-from provisioning import artefacts, ledger
+from provisioning import artefacts
 from provisioning.images import pack
-from provisioning.images.image import DESCRIPTION, PACKED, Image, images, stamp
+from provisioning.images.image import DESCRIPTION, PACKED, Image, Variant, images, stamp
 from provisioning.images.sources import locked
+from provisioning.images.tree import Builder, settle, unpack, working_builder
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import RECIPE, ROOMS, home, state
 from suite import userland
@@ -30,26 +28,6 @@ NEEDED_BYTES_CUDA = 48 << 30
 # The parts of the suite that run inside: the worker and its attestation.
 INSIDE = ("suite/__init__.py", "suite/userland.py", "worker")
 Note = Callable[[str], None]
-Variant = Literal["cpu", "cuda"]
-
-
-@dataclass(frozen=True)
-class Builder:
-    """A program that builds an image from a recipe. It is named as the engine that removes its containers."""
-
-    program: str
-    probe: str
-    """The subcommand that succeeds if the program works."""
-    local_prefix: str
-    """The prefix of the names of images that it has made itself."""
-    options: tuple[str, ...] = ()
-
-
-BUILDERS = (
-    # Unpacking packages needs no isolation.
-    Builder("podman", "info", "localhost/", ("--isolation", "chroot")),
-    Builder("docker", "version", ""),
-)
 
 
 def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
@@ -69,24 +47,32 @@ def _build(variant: Variant, note: Note, *, rebuild: bool) -> Image:
     if not rebuild and (image := built(variant)):
         note(f"image {image.digest[:12]} is up to date")
         return image
-    place = state("images")
-    free = shutil.disk_usage(place).free
-    needed = NEEDED_BYTES_CUDA if variant == "cuda" else NEEDED_BYTES
-    if free < needed:
-        raise RequestError(
-            f"{place} has {free >> 30} GiB free, an image needs {needed >> 30} GiB while it is built",
-            remedy="free some space, or set VIRTBENCH_HOME to a directory on another disk",
-        )
-    with ExitStack() as stack:
-        node = stack.enter_context(local_node((), None))
-        building = Path(stack.enter_context(artefacts.workshop(node, str(place))))
-        building.chmod(0o755)
-        (building / "tree").mkdir()
-        builder = _builder(node)
+    with workplace(NEEDED_BYTES_CUDA if variant == "cuda" else NEEDED_BYTES) as (node, building):
+        builder = working_builder(node)
         base = _base(node, builder, note)
         context = _context(node, variant, note)
         _tree(node, builder, base, context, variant, building / "tree", note, fresh=rebuild)
-        return _finish(node, building, variant, recipe, base, note)
+        return finish(node, building, note, variant=variant, recipe=recipe, base=base)
+
+
+@contextmanager
+def workplace(needed_bytes: int) -> Iterator[tuple[LocalNode, Path]]:
+    """Open this machine, and make a directory for an image that is half made, with an empty ``tree``.
+
+    Raises RequestError when space is missing.
+    """
+    place = state("images")
+    free = shutil.disk_usage(place).free
+    if free < needed_bytes:
+        raise RequestError(
+            f"{place} has {free >> 30} GiB free, an image needs {needed_bytes >> 30} GiB while it is built",
+            remedy="free some space, or set VIRTBENCH_HOME to a directory on another disk",
+        )
+    with local_node((), None) as node, artefacts.workshop(node, str(place)) as directory:
+        building = Path(directory)
+        building.chmod(0o755)
+        (building / "tree").mkdir()
+        yield node, building
 
 
 def _now() -> str:
@@ -95,8 +81,12 @@ def _now() -> str:
 
 def built(variant: Variant) -> Image | None:
     """Return the image of the recipe as it is now; None if the recipe has changed or was never built."""
-    recipe = recipe_sha256(variant)
-    return next((image for image in images() if image.variant == variant and image.recipe_sha256 == recipe), None)
+    return built_of(recipe_sha256(variant))
+
+
+def built_of(recipe: str) -> Image | None:
+    """Return the newest image that a recipe of this digest has given; None if there is none."""
+    return next((image for image in images() if image.recipe_sha256 == recipe), None)
 
 
 def recipe_sha256(variant: Variant) -> str:
@@ -115,14 +105,6 @@ def recipe_sha256(variant: Variant) -> str:
             raise RequestError(f"{path} is missing", remedy="it is part of virtbench: install that again")
         digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def _builder(node: LocalNode) -> Builder:
-    """Return the first builder that works. Raises RequestError if none does."""
-    for builder in BUILDERS:
-        if shutil.which(builder.program) and not node.run([builder.program, builder.probe], check=False).returncode:
-            return builder
-    raise RequestError("neither podman nor docker works here", remedy="install podman: apt-get install podman")
 
 
 def _base(node: LocalNode, builder: Builder, note: Note) -> str:
@@ -213,52 +195,35 @@ def _tree(
 ) -> None:
     """Run the recipe, every step of it if it is to be ``fresh``, and unpack what it gives."""
     tag = f"virtbench-build:{variant}"
-    common = [builder.program, "build", *builder.options, "--network", "host", *(["--no-cache"] if fresh else [])]
     note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
     first = tag if variant == "cpu" else f"{tag}-base"
-    recipe = RECIPE / "Dockerfile"
-    argv = [*common, "--build-arg", f"BASE={base}", "--tag", first, "--file", str(recipe), str(context)]
-    node.run(argv, timeout_s=7200.0)
+    builder.build(node, RECIPE / "Dockerfile", context, first, fresh=fresh, BASE=base)
     if variant == "cuda":
         note("running docker/Dockerfile.cuda")
-        recipe = RECIPE / "Dockerfile.cuda"
-        argv = [*common, "--build-arg", f"CPU_IMAGE={first}", "--tag", tag, "--file", str(recipe), str(context)]
-        node.run(argv, timeout_s=7200.0)
+        builder.build(node, RECIPE / "Dockerfile.cuda", context, tag, fresh=fresh, CPU_IMAGE=first)
     note("unpacking the tree")
-    name, archive = f"virtbench-{secrets.token_hex(6)}", tree.with_name("export.tar")
-    with ledger.holding("container", f"{builder.program}:{name}"):
-        node.run([builder.program, "create", "--name", name, tag, "true"], timeout_s=600.0)
-        node.run([builder.program, "export", "--output", str(archive), name], timeout_s=1800.0)
-    owner = [] if os.geteuid() == 0 else ["--no-same-owner"]
-    # Devices are the target's own business, and only root could unpack them.
-    argv = ["tar", "--extract", "--exclude=./dev/*", "--exclude=dev/*", *owner]
-    node.run([*argv, "--file", str(archive), "--directory", str(tree)], timeout_s=1800.0)
-    archive.unlink()
-    _settle(tree)
+    unpack(node, builder, tag, tree)
+    settle(tree)
 
 
-def _settle(tree: Path) -> None:
-    """Empty the mount points that an engine leaves in an export: every form of the image has the same places."""
-    for place in ("dev", "proc", "sys", "run", "tmp"):
-        shutil.rmtree(tree / place, ignore_errors=True)
-        (tree / place).mkdir(mode=0o755)
-    (tree / "tmp").chmod(0o1777)
-    for name in ("hostname", "hosts", "resolv.conf"):
-        path = tree / "etc" / name
-        path.unlink(missing_ok=True)
-        path.write_text("127.0.0.1 localhost\n" if name == "hosts" else "")
-    (tree / ".dockerenv").unlink(missing_ok=True)
-    for place in ("var/log", "var/lib/containers", "var/lib/docker", "etc/docker"):
-        (tree / place).mkdir(mode=0o755, parents=True, exist_ok=True)
-
-
-def _finish(node: LocalNode, building: Path, variant: Variant, recipe: str, base: str, note: Note) -> Image:
+def finish(
+    node: LocalNode,
+    building: Path,
+    note: Note,
+    *,
+    variant: Variant,
+    recipe: str,
+    base: str,
+    source: str | None = None,
+) -> Image:
+    """Pack the tree and put the image in its place; an image that is there with the same tree is kept."""
     tree = building / "tree"
     note("hashing every file of the tree")
     digest = userland.write_manifest(str(tree))
+    about = {"variant": variant, "recipe_sha256": recipe, "base": base, "source": source, "created_at": _now()}
     if (there := next((each for each in images() if each.digest == digest), None)) and not there.verify():
         # The same tree came of another recipe (a comment in the Dockerfile). Another bench may be using it.
-        renewed = there.model_copy(update={"recipe_sha256": recipe, "base": base, "created_at": _now()})
+        renewed = there.model_copy(update=about)
         renewed.save()
         note(f"image {digest[:12]} is the same as before, in {there.directory}")
         return renewed
@@ -267,14 +232,8 @@ def _finish(node: LocalNode, building: Path, variant: Variant, recipe: str, base
     note("packing the OCI image")
     pack.oci_archive(tree, building / "oci.tar", digest)
     pack.initramfs(node, tree, building / "initrd.img")
-    image = Image(
-        digest=digest,
-        variant=variant,
-        recipe_sha256=recipe,
-        created_at=_now(),
-        base=base,
-        files={name: stamp(building / name) for name in PACKED},
-    )
+    files = {name: stamp(building / name) for name in PACKED}
+    image = Image.model_validate({**about, "digest": digest, "files": files})
     write_atomic(building / DESCRIPTION, image.text())
     os.sync()  # a power cut must not leave a name without its content
     shutil.rmtree(image.directory, ignore_errors=True)  # it was broken

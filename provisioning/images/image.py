@@ -26,6 +26,10 @@ from suite.results.store import write_atomic
 BUILD = "bench image build"
 DESCRIPTION = "image.json"
 PACKED = ("disk.img", "oci.tar", "initrd.img")
+RECIPES = ("Containerfile", "Dockerfile")
+"""The usual names of the files from which engines build images."""
+Variant = Literal["cpu", "cuda", "own"]
+"""``own`` is made from an image of the user's, and used only where it is named."""
 
 
 class Stamp(BaseModel):
@@ -44,11 +48,21 @@ class Image(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     digest: str
-    variant: Literal["cpu", "cuda"]
+    variant: Variant
     recipe_sha256: str
     created_at: str
     base: str
     files: dict[str, Stamp]
+    source: str | None = None
+    """What an image of the user's own was built from: a reference, or an absolute path."""
+
+    @property
+    def name(self) -> str | None:
+        """Return the name of an image of the user's own: the reference, or the last part of the path."""
+        if self.source is None or not self.source.startswith("/"):
+            return self.source
+        path = Path(self.source)
+        return path.parent.name if path.name in RECIPES else path.name
 
     @property
     def directory(self) -> Path:
@@ -102,9 +116,9 @@ class Image(BaseModel):
 
 
 def broken(image: Image, how: str) -> RequestError:
-    cuda = " --cuda" if image.variant == "cuda" else ""
+    how_built = {"cpu": "", "cuda": " --cuda", "own": f" --from {image.source}"}[image.variant]
     return RequestError(
-        f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {BUILD} --rebuild{cuda}"
+        f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {BUILD} --rebuild{how_built}"
     )
 
 
@@ -132,24 +146,27 @@ def images() -> list[Image]:
 
 
 def prune() -> list[Image]:
-    """Remove all images but the newest of each variant, and what was made of them; returns those that are gone."""
-    newest: dict[str, Image] = {}
+    """Remove all images but the newest of each variant and name, and what was made of them; return those removed."""
+    newest: dict[tuple[str, str | None], Image] = {}
     for image in images():
-        newest.setdefault(image.variant, image)
+        newest.setdefault((image.variant, image.name), image)
     old = [image for image in images() if image not in newest.values()]
     for image in old:
         shutil.rmtree(image.directory)
     return old
 
 
-def find(digest: str | None) -> Image:
-    """Return the image whose digest begins so, or the newest. Raises RequestError if there is none."""
-    if digest is None:
+def find(wanted: str | None) -> Image:
+    """Return the newest image of this name, or whose digest begins so; without either the newest of the suite's own.
+
+    Raises RequestError if there is none.
+    """
+    if wanted is None:
         return current()
     for image in images():
-        if len(digest) >= 6 and image.digest.startswith(digest):
+        if image.name == wanted or (len(wanted) >= 6 and image.digest.startswith(wanted)):
             return image
-    raise RequestError(f"no image {digest!r}", remedy="bench image list shows them")
+    raise RequestError(f"no image {wanted!r}", remedy="bench image list shows them")
 
 
 def current(variant: str = "cpu") -> Image:

@@ -22,8 +22,10 @@ def locked(wheels: Path) -> str:
 
 
 def packages(tree: Path) -> dict[str, str]:
-    """Return the versions of the Debian packages in a tree, by name."""
+    """Return the versions of the Debian packages in a tree, by name; none of a tree that is of no Debian."""
     found: dict[str, str] = {}
+    if not (tree / PACKAGES).is_file():
+        return found
     for stanza in (tree / PACKAGES).read_text(errors="replace").split("\n\n"):
         fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and line[0].isalpha())
         if "Package" in fields:

@@ -154,6 +154,11 @@ class TargetOptions(OptionGroup):
     engine: Text | None = about(
         None, "Container engine. Default: the first that works.", members=(ENGINES,), common=True
     )
+    image: Text | None = about(
+        None,
+        "Image that the targets run, by its name or the first 6 or more characters of its digest: see bench image "
+        "list. Default: the newest of the suite's own.",
+    )
     provider: Text = about("qemu", "What runs the virtual machines.", members=(MACHINES,))
     accel: Literal["auto", "kvm", "tcg"] = about(
         "auto", "How virtual machines run. auto: kvm where a guest boots under it, else tcg, which emulates the CPU."

@@ -19,7 +19,9 @@ from provisioning.engines import docker_store as store_module
 from provisioning.engines.docker_store import docker_store
 from provisioning.images import build as build_module
 from provisioning.images import pack
+from provisioning.images.build import finish
 from provisioning.images.image import Image, find, stamp
+from provisioning.images.tree import BUILDERS
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import state
 from provisioning.volumes import disk_of, prepare_disk
@@ -173,7 +175,7 @@ def build_it(barrier: Barrier, queue: Any, rebuild: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalNode, "run", without_pip)
         patch.setattr(build_module, "NEEDED_BYTES", 0)
-        patch.setattr(build_module, "_builder", lambda _: build_module.BUILDERS[0])
+        patch.setattr(build_module, "working_builder", lambda _: BUILDERS[0])
         patch.setattr(build_module, "_base", lambda *_: "base")
         patch.setattr(build_module, "_tree", copy_context)
         patch.setattr(pack, "disk", lambda _, __, target: target.write_text("disk"))
@@ -247,7 +249,7 @@ def test_an_image_in_use_is_not_replaced_by_an_equal_one(
     with local_node((), None) as node, artefacts.workshop(node, str(state("images"))) as building:
         (Path(building) / "tree/opt/virtbench").mkdir(parents=True)
         (Path(building) / "tree/file").write_text("x")
-        again = build_module._finish(node, Path(building), "cpu", "1" * 64, "base", print)
+        again = finish(node, Path(building), print, variant="cpu", recipe="1" * 64, base="base")
     assert again.digest == image.digest
     assert image.tree.stat().st_ino == before
     assert find(image.digest).recipe_sha256 == "1" * 64

@@ -1,0 +1,161 @@
+"""What an image must hold: declared here, and looked for by programs that run in its tree without privilege."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.engines.runc import PATH, PROFILE
+from provisioning.images import trial_imports
+from provisioning.layers.userland import FIRST_USER, OPEN_TO_ALL
+from provisioning.nodes import IMAGE_PYTHON
+from suite.errors import RequestError
+from suite.interfaces import Node
+
+LEAST_PYTHON = (3, 11)
+BUSYBOX = "/bin/busybox"
+"""The suite adds it to every image: it needs no library."""
+WITHIN = "/mnt"
+"""The place of a tree in another one."""
+PROGRAMS = {
+    "coreutils": ("/usr/bin/env", "cat", "dd", "mkdir", "sleep", "stat", "sync", "true"),
+    "dash": ("/bin/sh",),
+    "docker.io": ("docker", "dockerd"),
+    "fio": ("fio",),
+    "hostname": ("hostname",),
+    "iperf3": ("iperf3",),
+    "iproute2": ("ip",),
+    "iptables": ("iptables",),
+    "kmod": ("modprobe",),
+    "openssh-server": ("/usr/sbin/sshd",),
+    "podman": ("podman",),
+    "procps": ("sysctl",),
+    "python3": (IMAGE_PYTHON[0],),
+    "runc": ("runc",),
+    "util-linux": ("/usr/bin/setpriv", "mount", "prlimit", "umount", "unshare"),
+}
+"""The programs that jobs, probes, guests and the engines in guests call, by the Debian package that has them."""
+MODULES = {
+    "numpy": "numpy",
+    "pillow": "PIL",
+    "simplejpeg": "simplejpeg",
+    "torch": "torch",
+    "torchvision": "worker.training.models:torchvision_version",
+}
+"""What is imported, by the name of the Python package that has it. The last is imported as the worker does it."""
+ANSWER_WITHIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something that an image does not have, and what brings it."""
+
+    what: str
+    package: str = ""
+    """The Debian package."""
+    module: str = ""
+    """The Python package."""
+    line: str = ""
+    """The line of a Dockerfile, where it is no package."""
+
+
+def check(node: Node, tree: Path, own: Path, name: str) -> None:
+    """Raise RequestError, with the lines of a Dockerfile that help, for a tree that lacks something: all of it.
+
+    ``own`` is the tree of the suite's own image: it has what gives root away before anything of the other runs.
+    """
+    if lacks := [*_programs(node, tree), *_python(node, tree, own)]:
+        lacking = "; ".join(each.what for each in lacks)
+        raise RequestError(f"{name} cannot be the image of the targets, it lacks: {lacking}", remedy=remedy(lacks))
+
+
+def remedy(lacks: list[Lack]) -> str:
+    """Return the lines of a Dockerfile that bring what is lacking, in the names of Debian's packages."""
+    packages = " ".join(sorted({each.package for each in lacks} - {""}))
+    modules = " ".join(sorted({each.module for each in lacks} - {""}))
+    lines = [f"RUN apt-get update && apt-get install -y --no-install-recommends {packages}"] if packages else []
+    lines += dict.fromkeys(each.line for each in lacks if each.line)
+    lines += [f"RUN {IMAGE_PYTHON[0]} -m pip install {modules}"] if modules else []
+    return "add to its Dockerfile (packages as Debian names them): " + "; ".join(lines)
+
+
+def without_capabilities(tree: Path, *mounts: str) -> list[str]:
+    """Return the words that run a command in the tree alone: read-only, without network, capabilities, environment."""
+    return [
+        *("bwrap", "--die-with-parent", "--unshare-all", "--cap-drop", "ALL", "--ro-bind", str(tree), "/", *mounts),
+        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/", "--"),  # noqa: S108 (inside)
+        *(BUSYBOX, "env", "-i", PATH),
+    ]
+
+
+def as_a_job(tree: Path, own: Path) -> list[str]:
+    """Return the words that run a command in the tree as jobs on bare metal do: as a user who is not root.
+
+    Where that cannot be, for without root nobody can become another user, it runs as this user, without capabilities.
+    """
+    if os.geteuid():
+        return without_capabilities(tree)
+    places = ["--proc", f"{WITHIN}/proc", "--dev", f"{WITHIN}/dev", *OPEN_TO_ALL, f"{WITHIN}/tmp"]  # noqa: S108
+    return [
+        *("bwrap", "--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+        *("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SYS_CHROOT"),
+        *("--ro-bind", str(own), "/", "--ro-bind", str(tree), WITHIN, *places, "--chdir", "/", "--"),
+        *("/usr/sbin/chroot", f"--userspec={FIRST_USER}:{FIRST_USER}", "--groups=", WITHIN, BUSYBOX, "env", "-i", PATH),
+    ]
+
+
+def _found(node: Node, tree: Path, programs: list[str]) -> list[str]:
+    """Return the paths of those programs that are there and can be run."""
+    found = node.run([*without_capabilities(tree), BUSYBOX, "which", *programs], check=False)
+    return found.stdout.split()
+
+
+def _programs(node: Node, tree: Path) -> list[Lack]:
+    wanted = {program: package for package, programs in PROGRAMS.items() for program in programs}
+    found = {path if path in wanted else path.rpartition("/")[2] for path in _found(node, tree, list(wanted))}
+    lacks = [Lack(program, package) for program, package in wanted.items() if program not in found]
+    if not (tree / PROFILE).is_file():
+        lacks.append(Lack(f"/{PROFILE}", "podman"))
+    if IMAGE_PYTHON[0] not in found and (link := _link(node, tree)):
+        lacks = [each for each in lacks if each.what != IMAGE_PYTHON[0]]
+        lacks.append(Lack(IMAGE_PYTHON[0], line=link))
+    return lacks
+
+
+def _link(node: Node, tree: Path) -> str:
+    """Return the line that makes another Python, which PATH finds first, the one of the jobs; "" if there is none."""
+    first = _found(node, tree, ["python3"])[:1]
+    return f"RUN ln -sf {first[0]} {IMAGE_PYTHON[0]}" if first not in ([], [IMAGE_PYTHON[0]]) else ""
+
+
+def _python(node: Node, tree: Path, own: Path) -> list[Lack]:
+    """Import as jobs do: what root alone may read is not there for them."""
+    interpreter, python_path = IMAGE_PYTHON
+    if not _found(node, tree, [interpreter]):
+        return []
+    argv = [
+        *as_a_job(tree, own),
+        "HOME=/tmp",
+        f"PYTHONPATH={python_path}",
+        "PYTHONDONTWRITEBYTECODE=1",
+        interpreter,
+        "-",
+    ]
+    program = Path(trial_imports.__file__).read_bytes()
+    answer = node.run([*argv, *MODULES.values()], stdin=program, timeout_s=ANSWER_WITHIN_S, check=False)
+    try:
+        said = json.loads(answer.stdout.splitlines()[-1])
+        version, failed = (int(said["version"][0]), int(said["version"][1])), dict(said["failed"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
+        return [Lack(f"a working {interpreter} ({last[:200]})", "python3")]
+    if version < LEAST_PYTHON:
+        least = "{}.{}".format(*LEAST_PYTHON)
+        told = f"Python {least} or newer ({interpreter} is {version[0]}.{version[1]})"
+        return [Lack(told, line=_link(node, tree) or f"FROM an image with Python {least} or newer")]
+    link = _link(node, tree) if failed else ""
+    return [
+        Lack(f"{package} for {interpreter} ({str(failed[tried])[:200]})", module="" if link else package, line=link)
+        for package, tried in MODULES.items()
+        if tried in failed
+    ]

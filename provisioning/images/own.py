@@ -1,0 +1,189 @@
+"""An image of the user's own as the userland of all targets: found or built, completed, checked and packed."""
+
+import hashlib
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+from provisioning import artefacts
+from provisioning.engines.runc import ARCHITECTURE
+from provisioning.images import needs
+from provisioning.images.build import NEEDED_BYTES, Note, build, built_of, finish, workplace
+from provisioning.images.image import RECIPES, Image
+from provisioning.images.tree import EMPTIED, MADE, Builder, settle, unpack, working_builder
+from provisioning.nodes import IMAGE_PYTHON, LocalNode, local_node
+from suite.errors import CommandError, RequestError
+from suite.userland import MANIFEST, walk
+
+ADDED = ("boot", "usr/lib/modules", "usr/bin/busybox", "etc/inittab", "opt/virtbench")
+"""What comes of the suite's own image: the guest's kernel and start-up, and the worker with its attestation."""
+OF_THE_OTHER = shutil.ignore_patterns(Path(MANIFEST).name, "requirements", "__pycache__")
+MERGED = ("bin", "lib")
+"""The guest's kernel modules and its first process are found below /usr: these directories are links to it."""
+PLATFORM = f"linux/{ARCHITECTURE}"
+COPIES = 5
+"""The tree, its export, the VM's disk, the OCI image and its layer are on the disk while an image is packed."""
+MOST_NAMED = 5
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+
+
+def build_own(source: str, note: Note, *, rebuild: bool = False) -> Image:
+    """Build the image from a reference, an archive, an OCI layout or a Dockerfile, or return what that has given.
+
+    Raises RequestError for what is no image, or lacks something; nothing half-built stays.
+    """
+    suite_image = build("cpu", note)  # the kernel and the worker are taken from it
+    with artefacts.making("the image", note), local_node((), None) as node:
+        builder = working_builder(node)
+        source = str(Path(source).absolute()) if _is_path(source) else source
+        identity = find_source(node, builder, source, note, fresh=rebuild)
+        platform, size_bytes = builder.inspect(node, identity, "{{.Os}}/{{.Architecture}} {{.Size}}").split()
+        if platform != PLATFORM:
+            raise RequestError(
+                f"{source} is an image for {platform}, and the targets are {PLATFORM}",
+                remedy=f"build it for this platform, or name that of its variants: --platform {PLATFORM}",
+            )
+        recipe = hashlib.sha256(f"{suite_image.digest} {identity}".encode()).hexdigest()
+        if not rebuild and (image := built_of(recipe)):
+            image.source = source  # it may have another name now
+            image.save()
+            note(f"image {image.digest[:12]} is up to date")
+            return image
+        with workplace(max(NEEDED_BYTES, COPIES * int(size_bytes))) as (_, building):
+            note("unpacking the tree")
+            unpack(node, builder, identity, building / "tree")
+            refuse_unsafe(building / "tree", source)
+            complete(building / "tree", suite_image.tree)
+            note("looking for what the targets need")
+            needs.check(node, building / "tree", suite_image.tree, source)
+            compile_worker(node, building / "tree", building / "compiled")
+            return finish(node, building, note, variant="own", recipe=recipe, base=identity, source=source)
+
+
+def _is_path(source: str) -> bool:
+    return Path(source).exists() or source.startswith(("/", "./", "../"))
+
+
+def find_source(node: LocalNode, builder: Builder, source: str, note: Note, *, fresh: bool) -> str:
+    """Return the identity of the image in the builder's store, brought there first. ``source``: see ``Image``.
+
+    Raises RequestError for what is no image, and for one that cannot be had.
+    """
+    try:
+        if source.startswith("/"):
+            return _built_or_loaded(node, builder, Path(source), note, fresh=fresh)
+        return _held_or_pulled(node, builder, source, note)
+    except CommandError as error:
+        said = [line for line in error.output_tail.splitlines() if line.startswith("Error")] or [error.message]
+        raise RequestError(
+            f"{source} gives no image: {said[0][:300]}",
+            remedy=f"see what {' '.join(error.command[:2])} says of it: an archive may be damaged, a name unknown",
+        ) from error
+
+
+def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, *, fresh: bool) -> str:
+    if not path.exists():
+        raise RequestError(f"{path} does not exist", remedy="name an image, an archive of one, or a Dockerfile")
+    if (path / "oci-layout").exists() or (path.is_file() and tarfile.is_tarfile(path)):
+        note(f"loading {path} into the store of {builder.program}")
+        loaded = node.run([builder.program, "load", "--input", str(path)], timeout_s=1800.0).stdout
+        return _identity(node, builder, _only(loaded, path))
+    recipes = [path / name for name in RECIPES] if path.is_dir() else [path]
+    found = [each for each in recipes if each.is_file() and any(name in each.name for name in RECIPES)]
+    if not found:
+        raise RequestError(
+            f"{path} is no archive of an image, no Dockerfile, and no directory with one or with an OCI layout",
+            remedy=f"make an archive: {builder.program} save --output image.tar NAME",
+        )
+    note(f"running {found[0]}")
+    tag = "virtbench-build:own"
+    builder.build(node, found[0], found[0].parent, tag, fresh=fresh)
+    return _identity(node, builder, f"{builder.local_prefix}{tag}")
+
+
+def _held_or_pulled(node: LocalNode, builder: Builder, reference: str, note: Note) -> str:
+    if not _REFERENCE.fullmatch(reference):
+        raise RequestError(f"{reference!r} is no name of an image", remedy="write it as registry/name:tag")
+    if node.run([builder.program, "image", "inspect", "--", reference], check=False).returncode:
+        note(f"fetching {reference}")
+        node.run([builder.program, "pull", "--quiet", "--", reference], timeout_s=3600.0)
+    return _identity(node, builder, reference)
+
+
+def _identity(node: LocalNode, builder: Builder, reference: str) -> str:
+    return builder.inspect(node, reference, "{{.Id}}").removeprefix("sha256:")
+
+
+def _only(loaded: str, source: Path) -> str:
+    """Return the name of the image that ``load`` has told. Raises RequestError where there are several."""
+    names = [line.partition(": ")[2].strip() for line in loaded.splitlines() if line.startswith("Loaded image")]
+    if len(names) != 1:
+        raise RequestError(
+            f"{source} holds {len(names)} images: {', '.join(names)}",
+            remedy=f"they are loaded now: name one of them, --from {names[0] if names else 'NAME'}",
+        )
+    return names[0]
+
+
+def refuse_unsafe(tree: Path, source: str) -> None:
+    """Raise RequestError for a tree in which the suite would write through links, or that holds devices."""
+    lifted = [place for place in MERGED if (tree / place).resolve() != (tree / "usr" / place).resolve()]
+    if lifted:
+        raise RequestError(
+            f"{source} has a /{lifted[0]} of its own, and no link to usr/{lifted[0]}",
+            remedy="use an image of a system that has all programs below /usr: Debian 12, Ubuntu 20.04, and newer",
+        )
+    made = {Path(place) for place in (*MADE, *EMPTIED)}
+    places = made.union(*(Path(place).parents for place in (*MADE, *EMPTIED, *ADDED)))
+    odd = [f"/{place} is no directory" for place in sorted(places) if _is_other(tree / place)]
+    odd += [f"/{each.path} is a device, a pipe or a socket" for each in walk(str(tree), None) if each.kind == "other"]
+    if odd:
+        more = f"; and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
+        raise RequestError(
+            f"{source} cannot be the image of the targets: {'; '.join(odd[:MOST_NAMED])}{more}",
+            remedy="replace them in its Dockerfile: RUN rm ...",
+        )
+
+
+def _is_other(path: Path) -> bool:
+    """Return whether something is there that is no directory, or a link to one."""
+    return path.is_symlink() or (path.exists() and not path.is_dir())
+
+
+def complete(tree: Path, of: Path) -> None:
+    """Add to the tree, in place of what it may have there, what comes of the suite's own tree."""
+    for place in ADDED:
+        source, target = of / place, tree / place
+        if target.is_symlink() or target.is_file():
+            target.unlink()
+        elif target.exists():
+            shutil.rmtree(target)
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, ignore=OF_THE_OTHER)
+        else:
+            shutil.copy2(source, target)
+    settle(tree)
+
+
+def compile_worker(node: LocalNode, tree: Path, scratch: Path) -> None:
+    """Compile the worker for the tree's own Python: the tree is read-only wherever it runs.
+
+    That Python writes to a copy, ``scratch``, and of what it has written the bytecode alone is taken.
+    """
+    interpreter, place = IMAGE_PYTHON
+    worker = tree / place.lstrip("/")
+    shutil.copytree(worker, scratch)
+    argv = [interpreter, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", place]
+    node.run([*needs.without_capabilities(tree, "--bind", str(scratch), place), *argv], timeout_s=600.0)
+    for source in sorted(worker.rglob("*.py")):
+        written = scratch / source.relative_to(worker).parent / "__pycache__"
+        for compiled in [] if written.is_symlink() else written.glob(f"{source.stem}.*.pyc"):
+            if compiled.is_file() and not compiled.is_symlink():
+                target = source.parent / "__pycache__" / compiled.name
+                target.parent.mkdir(exist_ok=True)
+                target.parent.chmod(0o755)
+                target.write_bytes(compiled.read_bytes())
+                target.chmod(0o644)
+    shutil.rmtree(scratch)

@@ -1,0 +1,129 @@
+"""An image of the user's own, from a Dockerfile to trials on bare metal and in a container. Needs no network."""
+
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.engines.base import image_reference
+from provisioning.images.build import built
+from provisioning.images.image import find
+from provisioning.paths import home
+from tests.integration.machine import require, require_image, require_root
+from tests.integration.test_run import RUNC, SMALL, bench, records
+
+pytestmark = pytest.mark.integration
+LACKING = ("/usr/bin/fio", "/usr/lib/python3*/site-packages/torch", "/usr/local/lib/python3*/dist-packages/torch")
+
+
+def podman(*words: str, check: bool = True) -> str:
+    return subprocess.run(["podman", *words], check=check, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    """The suite's own image, in podman's store: what the test's Dockerfiles begin with."""
+    require_root()
+    image = require_image()
+    require("engine", "podman")
+    if built("cpu") is None:
+        pytest.skip("the image is of another recipe: bench image build")
+    reference = f"localhost/{image_reference(image.digest)}"
+    held = podman("images", "--quiet", reference)
+    podman("load", "--quiet", "--input", str(image.file("oci.tar")))
+    yield reference
+    podman("rmi", "--force", "localhost/virtbench-build:own", *([] if held else [reference]), check=False)
+
+
+@pytest.fixture(scope="module")
+def own(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a user's Dockerfile, and the image that was built of it."""
+    directory = tmp_path_factory.mktemp("recipe") / "own-image-test"
+    directory.mkdir()
+    (directory / "mine.txt").write_text("mine\n")
+    (directory / "Dockerfile").write_text(f"FROM {base}\nCOPY mine.txt /srv/mine.txt\nENV PATH=/nowhere\n")
+    ended = bench("image", "build", "--from", str(directory))
+    assert ended.returncode == 0, ended.stderr
+    yield directory
+    shutil.rmtree(find(directory.name).directory)
+
+
+@pytest.mark.timeout(1200)
+def test_all_trials_of_a_run_are_of_the_users_own_image(own: Path, tmp_path: Path) -> None:
+    image = find(own.name)
+    assert (image.tree / "srv/mine.txt").read_text() == "mine\n"
+    assert image.verify() == []
+    targets = ("--target", "bare-metal", "--target", "container", *RUNC)
+    ended = bench("run", "--image", own.name, *targets, *SMALL, "--out", str(tmp_path / "run"))
+    assert ended.returncode == 0, ended.stderr
+    found = records(tmp_path / "run")
+    assert set(found) == {"bare-metal", "container"}
+    for record in found.values():
+        assert record.environment.target
+        assert record.environment.target.userland_sha256 == image.digest
+        assert record.environment.target.userland_differences == []
+
+
+@pytest.mark.timeout(1200)
+def test_an_image_that_was_built_is_not_built_again_and_is_no_default(own: Path) -> None:
+    begun_at = find(own.name).created_at
+    ended = bench("image", "build", "--from", str(own / "Dockerfile"))
+    assert "is up to date" in ended.stderr
+    assert find(own.name).created_at == begun_at
+    assert find(None).variant == "cpu"
+
+
+@pytest.mark.timeout(1200)
+def test_what_an_image_lacks_is_named_and_nothing_of_it_stays(base: str, tmp_path: Path) -> None:
+    removed = " ".join(LACKING)
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN rm -r -f {removed} && mkfifo /srv/pipe\n")
+    before = sorted(path.name for path in (home() / "images").iterdir())
+    ended = bench("image", "build", "--from", str(tmp_path))
+    assert ended.returncode == 2
+    assert "/srv/pipe is a device, a pipe or a socket" in ended.stderr
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN rm -r -f {removed}\n")
+    ended = bench("image", "build", "--from", str(tmp_path))
+    assert ended.returncode == 2
+    for words in (
+        "it lacks: fio",
+        "torch for /usr/bin/python3",
+        "install -y --no-install-recommends fio",
+        "pip install",
+    ):
+        assert words in " ".join(ended.stderr.split())
+    assert sorted(path.name for path in (home() / "images").iterdir()) == before
+
+
+def test_what_is_no_image_is_refused_in_a_sentence(base: str, tmp_path: Path) -> None:
+    del base
+    (tmp_path / "cut.tar").write_bytes(os.urandom(512))
+    with tarfile.open(tmp_path / "other.tar", "w") as archive:
+        archive.add(__file__, "../../escaped")
+    for name, words in {
+        "cut.tar": "is no archive of an image",
+        "other.tar": "gives no image",
+        "missing.tar": "does not exist",
+    }.items():
+        ended = bench("image", "build", "--from", str(tmp_path / name))
+        assert ended.returncode == 2
+        assert words in " ".join(ended.stderr.split())
+        assert "Traceback" not in ended.stderr
+
+
+def test_an_image_of_another_architecture_is_refused(base: str, tmp_path: Path) -> None:
+    del base
+    (tmp_path / "file").touch()
+    with tarfile.open(tmp_path / "root.tar", "w") as archive:
+        archive.add(tmp_path / "file", "file")
+    foreign = "localhost/virtbench-test:foreign"
+    try:
+        podman("import", "--arch", "arm64", str(tmp_path / "root.tar"), foreign)
+        ended = bench("image", "build", "--from", foreign)
+        assert ended.returncode == 2
+        assert "is an image for linux/arm64" in " ".join(ended.stderr.split())
+    finally:
+        podman("rmi", "--force", foreign, check=False)

@@ -1,0 +1,397 @@
+"""An image of the user's own: where it comes from, what is refused, what is added, and what it must hold."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from commands.image import image as command
+from provisioning.engines.runc import PROFILE
+from provisioning.images import own, trial_imports
+from provisioning.images.image import RECIPES, Image, find, prune
+from provisioning.images.needs import MODULES, PROGRAMS, check
+from provisioning.images.own import ADDED, complete, find_source, refuse_unsafe
+from provisioning.images.tree import BUILDERS, MADE
+from provisioning.layers.userland import FIRST_USER
+from provisioning.paths import RECIPE
+from suite.errors import RequestError
+from suite.interfaces import Completed
+from tests.provisioning.conftest import FakeNode
+
+PODMAN, DOCKER = BUILDERS
+OWN = Path("/the/suites/own/tree")
+EVERYTHING = {
+    program: program if program.startswith("/") else f"/usr/bin/{program}"
+    for programs in PROGRAMS.values()
+    for program in programs
+}
+IMPORTED = {"version": [3, 12], "failed": {}}
+
+
+class Inside(FakeNode):
+    """Answers what runs in a tree: which programs are there, and what its Python says."""
+
+    def __init__(self, programs: dict[str, str], said: object = IMPORTED) -> None:
+        super().__init__()
+        self._programs, self._said = programs, said if isinstance(said, str) else json.dumps(said)
+
+    def run(self, argv: Any, **more: Any) -> Completed:
+        super().run(argv, **more)
+        if "which" in argv:
+            wanted = argv[argv.index("which") + 1 :]
+            found = [self._programs[each] for each in wanted if each in self._programs]
+            return Completed(int(len(found) < len(wanted)), "\n".join(found), "")
+        return Completed(0, f"a warning\n{self._said}\n", "Exec format error")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree with the places that every image has."""
+    root = tmp_path / "tree"
+    for place in ("usr/bin", "usr/lib", "etc", "var/lib", "usr/share/containers", "dev", "tmp"):
+        (root / place).mkdir(parents=True)
+    (root / "bin").symlink_to("usr/bin")
+    (root / "lib").symlink_to("usr/lib")
+    (root / PROFILE).write_text("{}")
+    return root
+
+
+def refusal(work: Callable[..., object], *given: object, **more: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        work(*given, **more)
+    return caught.value
+
+
+# ---- what it must hold
+
+
+def test_an_image_that_holds_everything_is_taken(tree: Path) -> None:
+    node = Inside(EVERYTHING)
+    check(node, tree, OWN, "mine")
+    assert all("--cap-drop" in argv for argv in node.ran), "it runs without privilege"
+
+
+def test_everything_that_it_lacks_is_named_at_once_with_lines_of_a_dockerfile(tree: Path) -> None:
+    (tree / PROFILE).unlink()
+    there = {name: path for name, path in EVERYTHING.items() if name not in ("fio", "/usr/sbin/sshd", "ip")}
+    failed = {"torch": "ModuleNotFoundError: No module named 'torch'", "PIL": "ImportError: libjpeg"}
+    error = refusal(check, Inside(there, {"version": [3, 11], "failed": failed}), tree, OWN, "mine")
+    for lacking in ("fio", "/usr/sbin/sshd", "ip", PROFILE, "No module named 'torch'", "libjpeg"):
+        assert lacking in error.message
+    assert "numpy" not in error.message
+    assert error.remedy
+    assert "apt-get install -y --no-install-recommends fio iproute2 openssh-server podman;" in error.remedy
+    assert error.remedy.endswith("RUN /usr/bin/python3 -m pip install pillow torch")
+
+
+def test_a_python_elsewhere_is_to_be_linked_and_not_installed_twice(tree: Path) -> None:
+    there = {name: path for name, path in EVERYTHING.items() if name != "/usr/bin/python3"}
+    error = refusal(check, Inside(there | {"python3": "/opt/conda/bin/python3"}), tree, OWN, "mine")
+    assert error.message.endswith("it lacks: /usr/bin/python3")
+    assert str(error.remedy).endswith("RUN ln -sf /opt/conda/bin/python3 /usr/bin/python3")
+
+
+@pytest.mark.parametrize("version", [[3, 9], [3, 11]])
+def test_a_python_of_the_system_that_hides_the_users_is_to_be_replaced(tree: Path, version: list[int]) -> None:
+    failed = dict.fromkeys(MODULES.values(), "ModuleNotFoundError: ...")
+    there = EVERYTHING | {"python3": "/usr/local/bin/python3"}
+    error = refusal(check, Inside(there, {"version": version, "failed": failed}), tree, OWN, "mine")
+    assert str(error.remedy).endswith(": RUN ln -sf /usr/local/bin/python3 /usr/bin/python3")
+
+
+@pytest.mark.parametrize(
+    ("programs", "said", "lacking"),
+    [
+        ({}, IMPORTED, "/usr/bin/python3"),
+        (EVERYTHING, {"version": [3, 10], "failed": {}}, "Python 3.11 or newer (/usr/bin/python3 is 3.10)"),
+        (EVERYTHING, "", "a working /usr/bin/python3 (Exec format error)"),
+        (EVERYTHING, "[]", "a working /usr/bin/python3"),
+        (EVERYTHING, {"version": "x"}, "a working /usr/bin/python3"),
+    ],
+)
+def test_an_image_without_a_python_that_serves_is_refused(
+    tree: Path, programs: dict[str, str], said: object, lacking: str
+) -> None:
+    assert lacking in refusal(check, Inside(programs, said), tree, OWN, "mine").message
+
+
+def test_modules_are_imported_as_the_user_that_jobs_have(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    node = Inside(EVERYTHING)
+    check(node, tree, OWN, "mine")
+    words = node.ran[-1]
+    assert words.index(f"--userspec={FIRST_USER}:{FIRST_USER}") < words.index("/usr/bin/python3")
+    assert words.index(str(OWN)) < words.index(str(tree)), "what gives root away is the suite's own"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    check(node, tree, OWN, "mine")
+    assert "--unshare-all" in node.ran[-1]
+
+
+def test_the_program_in_the_tree_tells_the_version_and_every_failure(tmp_path: Path) -> None:
+    (tmp_path / "torn.py").write_text("def works(): pass\ndef fails(): raise OSError('no library')\n")
+    names = ["json", "no_such_module", "torn:works", "torn:fails"]
+    told = subprocess.run(
+        [sys.executable, "-", *names],
+        input=Path(trial_imports.__file__).read_text(),
+        env={"PYTHONPATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    said = json.loads(told.stdout)
+    assert said["version"] == list(sys.version_info[:2])
+    assert said["failed"] == {
+        "no_such_module": "ModuleNotFoundError: No module named 'no_such_module'",
+        "torn:fails": "OSError: no library",
+    }
+
+
+def test_the_suites_own_recipe_installs_what_an_image_must_hold() -> None:
+    recipe = (RECIPE / "Dockerfile").read_text().partition("\nFROM ")[2].partition("\nFROM ")[2]
+    installed = set(re.findall(r"[a-z0-9.-]+", recipe.partition("--no-install-recommends")[2].partition("&&")[0]))
+    essential = {"coreutils", "dash", "hostname"}  # of every Debian
+    assert set(PROGRAMS) - essential <= installed
+    pinned = {line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()}
+    assert set(MODULES) <= pinned
+
+
+# ---- what is refused, and what is added
+
+
+def test_a_tree_with_ordinary_places_is_taken(tree: Path) -> None:
+    (tree / "var/run").symlink_to("/run")
+    (tree / "usr/bin/python").symlink_to("/elsewhere")
+    refuse_unsafe(tree, "mine")
+
+
+@pytest.mark.parametrize("place", ["etc", "var", "var/lib", "opt", "mnt", "tmp", "usr/lib"])
+def test_a_link_where_the_suite_would_write_is_refused_and_followed_by_nobody(
+    tree: Path, tmp_path: Path, place: str
+) -> None:
+    target = tree / place
+    if target.is_dir():
+        target.rename(tmp_path / "moved")
+    (tmp_path / "of-the-host").mkdir()
+    target.symlink_to(tmp_path / "of-the-host")
+    error = refusal(refuse_unsafe, tree, "mine")
+    assert place in error.message
+    assert not list((tmp_path / "of-the-host").iterdir())
+
+
+def test_directories_that_are_not_merged_with_usr_are_refused(tree: Path) -> None:
+    (tree / "lib").unlink()
+    (tree / "lib").mkdir()
+    assert "/lib of its own" in refusal(refuse_unsafe, tree, "mine").message
+    (tree / "lib").rmdir()
+    (tree / "lib").symlink_to("/usr/lib")
+    assert "/lib of its own" in refusal(refuse_unsafe, tree, "mine").message, "that is the host's"
+
+
+def test_devices_and_pipes_are_named_and_there_is_an_end_to_it(tree: Path) -> None:
+    for number in range(7):
+        os.mkfifo(tree / f"usr/pipe{number}")
+    error = refusal(refuse_unsafe, tree, "mine")
+    assert error.message.count("is a device, a pipe or a socket") == own.MOST_NAMED
+    assert error.message.endswith("and 2 more")
+
+
+@pytest.fixture
+def suite_tree(tmp_path: Path) -> Path:
+    root = tmp_path / "suite"
+    own = ("worker/main.py", "manifest.tsv", "requirements", "worker/__pycache__/main.cpython-311.pyc")
+    files = ("boot/vmlinuz", "usr/lib/modules/6.1/modules.dep", "usr/bin/busybox", "etc/inittab")
+    for name in (*files, *(f"opt/virtbench/{each}" for each in own)):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"the suite's {name}")
+    return root
+
+
+def test_the_kernel_the_start_up_and_the_worker_take_the_place_of_what_was_there(
+    tree: Path, suite_tree: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    for name in ("usr/lib/modules/5.0/modules.dep", "opt/virtbench/worker/old.py", "boot/grub"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("old")
+    (tree / "opt/virtbench/manifest.tsv").symlink_to(outside)
+    (tree / "etc/inittab").symlink_to(outside)
+    (tree / "usr/bin/busybox").symlink_to(outside)
+    complete(tree, suite_tree)
+    found = {
+        str(path.relative_to(tree))
+        for place in ADDED
+        for path in [tree / place, *(tree / place).rglob("*")]
+        if path.is_file()
+    }
+    assert found == {
+        *("boot/vmlinuz", "usr/lib/modules/6.1/modules.dep", "usr/bin/busybox", "etc/inittab"),
+        "opt/virtbench/worker/main.py",
+    }
+    assert (tree / "etc/inittab").read_text() == "the suite's etc/inittab"
+    assert outside.read_text() == "mine"
+    assert all((tree / place).is_dir() for place in MADE)
+
+
+class Compiling(FakeNode):
+    """Plays a Python that compiles the worker, and more."""
+
+    def run(self, argv: Any, **more: Any) -> Completed:
+        scratch = Path(argv[argv.index("--bind") + 1])
+        for name in ("main.cpython-312.pyc", "other.cpython-312.pyc"):
+            (scratch / "worker/__pycache__").mkdir(exist_ok=True)
+            (scratch / "worker/__pycache__" / name).write_text("bytecode")
+        (scratch / "worker/__pycache__/main.cpython-313.pyc").symlink_to("/etc/passwd")
+        (scratch / "worker/main.py").write_text("torn")
+        (scratch / "manifest.tsv").symlink_to("/etc/passwd")
+        return super().run(argv, **more)
+
+
+def test_of_what_the_images_python_writes_the_bytecode_of_the_worker_alone_is_taken(
+    tree: Path, suite_tree: Path, tmp_path: Path
+) -> None:
+    complete(tree, suite_tree)
+    own.compile_worker(Compiling(), tree, tmp_path / "scratch")  # type: ignore[arg-type]
+    files = {str(path.relative_to(tree / "opt")) for path in (tree / "opt").rglob("*") if not path.is_dir()}
+    assert files == {"virtbench/worker/main.py", "virtbench/worker/__pycache__/main.cpython-312.pyc"}
+    assert (tree / "opt/virtbench/worker/main.py").read_text() == "the suite's opt/virtbench/worker/main.py"
+    assert not (tmp_path / "scratch").exists()
+
+
+# ---- where it comes from
+
+
+def engine(*, loaded: str = "Loaded image: localhost/mine:latest\n", **failures: Completed) -> FakeNode:
+    answers: dict[tuple[str, ...], Completed]
+    answers = {("podman", "load"): Completed(0, loaded, ""), ("podman", "image"): Completed(0, "sha256:abc\n", "")}
+    return FakeNode(answers | {("podman", name): answer for name, answer in failures.items()})
+
+
+def source(path: Path | str, node: FakeNode, **more: bool) -> str:
+    return find_source(node, PODMAN, str(path), lambda _: None, fresh=more.get("fresh", False))  # type: ignore[arg-type]
+
+
+def words(node: FakeNode) -> list[tuple[str, ...]]:
+    return [tuple(argv[1:3]) for argv in node.ran]
+
+
+def test_an_archive_and_an_oci_layout_are_loaded(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        archive.add(__file__, "manifest.json")
+    (tmp_path / "layout").mkdir()
+    (tmp_path / "layout/oci-layout").write_text("{}")
+    for name in ("image.tar", "layout"):
+        node = engine()
+        assert source(tmp_path / name, node) == "abc"
+        assert node.ran[0] == ["podman", "load", "--input", str(tmp_path / name)]
+        assert "localhost/mine:latest" in node.ran[1]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_built_by_its_path_or_that_of_its_directory(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("FROM scratch\n")
+    for given in (tmp_path, tmp_path / name):
+        node = engine()
+        assert source(given, node, fresh=True) == "abc"
+        argv = node.ran[0]
+        assert argv[:2] == ["podman", "build"]
+        assert argv[-4:] == ["--file", str(tmp_path / name), "--", str(tmp_path)]
+        assert "--no-cache" in argv
+
+
+def test_another_recipe_is_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "gpu.Dockerfile").write_text("FROM scratch\n")
+    node = engine()
+    assert source(tmp_path / "gpu.Dockerfile", node) == "abc"
+    assert str(tmp_path / "gpu.Dockerfile") in node.ran[0]
+    assert "is no archive of an image" in refusal(source, tmp_path, engine()).message
+
+
+def test_a_name_is_fetched_only_where_it_is_not_held() -> None:
+    held, missing = engine(), engine()
+    assert source("localhost/mine:latest", held) == "abc"
+    assert ("pull", "--quiet") not in words(held)
+    missing.answers = {**missing.answers, ("podman", "image", "inspect", "--", "mine"): Completed(1, "", "")}
+    source("mine", missing)
+    assert ("pull", "--quiet") in words(missing)
+
+
+@pytest.mark.parametrize("name", ["--privileged", "mine image", "a;b", ""])
+def test_what_is_no_name_of_an_image_reaches_no_engine(name: str) -> None:
+    node = engine()
+    assert "is no name of an image" in refusal(source, name, node).message
+    assert not node.ran
+
+
+def test_what_is_no_image_is_refused_before_it_reaches_an_engine(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / "empty").mkdir()
+    node = engine()
+    for name in ("notes.txt", "empty"):
+        assert "is no archive of an image" in refusal(source, tmp_path / name, node).message
+    assert "does not exist" in refusal(source, tmp_path / "missing.tar", node).message
+    assert not node.ran
+
+
+def test_a_damaged_archive_is_told_with_what_the_engine_says(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        archive.add(__file__, "x")
+    node = engine(load=Completed(125, "", "Copying\nError: payload does not match any\n * oci: no\n"))
+    error = refusal(source, tmp_path / "image.tar", node)
+    assert error.message.endswith("gives no image: Error: payload does not match any")
+    assert "podman load" in str(error.remedy)
+
+
+def test_an_archive_of_several_images_is_not_chosen_from(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        archive.add(__file__, "x")
+    node = engine(loaded="Loaded image: localhost/one:1\nLoaded image: localhost/two:2\n")
+    error = refusal(source, tmp_path / "image.tar", node)
+    assert "holds 2 images: localhost/one:1, localhost/two:2" in error.message
+    assert "--from localhost/one:1" in str(error.remedy)
+
+
+def test_an_image_for_another_platform_is_refused_before_it_is_unpacked(
+    make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "build", lambda *_: make_image())
+    monkeypatch.setattr(own, "working_builder", lambda _: PODMAN)
+    monkeypatch.setattr(own, "find_source", lambda *_, **__: "abc")
+    monkeypatch.setattr(type(PODMAN), "inspect", lambda *_: "linux/arm64 1000")
+    error = refusal(own.build_own, "mine", lambda _: None)
+    assert "is an image for linux/arm64, and the targets are linux/amd64" in error.message
+
+
+# ---- its name
+
+
+def test_an_image_is_found_by_its_name_and_kept_with_it(make_image: Callable[..., Image]) -> None:
+    def of(source: str, day: int) -> Image:
+        image = make_image(f"2026-01-0{day}T00:00:00+00:00", f"{source} {day}", "own")
+        image.source = source
+        image.save()
+        return image
+
+    suite_image = make_image()
+    old, new = of("/home/me/mine/Dockerfile", 2), of("/home/me/mine/Dockerfile", 3)
+    archive, held = of("/home/me/image.tar", 4), of("localhost/mine:latest", 5)
+    assert [find(name) for name in ("mine", "image.tar", "localhost/mine:latest")] == [new, archive, held]
+    assert find(old.digest) == old
+    assert find(None) == suite_image, "none of the user's own is used unless it is named"
+    assert prune() == [old]
+    listed = CliRunner().invoke(command, ["list"]).output.splitlines()
+    assert [line.split()[4:] for line in listed] == [["localhost/mine:latest"], ["image.tar"], ["mine"], []]
+
+
+def test_the_suites_own_options_do_not_go_with_an_image_of_ones_own() -> None:
+    ended = CliRunner().invoke(command, ["build", "--cuda", "--from", "mine"])
+    assert isinstance(ended.exception, RequestError)
+    assert "--cuda and --from exclude each other" in ended.exception.message
