@@ -28,6 +28,7 @@ class Registry:
     own: Mapping[str, str]
     """``module:attribute`` by name."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _adopted: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def _places(self) -> dict[str, EntryPoint]:
@@ -39,8 +40,12 @@ class Registry:
         """Return every name: the suite's own in their order, then those of other packages in that of the alphabet."""
         return (*self.own, *sorted(set(self._places) - set(self.own)))
 
+    def adopt(self, name: str, place: str, member: Any) -> None:  # noqa: ANN401 (as ``get``)
+        """Make a member known that the user has named by its file: to this process alone, and in no list of names."""
+        self._adopted[name], self._loaded[name] = place, member
+
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._adopted or name in self._places
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -60,6 +65,8 @@ class Registry:
 
     def place(self, name: str) -> str:
         """Return where a member is declared, as ``module:attribute``, without importing it. Raises RequestError."""
+        if name in self._adopted:
+            return self._adopted[name]
         if name not in self._places:
             raise RequestError(f"no {self.what} {name!r}", remedy=nearest(name, list(self.names())))
         # As it was written: what is no name of a module at all is told when it is loaded.

@@ -18,6 +18,7 @@ from provisioning import neighbours
 from suite.errors import RequestError
 from suite.plan import Trial
 from suite.results.store import Run
+from tests.scenarios.test_own_workload import TOY
 from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused, signals, unaudited
 
 __all__ = ["bench", "here", "machine", "signals", "unaudited"]
@@ -298,3 +299,20 @@ def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path)
     (here / "sweep.json").write_text("{}")
     refused(bench("run", "--continue", "out"), "out is a cell of a sweep")
     assert machine.events
+
+
+def test_a_run_of_a_workload_in_a_file_goes_on_only_with_that_file(bench: Bench, machine: Machine, here: Path) -> None:
+    file, plan = here / "my_model.py", here / "out/plan.json"
+    file.write_text(TOY)
+    assert bench("run", "--model", "./my_model.py", *TWO, "--profile", "smoke", "--out", "out").exit_code == 0
+    assert [event for event in machine.events if "my_model.py" in event]
+    assert "2 of 2 trials are there already" in bench("run", "--continue", "out").stderr
+    plan.chmod(0o666)
+    refused(bench("run", "--continue", "out"), "others may write it, and it can make bench run commands")
+    plan.chmod(0o600)
+    file.write_text("open('imported', 'w')")
+    refused(bench("run", "--continue", "out"), "my_model.py is not what out was begun with")
+    file.write_text(TOY)
+    file.chmod(0o666)
+    refused(bench("run", "--continue", "out"), "the workload")
+    assert not (here / "imported").exists(), "what another plan names is not even imported"

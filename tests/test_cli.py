@@ -42,6 +42,7 @@ from suite.registries import PROBES, SCENARIOS, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences
 from suite.targets import TARGETS
+from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
 Bench = Callable[..., Result]
@@ -596,6 +597,7 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
         {"detect": "2%", "min_blocks": 12, "max_blocks": 40},
         {"recipe": "tuned", "batch": 3, "warmup_steps": 0, "trial_timeout": 9, "isa": "native", "seed": 5, "blocks": 4},
         {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
+        {"model": ["./my_model.py", "./my_model.py:TOY"], "profile": "smoke"},
         {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
         {"scenario": "probe", "probe": ["cpu", "disk"], "fio_job": "my.fio", "cpus": "1"},
         {"scenario": "distributed", "target": "bare-metal"},
@@ -611,6 +613,7 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
     asked: dict[str, object], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "my.fio").write_text("[one]\nrw=read\nsize=1m\n")
+    (here / "my_model.py").write_text(TOY)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, _: (given.partition(":")[0], DATASET))

@@ -38,6 +38,8 @@ class Plugin:
 def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member]) -> _Member:
     """Return the member at ``place``, which the specification's ``key`` names as ``module:attribute``.
 
+    A class of the type ``of`` stands for the member that it makes without arguments.
+
     Raises SpecError where there is none of the type ``of``.
     """
     module_name, _, attribute = place.partition(":") if isinstance(place, str) else ("", "", "")
@@ -45,7 +47,8 @@ def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member
     if not attribute or not (is_plugin or module_name.startswith("worker.")):
         raise SpecError(f"{key} is {place!r}; it must be module:attribute, of the worker or of the plugin that is sent")
     try:
-        member = getattr(_imported(plugin) if plugin and is_plugin else importlib.import_module(module_name), attribute)
+        member = getattr(imported(plugin) if plugin and is_plugin else importlib.import_module(module_name), attribute)
+        member = member() if isinstance(member, type) and issubclass(member, of) else member
     except Exception as error:
         raise SpecError(f"{key} {place} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(member, of):
@@ -54,7 +57,7 @@ def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member
 
 
 @cache
-def _imported(plugin: Plugin) -> ModuleType:
+def imported(plugin: Plugin) -> ModuleType:
     """Write the module into a private directory, which lives as long as the process, and import it."""
     directory = tempfile.mkdtemp(prefix="virtbench-plugin-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

@@ -16,7 +16,7 @@ from suite.plan import Plan
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
 from suite.registries import INJURIES
-from suite.request.request import command_of
+from suite.request.request import OPTIONS, command_of
 from suite.results.files import read
 from suite.results.store import stored_plan
 from suite.selftest.injuries import get_injury
@@ -122,7 +122,7 @@ def run_command(plan: Plan) -> list[str]:
     on_machines = job.distributed is not None and job.distributed.lab is None
     resolved: dict[str, object] = {
         "target": plan.targets,
-        "probe" if job.scenario == PROBE else "model": plan.models,
+        "probe" if job.scenario == PROBE else "model": _models(plan),
         "ablate": plan.ablations,
         "blocks": plan.blocks,
         "warmup_blocks": plan.warmup_blocks,
@@ -138,6 +138,12 @@ def run_command(plan: Plan) -> list[str]:
     }
     given = plan.request.given() if plan.request else _given(plan)
     return command_of({**given, **resolved})
+
+
+def _models(plan: Plan) -> tuple[str, ...]:
+    """Return the models as the command line takes them: a user's own by its file, of which records have the name."""
+    asked = plan.request.measurement.model if plan.request else ()
+    return asked if any(OPTIONS["model"].is_path(word) for word in asked) else plan.models
 
 
 def _which(cpus: tuple[int, ...]) -> str:

@@ -23,7 +23,6 @@ from suite.job.profiles import PROFILES, Profile, Sizes
 from suite.job.sharing import Sharing, architecture, sizes_of
 from suite.plan import Plan
 from suite.registries import AGGRESSORS, PROBES, WORKLOADS
-from suite.request.request import RunRequest
 
 Note = Callable[[str], None]
 LEAST_BLOCKS_TO_WARM_UP = 3
@@ -80,13 +79,14 @@ def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapabi
     return isa.shared(resolved.targets, get_provider(choices.provider), guest, note, always=ablated)
 
 
-def _sizes(request: RunRequest, profile: Profile) -> dict[str, Sizes]:
+def _sizes(resolved: Resolved, profile: Profile) -> dict[str, Sizes]:
     """Return the sizes of each model; of probes there are none."""
+    request = resolved.request
     if request.scenario == "probe":
         return {}
     names = ("batch", "image_px", "steps", "warmup_steps")
     changed = {name: value for name in names if (value := request.value(name)) is not None}
-    return {model: sizes_of(profile, model, changed) for model in request.models}
+    return {model: sizes_of(profile, model, changed) for model in resolved.models}
 
 
 def _loading(request: RunRequest, model: str) -> Loading:
@@ -99,7 +99,7 @@ def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
     request = resolved.request
     if request.scenario == "shared":
         needed = scratch_bytes(AGGRESSORS, request.shared.aggressor, profile.name)
-        return dict.fromkeys(request.models, max(needed.values())) if needed else {}
+        return dict.fromkeys(resolved.models, max(needed.values())) if needed else {}
     if request.scenario != "probe":
         return {}
     return scratch_bytes(PROBES, request.probes.probe, profile.name, resolved.fio_job)
@@ -119,8 +119,8 @@ def _plan(
     if warmup_blocks is None:
         warmup_blocks = int(repetitions.open_ended or blocks >= LEAST_BLOCKS_TO_WARM_UP)
     profile = PROFILES[asked.profile]
-    registry, models = (PROBES, request.probes.probe) if request.scenario == "probe" else (WORKLOADS, request.models)
-    sizes = _sizes(request, profile)
+    registry = PROBES if request.scenario == "probe" else WORKLOADS
+    sizes = _sizes(resolved, profile)
     fio_job = hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None
 
     def job_of(model: str, turns: Alternating | None) -> Job:
@@ -152,7 +152,7 @@ def _plan(
 
     designs = [None, asked.turns] if asked.design == "both" else [asked.turns]
     return Plan(
-        jobs=tuple(job_of(model, turns) for turns in designs for model in models),
+        jobs=tuple(job_of(model, turns) for turns in designs for model in resolved.models),
         targets=resolved.targets,
         blocks=blocks,
         seed=repetitions.seed,

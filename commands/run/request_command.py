@@ -1,17 +1,20 @@
 """The command line of a request: its options in groups, their completion, and what is made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from scenarios.own_workload import file_of, sha256_of
 from suite.errors import RequestError, flag, option
+from suite.job.job import Job
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, PARTS, RunRequest
 from suite.results.runs import SWEEP, is_run
-from suite.results.store import stored_plan
+from suite.results.store import PLAN, stored_plan
+from suite.untrusted.files import refuse_writable_by_others
 
 COMMON = "Common options"
 
@@ -100,13 +103,27 @@ def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRe
         raise RequestError(f"no run in {run}", remedy="name the directory of one: bench results list shows them")
     if (run.parent / SWEEP).is_file():
         raise RequestError(f"{run} is a cell of a sweep", remedy="go on with its plan file: bench sweep run FILE")
-    request = stored_plan(run).request
+    plan = stored_plan(run)
+    request = plan.request
     if request is None:
         raise RequestError(
             f"the plan of {run} does not say what was asked for: an older suite has made it",
             remedy=f"give the options that it was begun with, and --out {run}",
         )
+    _refuse_other_code(run, plan.jobs, [word for word in request.models if OPTIONS["model"].is_path(word)])
     return request
+
+
+def _refuse_other_code(run: Path, jobs: Sequence[Job], files: Sequence[str]) -> None:
+    """Raise RequestError where the plan names files to import here that are not this user's, or not those it ran."""
+    for word in files:
+        refuse_writable_by_others(run / PLAN, "the plan")
+        refuse_writable_by_others(file_of(word)[0], "the workload")
+        if sha256_of(word) not in {job.workload_sha256 for job in jobs}:
+            raise RequestError(
+                f"{word} is not what {run} was begun with",
+                remedy="a changed workload is another job: begin another run with it",
+            )
 
 
 def _parameter(declared: Option) -> click.Option:

@@ -16,6 +16,7 @@ from provisioning.machines.base import get_provider
 from provisioning.paths import home
 from provisioning.targets import Choices
 from scenarios.datasets import resolve as datasets
+from scenarios.own_workload import adopt
 from suite.errors import RequestError, option
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.request.parts import gpu_indices, pci_addresses
@@ -30,6 +31,8 @@ class Resolved:
     """A request with the facts of the machines that will serve it."""
 
     request: RunRequest
+    models: tuple[str, ...]
+    """The workloads or probes, by the names that records have for them."""
     targets: tuple[str, ...]
     """Those of the request that can be served."""
     choices: Choices
@@ -48,6 +51,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     ``checks`` are what ``doctor.examine`` found on this machine, where that is known already.
     """
     request = of_members_that_load(request, note)
+    models = models_of(request)
     data, dataset = data_of(request)
     fio_job = fio_job_of(request)
     ranks_of(request)  # what is wrong with them is said first
@@ -55,12 +59,13 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
         image = _image_of(request)
         machines = machines_of(request, request.distributed.inventory, image, dataset, note)
         choices = machines.choices(image, _gpus_of(request))
-        return Resolved(request, machines.targets, choices, data, dataset, fio_job, machines)
+        return Resolved(request, models, machines.targets, choices, data, dataset, fio_job, machines)
     if checks is None:
         note("checking this machine")
         checks = doctor.examine()
     targets = carried(request.targets.target, checks, note)
-    return Resolved(request, targets, choices_of(request, checks, targets, note), data, dataset, fio_job, None)
+    choices = choices_of(request, checks, targets, note)
+    return Resolved(request, models, targets, choices, data, dataset, fio_job, None)
 
 
 def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
@@ -79,6 +84,14 @@ def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
         if failures:
             request = request.changed(**{name: tuple(each for each in names if each not in failures)})
     return request
+
+
+def models_of(request: RunRequest) -> tuple[str, ...]:
+    """Return the names that records have for what is measured. Raises RequestError for a file that cannot be used."""
+    if request.scenario == "probe":
+        return request.probes.probe
+    named = (adopt(word) if OPTIONS["model"].is_path(word) else word for word in request.models)
+    return tuple(dict.fromkeys(named))
 
 
 def carried(targets: tuple[str, ...], checks: Sequence[Check], note: Note) -> tuple[str, ...]:

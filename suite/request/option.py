@@ -1,5 +1,6 @@
 """An option of a run: what is declared of it beyond its type and default, and how everything else sees it."""
 
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ Count = Annotated[int, Field(gt=0, le=MOST, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32, strict=True)]
 Text = Annotated[str, Field(min_length=1)]
+_MEMBER_FILE = re.compile(r".*\.py(:\w+)?", re.DOTALL)
 ALL = "all"
 """Stands for every choice of an option that can be given several times."""
 
@@ -50,6 +52,9 @@ class About:
     """The scenarios that do not know it, where all others do, those of other packages too."""
     meaning: bool = True
     """Whether it changes what a number means, and not only the course of the run."""
+    own_code: bool = False
+    """Whether it takes a path of the user's own code, which plan files give relative to themselves. Where it names
+    members, ``PATH.py`` or ``PATH.py:NAME`` stands for one that this file declares."""
     common: bool = False
     """Whether it is one of those that most people need, which help shows first."""
 
@@ -119,6 +124,16 @@ class Option:
         """Return, by name, why a choice that another package has added cannot be used; empty where all can."""
         return {name: why for registry in self.about.members for name, why in registry.failures().items()}
 
+    def is_path(self, word: object) -> bool:
+        """Return whether a value is a path: any of an option that takes paths alone, else the file of a member."""
+        return self.kind is Path or (self.about.own_code and bool(_MEMBER_FILE.fullmatch(str(word))))
+
+    def located(self, value: object, directory: Path) -> object:
+        """Return the value with its relative paths, where it has any, taken from an absolute directory."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.located(each, directory) for each in value)
+        return type(value)(directory / value) if isinstance(value, (str, Path)) and self.is_path(value) else value
+
     def known_to(self, scenario: str) -> bool:
         return scenario not in self.about.never and (not self.about.only or scenario in self.about.only)
 
@@ -173,7 +188,7 @@ class Option:
             return value
         words = _words(value)
         for word in words:
-            if word not in names and not (self.several and word == ALL):
+            if word not in names and not self.is_path(word) and not (self.several and word == ALL):
                 known = nearest(word, [*names, *[ALL] * self.several])
                 # A name that another scenario takes is no slip of the pen.
                 why = f"{word} is not for {option('scenario')} {scenario}" if word in self.choices() else ""

@@ -93,11 +93,13 @@ class MeasurementOptions(OptionGroup):
     )
     model: tuple[Text, ...] = about(
         (),
-        f"What is trained. alexnet-small, with its small batch, is a victim of {option('scenario')} shared. "
+        "What is trained; or a workload of your own, by its file: ./my_model.py, or ./my_model.py:NAME. alexnet-small, "
+        f"with its small batch, is a victim of {option('scenario')} shared. "
         f"Default: resnet50; with {option('scenario')} shared every model, except in the profile smoke.",
         choices=_models,
         members=(WORKLOADS,),
         never=_PROBE,
+        own_code=True,
         common=True,
     )
     profile: Text = about(

@@ -90,8 +90,7 @@ class RunRequest(OptionGroup):
 
     def with_absolute_paths(self) -> Self:
         """Return the request as it can be repeated from another directory."""
-        paths = {name: value for name, value in self.given().items() if isinstance(value, Path)}
-        return self.changed(**{name: path.absolute() for name, path in paths.items()})
+        return self.changed(**{name: OPTIONS[name].located(value, Path.cwd()) for name, value in self.given().items()})
 
 
 def command_of(values: Mapping[str, object]) -> list[str]:

@@ -104,7 +104,7 @@ def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
     The number of blocks is no part of it: a longer sweep goes on with the same cells.
     """
     what = settings.get("probe", "all") if settings["scenario"] == "probe" else settings.get("model", "resnet50")
-    words = [settings["scenario"], what, *(settings[key] for key in _NAMED if key in settings)]
+    words = [settings["scenario"], what.rpartition("/")[2], *(settings[key] for key in _NAMED if key in settings)]
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, words)).lower())[:_LONGEST_SLUG].strip("-")
     whole = sweep.model_dump(mode="json", include={"targets", "ablate", "aa", "seed", "envelope"})
     text = json.dumps({**whole, "settings": settings}, sort_keys=True)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from suite.errors import RequestError
 from suite.request.parts import EnvelopeOptions
+from suite.request.request import OPTIONS
 from suite.suggest import nearest
 from suite.sweep.model import Budget, Output, Settings, Sweep, key_of
 from suite.untrusted.files import refuse_writable_by_others
@@ -55,7 +56,7 @@ def shipped_plans() -> list[str]:
 def load_sweep(path: Path) -> Sweep:
     """Return the sweep of a plan file. Raises RequestError for a file that cannot be read, or that is no plan.
 
-    A plan that names other machines, or how to reach them, is refused if others may write it.
+    A plan that names other machines, how to reach them, or code to be run, is refused if others may write it.
     """
     try:
         with path.open("rb") as file:
@@ -73,10 +74,35 @@ def load_sweep(path: Path) -> Sweep:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/sweeps.md") from error
     sweep = read_sweep(found, str(path))
-    named = {*sweep.matrix, *sweep.options.given(), *(key for cell in sweep.include for key in cell.given())}
-    if sweep.engine.kind != "local" or "inventory" in named:
+    named = [(key, value) for key, values in sweep.matrix.items() for value in values]
+    named += [pair for settings in (sweep.options, *sweep.include) for pair in settings.given().items()]
+    code = any(key == "inventory" or _is_code(key, value) for key, value in named)
+    if sweep.engine.kind != "local" or code:
         refuse_writable_by_others(path, "the plan")
-    return sweep
+    return _located(sweep, path.absolute().parent)
+
+
+def _is_code(key: str, value: object) -> bool:
+    return OPTIONS[key].about.own_code and OPTIONS[key].is_path(value)
+
+
+def _located(sweep: Sweep, directory: Path) -> Sweep:
+    """Return the sweep with the paths of the user's own code taken from the directory of the plan file."""
+
+    def located(key: str, value: object) -> object:
+        return OPTIONS[key].located(value, directory) if _is_code(key, value) else value
+
+    def settings(given: Settings) -> Settings:
+        return given.model_copy(update={key: located(key, value) for key, value in given.given().items()})
+
+    return sweep.model_copy(
+        update={
+            "matrix": {key: [located(key, value) for value in values] for key, values in sweep.matrix.items()},
+            "options": settings(sweep.options),
+            "include": tuple(map(settings, sweep.include)),
+            "exclude": tuple(map(settings, sweep.exclude)),
+        }
+    )
 
 
 def read_sweep(found: dict[str, Any], where: str) -> Sweep:

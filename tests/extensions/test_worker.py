@@ -63,6 +63,16 @@ def test_a_kind_of_data_set(package: Package) -> None:
     assert [(record["data_use"]["kind"], record["data_use"]["images"]) for record in records] == [("toy", 6)] * 2
 
 
+def test_a_workload_in_a_file(package: Package) -> None:
+    source = (REPOSITORY / "docs" / "own-training.md").read_text().partition("```python\n")[2].partition("```")[0]
+    (package.place / "my_model.py").write_text(source)
+    records = run(package, "--model", "./my_model.py")
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    assert [record["job"]["workload_sha256"] for record in records] == [digest] * 2
+    assert [record["job"]["model"] for record in records] == ["my_model.py"] * 2
+    assert "throughput" in {metric for _, metric in rows(package)}
+
+
 def test_a_probe(package: Package) -> None:
     source = example("A probe")
     package.add("virtbench.probes", "toy", source, "TOY")

@@ -61,6 +61,18 @@ def test_a_plan_that_names_other_machines_is_refused_where_others_may_write_it(w
     assert load_sweep(write("here.toml", 'name = "here"\n', 0o666)).name == "here"
 
 
+@pytest.mark.parametrize("table", ["options", "[include]"])
+def test_a_plan_that_names_a_workload_in_a_file_is_refused_where_others_may_write_it(
+    table: str, write: Callable[..., Path]
+) -> None:
+    text = f'name = "mine"\n[{table}]\nmodel = "./my_model.py"\n'
+    path = write("mine.toml", text)
+    (cell,) = cells_of(load_sweep(path))
+    assert cell.settings["model"] == str(path.parent / "my_model.py"), "it is relative to the plan file"
+    with pytest.raises(RequestError, match="others may write it"):
+        load_sweep(write("mine.toml", text, 0o666))
+
+
 def test_a_directory_in_which_others_may_exchange_the_file_is_refused(write: Callable[..., Path]) -> None:
     hosts = write("hosts.toml", HOSTS)
     hosts.parent.chmod(0o777)

@@ -37,7 +37,8 @@ NEEDS_AN_END = ("min_blocks", "max_blocks", "budget")
 def values_of(option: Option, scenario: str) -> st.SearchStrategy[object]:
     """Return the values that an option can be given on a command line."""
     if names := option.choices(scenario):
-        some = st.lists(st.sampled_from([*names, ALL]), min_size=1, max_size=4)
+        files = ["/mine/my_model.py", "./of mine.py:TOY"] if option.about.own_code else []
+        some = st.lists(st.sampled_from([*names, *files, ALL]), min_size=1, max_size=4)
         return some if option.several else st.sampled_from(names)
     if option.kind is bool:
         return st.just(True)
@@ -155,6 +156,8 @@ def test_paths_are_made_absolute_and_nothing_else_changes(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     request = RunRequest.of({"scenario": "distributed", "inventory": "hosts.toml", "seed": 3})
     assert request.with_absolute_paths() == request.changed(inventory=tmp_path / "hosts.toml")
+    own = RunRequest.of({"model": ["./my_model.py:TOY", "alexnet", "/mine/x.py"]}).with_absolute_paths()
+    assert own.models == (f"{tmp_path}/my_model.py:TOY", "alexnet", "/mine/x.py")
 
 
 def test_every_option_has_one_sentence_at_least() -> None:

@@ -1,0 +1,139 @@
+"""A workload in a file of the user's own, which stands where a workload's name does: ``PATH.py`` or ``PATH.py:NAME``.
+
+The file goes into the targets as text, as the module of another package's workload does, and is imported here from the
+same text by the same code. Only a file that the user has named comes here: no record and no plan of others does.
+"""
+
+import hashlib
+import re
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import PositiveInt, TypeAdapter, ValidationError
+
+from suite.errors import RequestError
+from suite.job.job import Name
+from suite.registries import WORKLOADS
+from worker.errors import SpecError
+from worker.members import Plugin, imported, load_member
+from worker.workloads.workload import Workload
+
+LARGEST_BYTES = 1 << 20
+_NAME = TypeAdapter(Name)
+_SIZES = TypeAdapter(Mapping[str, tuple[PositiveInt, PositiveInt]])
+_DOCUMENT = "see docs/own-training.md"
+
+
+def adopt(word: str) -> str:
+    """Make the workload in a file known to this process. Returns its name in records and tables: that of the file.
+
+    Raises RequestError for a file that cannot be imported, or that does not declare exactly one whole workload.
+    """
+    path, attribute = file_of(word)
+    content = read_source(path)
+    digest = hashlib.sha256(content).hexdigest()
+    # With the digest: two files of one name are two modules, and none takes the place of a library's.
+    plugin = Plugin("own_{}_{}".format(re.sub(r"\W", "_", path.stem), digest[:12]), content.decode(), digest)
+    name = _free_name(path.name + (f"+{attribute}" if attribute else ""), plugin, path)
+    place = f"{plugin.module}:{attribute or _only_workload(plugin, path)}"
+    WORKLOADS.adopt(name, place, _whole(place, plugin, path))
+    return name
+
+
+def read_source(path: Path) -> bytes:
+    """Return the content of the file. Raises RequestError for one that cannot be read, or sent as text."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+        content.decode()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise RequestError(f"cannot read the workload {path}: {why}", remedy="name a Python file of yours") from error
+    if len(content) > LARGEST_BYTES:
+        raise RequestError(f"{path} is larger than 1 MiB", remedy=f"a workload is one module: {_DOCUMENT}")
+    return content
+
+
+def sha256_of(word: str) -> str:
+    """Return the digest of the file that a word names, without importing it. Raises RequestError."""
+    return hashlib.sha256(read_source(file_of(word)[0])).hexdigest()
+
+
+def file_of(word: str) -> tuple[Path, str]:
+    """Return the file, and the name in it; empty where none is given."""
+    path, dot, attribute = word.rpartition(".py")
+    return Path(path + dot), attribute.removeprefix(":")
+
+
+def _free_name(name: str, plugin: Plugin, path: Path) -> str:
+    try:
+        _NAME.validate_python(name)
+    except ValidationError as error:
+        raise RequestError(
+            f"{path}: {name!r} cannot be the name of a trial",
+            remedy="rename the file: letters, digits, dots, dashes and underscores, the first a letter or digit",
+        ) from error
+    if name in WORKLOADS and WORKLOADS.place(name).partition(":")[0] != plugin.module:
+        raise RequestError(f"two different workloads are called {name}", remedy=f"rename one of the files: {path}")
+    return name
+
+
+def _only_workload(plugin: Plugin, path: Path) -> str:
+    """Return the name of the one workload that the module declares: an instance or, without any, a class of its own."""
+    try:
+        module = imported(plugin)
+    except (Exception, SystemExit) as error:
+        raise _failure(path, plugin, error) from error
+    named = {name: each for name, each in vars(module).items() if not name.startswith("_")}
+    instances = [name for name, each in named.items() if isinstance(each, Workload)]
+    classes = [
+        name
+        for name, each in named.items()
+        if isinstance(each, type) and issubclass(each, Workload) and each.__module__ == plugin.module
+    ]
+    found = instances or classes
+    if not found:
+        raise RequestError(f"{path} declares no workload", remedy=f"write a class derived from Workload: {_DOCUMENT}")
+    if len(found) > 1:
+        raise RequestError(f"{path} declares {', '.join(found)}", remedy=f"name one: {path}:{found[-1]}")
+    return found[0]
+
+
+def _whole(place: str, plugin: Plugin, path: Path) -> Workload:
+    """Return the workload. Raises RequestError where it lacks what every workload has."""
+    name = place.partition(":")[2]
+    derived = f"derive it from Workload: {_DOCUMENT}"
+    try:
+        member = load_member("workload", place, plugin, Workload)
+    except SpecError as error:
+        if error.__cause__ is None:
+            raise RequestError(f"{path}: {name} is no workload", remedy=derived) from error
+        lacking = f"declare an instance, with all that it needs: {name.upper()} = {name}(name=..., sizes=...)"
+        raise _failure(path, plugin, error.__cause__, lacking) from error
+    if type(member).build is Workload.build:
+        raise RequestError(f"{path}: {name} lacks the method build", remedy=f"let it return the network: {_DOCUMENT}")
+    try:
+        sizes = _SIZES.validate_python(member.sizes)
+    except ValidationError as error:
+        raise RequestError(
+            f"{path}: the sizes of {name} are {str(member.sizes)[:100]}",
+            remedy='give batch and image size by profile: sizes={"smoke": (4, 32)}',
+        ) from error
+    if not sizes:
+        raise RequestError(f"{path}: {name} has no sizes", remedy='give some: sizes={"smoke": (4, 32)}')
+    return member
+
+
+def _failure(path: Path, plugin: Plugin, error: BaseException, lacking: str = "") -> RequestError:
+    """Return why the file cannot be used, with the line of it where that is known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).stem == plugin.module]
+    if isinstance(error, SyntaxError) and Path(error.filename or "").stem == plugin.module:
+        lines = [error.lineno]
+    where = f"{path}, line {lines[-1]}" if lines else str(path)
+    why = error.msg if isinstance(error, SyntaxError) else str(error)
+    remedy = lacking if lacking and isinstance(error, TypeError) else f"mend it: {_DOCUMENT}"
+    if isinstance(error, ModuleNotFoundError):
+        remedy = f"import {error.name} inside the methods: they run in the targets, and the image need not be here"
+    return RequestError(f"{where}: {type(error).__name__}: {why}", remedy=remedy)

@@ -1,0 +1,124 @@
+"""A workload in a file of the user's own: what is sent of it, and what is refused before the first trial."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scenarios.job import specification
+from scenarios.members import source_sha256
+from scenarios.own_workload import LARGEST_BYTES, adopt
+from suite.errors import RequestError
+from suite.plan import Trial
+from suite.registries import WORKLOADS
+from worker.spec import parse_spec
+
+DECLARED = """
+from dataclasses import dataclass
+from worker.workloads.workload import Workload
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Workload):
+    def build(self):
+        import torch
+        return torch.nn.Flatten()
+"""
+TOY = f'{DECLARED}\nTOY = Toy(name="toy", sizes={{"smoke": (4, 8)}})\n'
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    """Write a file; what is adopted of it is forgotten at the end."""
+
+    def written(source: str, name: str = "my_model.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+        return path
+
+    yield written
+    WORKLOADS._adopted.clear()
+
+
+def test_the_target_is_sent_the_file_and_builds_the_workload_of_it(write: Write, trial: Trial) -> None:
+    path = write(f"# as I have written it\n{TOY}")
+    name = adopt(str(path))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (name, source_sha256(WORKLOADS, name)) == ("my_model.py", digest)
+    given = json.loads(specification(trial.with_job(model=name, workload_sha256=digest)))
+    assert given["plugin"]["source"] == path.read_text()
+    assert parse_spec(json.dumps(given)).load_workload().sizes == {"smoke": (4, 8)}
+
+
+def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Write, trial: Trial) -> None:
+    own = '    name: str = "toy"\n    sizes: dict = field(default_factory=lambda: {"smoke": (2, 16)})\n'
+    name = adopt(
+        str(write(DECLARED.replace("dataclass\n", "dataclass, field\n", 1).replace("    def", f"{own}\n    def")))
+    )
+    assert WORKLOADS.get(name).sizes == {"smoke": (2, 16)}
+    digest = source_sha256(WORKLOADS, name)
+    given = specification(trial.with_job(model=name, workload_sha256=digest)).decode()
+    assert parse_spec(given).load_workload().name == "toy"
+
+
+def test_of_several_one_is_named(write: Write) -> None:
+    path = write(f"{TOY}\nOTHER = Toy(name='other', sizes={{'smoke': (2, 16)}})\n")
+    with pytest.raises(RequestError, match="declares TOY, OTHER") as told:
+        adopt(str(path))
+    assert told.value.remedy == f"name one: {path}:OTHER"
+    assert adopt(f"{path}:OTHER") == "my_model.py+OTHER"
+    assert WORKLOADS.get("my_model.py+OTHER").name == "other"
+
+
+def test_what_was_adopted_is_in_no_list_of_names(write: Write) -> None:
+    name = adopt(str(write(TOY)))
+    assert name in WORKLOADS
+    assert name not in [*WORKLOADS, *WORKLOADS.names(), *WORKLOADS.added()]
+
+
+def test_two_files_of_one_name_are_refused(write: Write) -> None:
+    adopt(str(write(TOY)))
+    adopt(str(write(TOY, "again/my_model.py")))  # the same workload
+    with pytest.raises(RequestError, match=r"two different workloads are called my_model\.py"):
+        adopt(str(write(TOY + "\n", "again/my_model.py")))
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "remedy"),
+    [
+        ("def f(:\n", "my_model.py, line 1: SyntaxError: invalid syntax", "mend it"),
+        ("\n\nnothing + 1\n", "my_model.py, line 3: NameError: name 'nothing' is not defined", "mend it"),
+        ("import no_such_library", "line 1: ModuleNotFoundError", "import no_such_library inside the methods"),
+        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3", "mend it"),
+        ("from worker.workloads.workload import Workload", "my_model.py declares no workload", "docs/own-training.md"),
+        (DECLARED, "missing 2 required keyword-only arguments: 'name' and 'sizes'", "TOY = Toy(name=..., sizes=...)"),
+        (TOY.replace("build", "bulid"), "my_model.py: TOY lacks the method build", "let it return the network"),
+        (TOY.replace('{"smoke": (4, 8)}', "{}"), "my_model.py: TOY has no sizes", 'sizes={"smoke": (4, 32)}'),
+        (TOY.replace("(4, 8)", "(4, 0)"), "the sizes of TOY are {'smoke': (4, 0)}", "batch and image size by profile"),
+        (TOY.replace("(4, 8)", "4"), "the sizes of TOY are {'smoke': 4}", "batch and image size by profile"),
+        ("#" * (LARGEST_BYTES + 1), "my_model.py is larger than 1 MiB", "a workload is one module"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_with_its_line(source: str, message: str, remedy: str, write: Write) -> None:
+    with pytest.raises(RequestError) as told:
+        adopt(str(write(source)))
+    assert message in told.value.message
+    assert remedy in str(told.value.remedy)
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"cannot read the workload .*none\.py: No such file"):
+        adopt(str(tmp_path / "none.py"))
+    path = write("")
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(RequestError, match="it is not UTF-8"):
+        adopt(str(path))
+    with pytest.raises(RequestError, match=r"'my model\.py' cannot be the name of a trial"):
+        adopt(str(write(TOY, "my model.py")))
+    with pytest.raises(RequestError, match="NOTHING"):
+        adopt(f"{write(TOY)}:NOTHING")
+    with pytest.raises(RequestError, match="dataclass is no workload"):
+        adopt(f"{write(TOY)}:dataclass")
