@@ -70,7 +70,7 @@ def parse() -> argparse.Namespace:
 
 def newest_tree(bench: Sequence[str]) -> Path:
     """Return the tree of the image that ``bench run`` takes."""
-    images = json.loads(output([*bench, "image", "list", "--json"]))
+    images = json.loads(output([*bench, "image", "list", "--json"]))["images"]
     if not images:
         sys.exit("no image has been built; run: bench image build")
     return Path(images[0]["tree"])

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 from pathlib import Path, PurePath
@@ -133,7 +134,12 @@ def initramfs(node: Node, tree: Path, target: Path) -> None:
 
 
 def cpio(node: Node, root: Path) -> bytes:
-    """Return a directory as an archive that the kernel unpacks; several of them may follow each other in one file."""
+    """Return a directory as an archive that the kernel unpacks; several of them may follow each other in one file.
+
+    The same content gives the same archive: its times are set to 1970.
+    """
+    for path in root.rglob("*"):
+        os.utime(path, (0, 0), follow_symlinks=False)
     paths = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
     archive = root.with_suffix(".cpio")
     argv = ["cpio", "--quiet", "--create", "--format=newc", "--reproducible", "--owner=0:0", f"--file={archive}"]

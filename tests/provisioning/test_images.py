@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from provisioning.images.image import PACKED, Image, current, find, images, prune
-from provisioning.images.pack import joined, oci_archive
+from provisioning.images.pack import cpio, joined, oci_archive
+from provisioning.nodes import local_node
 from suite.errors import RequestError
 
 MakeImage = Callable[..., Image]
@@ -230,6 +232,18 @@ def test_the_same_tree_gives_the_same_archive_whenever_and_wherever(tmp_path: Pa
     oci_archive(one, tmp_path / "one.tar", DIGEST)
     oci_archive(other, tmp_path / "other.tar", DIGEST)
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "other.tar").read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("cpio") is None, reason="cpio is not installed")
+def test_the_same_directory_gives_the_same_initramfs_whenever_and_wherever(tmp_path: Path) -> None:
+    one, other = tree(tmp_path / "one"), tree(tmp_path / "other")
+    for path in other.rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    with local_node((), None) as node:
+        first = cpio(node, one)
+        assert first == cpio(node, other)
+        (other / "etc/name").write_text("another")
+        assert first != cpio(node, other)
 
 
 def test_another_content_gives_another_archive(tmp_path: Path) -> None:

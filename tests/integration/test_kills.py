@@ -1,0 +1,33 @@
+"""``kill -9`` at random moments: ten of what ``benchmarks/kills.py`` does a hundred times on every target."""
+
+import random
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.integration.machine import require_image, require_root
+
+pytestmark = pytest.mark.integration
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(1200)
+def test_ten_kills_lose_nothing_tear_nothing_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_root()
+    require_image()
+    monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
+    import kills
+    from kills_machine import Family
+
+    chance = random.Random(16)
+    among = kills.settings(tmp_path, ["synthetic"], ["bare-metal", "container"])
+    among += kills.settings(tmp_path, ["distributed"], ["bare-metal"])
+    with Family() as family:
+        killer = kills.Killer([sys.executable, str(REPOSITORY / "cli.py")], chance, family)
+        done = [killer.kill_once(*pair) for pair in islice(kills.drawn(among, chance), 10)]
+        unfinished = [wrong for setting in among if setting.out.exists() for wrong in killer.complete(setting)]
+    assert [str(kill) for kill in done if kill.findings] == []
+    assert unfinished == []
+    assert sum(kill.killed for kill in done) >= 8, [str(kill) for kill in done]
