@@ -23,6 +23,7 @@ from suite.job.profiles import PROFILES, Profile, Sizes
 from suite.job.sharing import Sharing, architecture, sizes_of
 from suite.plan import Plan
 from suite.registries import AGGRESSORS, PROBES, WORKLOADS
+from suite.request.parts import DataOptions
 
 Note = Callable[[str], None]
 LEAST_BLOCKS_TO_WARM_UP = 3
@@ -89,8 +90,8 @@ def _sizes(resolved: Resolved, profile: Profile) -> dict[str, Sizes]:
     return {model: sizes_of(profile, model, changed) for model in resolved.models}
 
 
-def _loading(request: RunRequest, model: str) -> Loading:
-    given, workload = request.data, WORKLOADS.get(architecture(model))
+def _loading(given: DataOptions, model: str) -> Loading:
+    workload = WORKLOADS.get(architecture(model))
     return Loading(decoder=given.decoder, loader_workers=given.loader_workers, crop=workload.crop)
 
 
@@ -141,7 +142,7 @@ def _plan(
             cpu_capability=capability,
             dataset=dataset,
             page_cache=(request.data.cache or "cold") if dataset else None,
-            loading=_loading(request, model) if dataset else None,
+            loading=_loading(request.data, model) if dataset else None,
             distributed=distributed,
             sharing=sharing,
             fio_job=fio_job,
