@@ -10,12 +10,13 @@ from commands.run.distributed import check_instances, lab_job
 from commands.run.resolve import Resolved
 from commands.run.shared import check_shares, sharing_of
 from commands.run.turns import check_turns, fitted
-from commands.run.validate import ablations_of, check_data, check_ratios
+from commands.run.validate import ablations_of, check_data, check_ratios, check_workloads
 from provisioning import isa
 from provisioning.machines.base import GuestSpec, get_provider
 from scenarios.members import source_sha256
 from scenarios.probe import scratch_bytes
 from suite.job.ablations import properties_of
+from suite.job.datasets import SHAPES, Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import Alternating, CpuCapability, Devices, Job, Loading
@@ -33,6 +34,7 @@ LEAST_BLOCKS_TO_WARM_UP = 3
 def plan_of(resolved: Resolved, note: Note) -> Plan:
     """Return the plan of a run. Raises RequestError for what cannot be run."""
     request, targets = resolved.request, resolved.targets
+    check_workloads(request)
     check_ratios(request, targets)
     check_turns(request, targets)
     profile = PROFILES[request.measurement.profile]
@@ -80,13 +82,25 @@ def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapabi
     return isa.shared(resolved.targets, get_provider(choices.provider), guest, note, always=ablated)
 
 
-def _sizes(request: RunRequest, profile: Profile) -> dict[str, Sizes]:
+def _sizes(request: RunRequest, profile: Profile, dataset: Dataset | None) -> dict[str, Sizes]:
     """Return the sizes of each model; of probes there are none."""
     if request.scenario == "probe":
         return {}
-    names = ("batch", "image_px", "steps", "warmup_steps")
-    changed = {name: value for name in names if (value := request.value(name)) is not None}
-    return {model: sizes_of(profile, model, changed) for model in request.models}
+    names = ("batch", "image_px", "channels", "steps", "warmup_steps")
+    changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
+    given = _given_by(dataset)
+    return {
+        model: sizes_of(profile, model, (given if WORKLOADS.get(architecture(model)).channels else {}) | changed)
+        for model in request.models
+    }
+
+
+def _given_by(dataset: Dataset | None) -> dict[str, int]:
+    """Return the shape of the images of a data set, for the workloads that take any."""
+    if dataset is None:
+        return {}
+    image_px, channels = SHAPES.get(dataset.kind, (None, 3))
+    return {"channels": channels, **({"image_px": image_px} if image_px else {})}
 
 
 def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
@@ -115,7 +129,7 @@ def _plan(
         warmup_blocks = int(repetitions.open_ended or blocks >= LEAST_BLOCKS_TO_WARM_UP)
     profile = PROFILES[asked.profile]
     registry, models = (PROBES, request.probes.probe) if request.scenario == "probe" else (WORKLOADS, request.models)
-    sizes = _sizes(request, profile)
+    sizes = _sizes(request, profile, dataset)
     loading = Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if dataset else None
     fio_job = hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None
 

@@ -1,6 +1,7 @@
 """Data sets as plans and records know them. ``scenarios.datasets`` makes and checks them."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,6 +15,8 @@ PageCache = Literal["cold", "warm"]
 MOST_COLD, LEAST_WARM = 0.01, 0.95
 """The share of the data set's pages that the cache of the target holds right before the launch."""
 SYNTHETIC, GENERATED = "synthetic", "generated"
+SHAPES: Mapping[str, tuple[int, Literal[1, 3]]] = {"mnist": (28, 1), "cifar10": (32, 3)}
+"""Pixels and channels of the kinds whose images are all alike: workloads that take any size take this one."""
 KINDS: tuple[Kind, ...] = ("imagenet", "imagefolder", "cifar10", "mnist")
 
 

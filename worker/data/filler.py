@@ -45,7 +45,9 @@ class Filler(Dataset[int]):
     """
 
     def __init__(self, spec: Spec, images: ImageSet, decoder: Decoder, part: int, tally: Tally, places: int) -> None:
-        self.pixels = torch.from_numpy(shared((places, spec.batch, spec.image_px, spec.image_px, 3), np.uint8))
+        self.pixels = torch.from_numpy(
+            shared((places, spec.batch, spec.image_px, spec.image_px, spec.shape.channels), np.uint8)
+        )
         self.labels = torch.from_numpy(shared((places, spec.batch), np.int64))
         self._spec, self._images, self._decoder, self._part, self._tally = spec, images, decoder, part, tally
         self._order = Order(len(images), spec.seed)
@@ -73,7 +75,9 @@ class Filler(Dataset[int]):
             try:
                 data = self._images.read(index)
                 self._tally.read(process, len(data) if isinstance(data, bytes) else 0)
-                self._decoder.crop(data, seed, into)
+                # Grey pixels that were made three channels are one where the network takes one.
+                pixels = data if isinstance(data, bytes) else data[..., : into.shape[-1]]
+                self._decoder.crop(pixels, seed, into)
             except (OSError, DecodeError):
                 self._tally.damaged(process, index)
             else:
