@@ -40,7 +40,7 @@ class ParameterServerWorker(Worker):
     def exchanged(self) -> dict[str, int]:
         return self.exchange.exchanged()
 
-    def train(self, batch: Batch, progress: float) -> float:  # noqa: ARG002 - its step is the same at any time
+    def train(self, batch: Batch) -> float:
         self.exchange.begin()
         self.passes(batch)
         self.exchange.finish()
@@ -75,7 +75,7 @@ class AllReduceWorker(Worker):
     def exchanged(self) -> dict[str, int]:
         return dict.fromkeys(("bytes_sent", "bytes_received"), self._steps * self._step_bytes)
 
-    def train(self, batch: Batch, progress: float) -> float:  # noqa: ARG002 - its step is the same at any time
+    def train(self, batch: Batch) -> float:
         self.passes(batch)
         self._last.reduced()
         self._optimizer.step()

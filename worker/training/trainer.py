@@ -53,16 +53,13 @@ class OneDevice:
         begin_s = time.monotonic()
         batch = self.batches.next()
         data_s = time.monotonic() - begin_s
-        communicate_s = self.train(batch, (index + 1) / samples.count)
+        communicate_s = self.train(batch)
         elapsed_s = time.monotonic() - begin_s
         samples.put(index, elapsed_s, data_s, self.device.copy_s() if self.device.is_cuda else 0.0, communicate_s)
         samples.put_losses(index, self._losses)
 
-    def train(self, batch: Batch, progress: float) -> float:
-        """Take a step on the batch, to its end. Returns how many seconds it did nothing but communicate.
-
-        ``progress`` is the share of the measured steps that have ended with this one.
-        """
+    def train(self, batch: Batch) -> float:
+        """Take a step on the batch, to its end. Returns how many seconds it did nothing but communicate."""
         raise NotImplementedError
 
     def placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,12 +95,12 @@ class Single(OneDevice):
         self._training = Training(self.network, optimizers, self.device, self.numerics)
 
     def step(self, samples: Samples, index: int) -> None:
+        self._training.progress = (index + 1) / samples.count
         super().step(samples, index)
         samples.put_parts(index, self._training.phase.seconds())
 
-    def train(self, batch: Batch, progress: float) -> float:
+    def train(self, batch: Batch) -> float:
         images, labels = self.placed(batch)
-        self._training.progress = progress
         losses = self.workload.step(self._training, images, labels)
         # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
         self.device.synchronize()
