@@ -24,6 +24,7 @@ from worker.distributed.parameters import Parameters
 from worker.distributed.serve import serve
 from worker.training.models import build_network
 from worker.workloads.resnet50 import RESNET50
+from worker.workloads.workload import Shape
 
 ELEMENTS = 25_557_040  # ResNet-50's 25,557,032 in whole lines
 LEARNING_RATE = 0.01
@@ -107,7 +108,7 @@ class Training:
     """ResNet-50 on one batch of noise: the passes of a step without the exchange."""
 
     def __init__(self, batch: int, image_px: int) -> None:
-        self.model = build_network(RESNET50, seed=0)
+        self.model = build_network(RESNET50, Shape(image_px, 3), seed=0)
         self._images = torch.randn(batch, 3, image_px, image_px)
         self._labels = torch.randint(0, 1000, (batch,))
         self._criterion = torch.nn.CrossEntropyLoss()

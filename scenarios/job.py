@@ -207,7 +207,7 @@ def recordable(argv: list[str]) -> Iterator[None]:
 
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:
     """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
-    steps = Steps.model_validate(job.log.events["steps"].fields.get("steps"))
+    steps = Steps.model_validate({**job.log.said("steps", "steps"), "losses": job.log.said("steps", "losses")})
     return measurement(job, elapsed_s, steps, job.log.between("measuring", "measured"))
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import IO
@@ -126,10 +127,14 @@ class WorkerTurns:
 
     def _steps(self) -> Steps:
         """Return the steps of all bursts, one after the other."""
-        columns = [burst.steps.model_dump() for burst in self._bursts]
-        return Steps.model_validate(
-            {
-                name: None if values is None else [each for burst in columns for each in burst[name] or ()]
-                for name, values in (columns[0].items() if columns else ())
-            }
-        )
+        bursts = [burst.steps.model_dump() for burst in self._bursts]
+        phases = [burst.pop("phases") for burst in bursts]
+        columns = {name: _joined(bursts, name) for name, values in (bursts[0] if bursts else {}).items() if values}
+        named = {name: _joined(phases, name) for name in (phases[0] if phases else ())}
+        losses = self._job.log.said("steps", "losses")
+        return Steps.model_validate({**columns, "phases": named, "losses": losses})
+
+
+def _joined(bursts: Sequence[Mapping[str, Sequence[float]]], name: str) -> list[float]:
+    """Return a column of all bursts, one after the other."""
+    return [each for burst in bursts for each in burst[name]]

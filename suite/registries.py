@@ -64,6 +64,12 @@ WORKLOADS = Registry(
         "inception_v3": "worker.workloads.inception_v3:INCEPTION_V3",
         "resnet50": "worker.workloads.resnet50:RESNET50",
         "alexnet": "worker.workloads.alexnet:ALEXNET",
+        "gan": "worker.workloads.gan:GAN",
+        "gan-published": "worker.workloads.gan:GAN_PUBLISHED",
+        "dcgan": "worker.workloads.dcgan:DCGAN",
+        "dcgan-published": "worker.workloads.dcgan:DCGAN_PUBLISHED",
+        "vae": "worker.workloads.vae:VAE",
+        "progressive-gan": "worker.workloads.progressive_gan:PROGRESSIVE_GAN",
     },
 )
 

@@ -34,7 +34,7 @@ from suite.errors import MeasurementError, flag
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
 from suite.job.job import settings
-from suite.job.sharing import victim_names
+from suite.job.sharing import PAPERS_VICTIMS
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
@@ -421,7 +421,7 @@ Broken = pytest.mark.usefixtures("broken")
     [
         ({"model": "all"}, "workload", WORKLOADS.own),
         ({"scenario": "probe", "probe": "all"}, "probe", PROBES.own),
-        ({"scenario": "shared"}, "workload", victim_names()),
+        ({"scenario": "shared"}, "workload", PAPERS_VICTIMS),
         ({"scenario": "shared", "model": "alexnet", "aggressor": "all"}, "aggressor", ["alexnet"]),
         ({"ablate": "all"}, "ablation", ["resnet50"]),
     ],

@@ -9,7 +9,7 @@ from worker.data.kinds.kind import DataKind
 from worker.distributed.membership import Membership
 from worker.errors import SpecError
 from worker.members import Plugin, load_member
-from worker.workloads.workload import Workload
+from worker.workloads.workload import Shape, Workload
 
 _Parsed = TypeVar("_Parsed")
 
@@ -76,6 +76,8 @@ class Spec:
     device: Literal["cpu", "cuda"]
     devices: Annotated[int, 1]
     parallel: Literal["none", "parameter-cpu", "ddp"]
+    channels: Annotated[int, 1] | None = None
+    """The channels of the images; None for the three of a workload that takes no other number."""
     data: Data | None = None
     """None where data are drawn."""
     distributed: Membership | None = None
@@ -86,6 +88,11 @@ class Spec:
     """What is added on purpose; None but in a self-test."""
     turns: Turns | None = None
     """None for a job that takes its steps one after the other."""
+
+    @property
+    def shape(self) -> Shape:
+        """Return the shape of the images."""
+        return Shape(self.image_px, self.channels or 3)
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""

@@ -48,6 +48,9 @@ def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     steps, phases = trials["steps_s"], trials["phases_s"]
     low, high = phases < steps * (1 - EXACT), phases > steps * (1 + EXACT + COPY_SHARE * trials["copied_s"].notna())
     yield from _told(STEPS, trials[low | high], steps, "phases_s", "s of phases", "its steps take")
+    computed, named = trials["computed_s"], trials["parts_s"]
+    over = named > computed * (1 + EXACT) + COPY_SHARE * trials["copied_s"].notna() * steps
+    yield from _told(STEPS, trials[over], computed, "parts_s", "s of named phases", "computing takes")
     gap = trials["measured_s"] - steps
     # A workload that measures something after each step lengthens the span at will.
     late = (gap > GAP_SHARE * trials["measured_s"] + GAP_S) & trials["metrics"].isna()

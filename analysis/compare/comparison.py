@@ -27,6 +27,7 @@ from analysis.statistics.ratios import MARGIN
 from analysis.warnings.conditions import disturbances, disturbed
 from analysis.warnings.findings import failures, hosts_differ, mixtures, refusals, unnormalised
 from analysis.warnings.missing import missing_trials
+from analysis.warnings.training import diverged, learning
 from suite.targets import BASELINE
 
 
@@ -67,7 +68,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         for group in groups(plain(trials), formed.pairs, metrics, effects)
     ]
     of_runs = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials))
-    of_records = (*of_runs, *failures(trials), *mixtures(plain(trials)))
+    of_records = (*of_runs, *failures(trials), *diverged(trials), *mixtures(plain(trials)))
     # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
     apart = formed.refused[formed.refused["scenario"] != SHARED]
     of_ratios = (*refusals(apart), *refused, *shared.warnings)
@@ -76,6 +77,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         *unnormalised(normalised),
         *differing(again, [metric for metric in metrics if not metric.supporting]),
         *disturbances(every_ok),
+        *learning(every_ok),
     )
     return with_standing(
         Comparison(

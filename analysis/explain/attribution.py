@@ -5,7 +5,7 @@ up: the parts and what stays unexplained sum to the difference of the whole (ope
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from analysis.compare.ablations import ablation_effects
 from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_variants
 from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
-from analysis.explain.explanation import OPENING, UNEXPLAINED, Difference, Explained, Explanation
+from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Difference, Explained, Explanation
 from analysis.explain.prediction import predictions
 from analysis.load.metrics import METRICS, PROBE
 from analysis.load.records import Records
@@ -40,6 +40,11 @@ class Parts(BaseModel):
     elapsed_s: float | None = None
     timeline: Timeline | None = None
     steps: Steps | None = None
+
+    @property
+    def computing(self) -> dict[str, float]:
+        """Return the seconds of each phase of computing that the workload names."""
+        return {name: math.fsum(column) for name, column in self.steps.phases.items()} if self.steps else {}
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each part, in the order of the trial; what was not measured is absent.
@@ -144,18 +149,22 @@ def _explanation(
         for both in zip(totals, seconds, strict=True)
     ]
     parts = tuple(difference(name, *column) for name, column in columns.items())
-    parts = tuple(replace(part, phases=_phases(sides)) if part.name == OPENING else part for part in parts)
+    inner = {
+        OPENING: [[trial.opening for trial in side] for side in sides],
+        COMPUTE: [[trial.computing for trial in side] for side in sides],
+    }
+    parts = tuple(replace(part, phases=_phases(inner[part.name])) if part.name in inner else part for part in parts)
     base, own = (step_times([trial.steps.elapsed_s for trial in side if trial.steps]) for side in sides)
     return Explanation(job, model, target, len(blocks), difference("whole", *totals), parts, base, own, notes)
 
 
-def _phases(sides: Sequence[Sequence[Parts]]) -> tuple[Difference, ...]:
-    """Return the phases of the opening; none where a record does not part it, as those of older suites."""
-    if not all(trial.opening for side in sides for trial in side):
+def _phases(sides: Sequence[Sequence[Mapping[str, float]]]) -> tuple[Difference, ...]:
+    """Return the phases of a part, of each trial by name; none where a record does not name them."""
+    if not all(phases for side in sides for phases in side):
         return ()
-    names = dict.fromkeys(name for side in sides for trial in side for name in trial.opening)
+    names = dict.fromkeys(name for side in sides for phases in side for name in phases)
     # What a target does not open, such as a guest on bare metal, takes it no time.
-    return tuple(difference(name, *([one.opening.get(name, 0.0) for one in side] for side in sides)) for name in names)
+    return tuple(difference(name, *([one.get(name, 0.0) for one in side] for side in sides)) for name in names)
 
 
 def difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> Difference:

@@ -6,7 +6,7 @@ from analysis.compare.results import AblationEffect, ComparedJob, Effect
 from analysis.statistics.ratios import StepTimes
 from analysis.warnings.types import AnalysisWarning
 
-OPENING = "opening"
+OPENING, COMPUTE = "opening", "compute"
 UNEXPLAINED = "unexplained"
 
 
@@ -23,7 +23,8 @@ class Difference:
     difference_s: float
     interval: tuple[float, float] | None
     phases: "tuple[Difference, ...]" = ()
-    """The phases of the opening, by what was opened, where the records have them; they sum to the part."""
+    """The phases of the opening, by what was opened, which sum to the part; and those of computing that the workload
+    names."""
 
 
 @dataclass(frozen=True)

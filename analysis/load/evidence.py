@@ -44,6 +44,8 @@ def _inside(value: object) -> Iterator[object]:
 
 Surroundings = Annotated[dict[str, Any], BeforeValidator(typed_environment)]
 _Column = list[float] | None
+LATELY = 100
+"""The steps, at the end of a trial, whose losses are told."""
 STEP_COLUMNS = ("step_p99_s", "step_tail")
 """The 99th percentile of the measured steps, and that over their median: a synchronous cluster waits for its slowest
 step. Unlike the rest, they are columns of the tables."""
@@ -58,21 +60,38 @@ class StepFields(BaseModel):
     copy_s: _Column = None
     compute_s: list[float]
     communicate_s: _Column = None
+    phases: dict[Words, list[float]] = {}
+    losses: dict[Words, list[float]] = {}
 
     @model_validator(mode="after")
     def _are_times(self) -> Self:
         # Steps are most of a record: to hold every number of them against bounds by itself takes twice as long.
-        for column in vars(self).values():
+        for column in (*self._columns, *self.phases.values()):
             if column and not (min(column) >= 0 and sum(column) <= MOST):
                 raise ValueError("a step has a time that is none")
+        for losses in self.losses.values():
+            if losses and not (min(losses) >= -MOST and max(losses) <= MOST):
+                raise ValueError("a step has a loss that is none")
         return self
 
-    def row(self) -> tuple[int, float, float, float | None, float]:
-        """Return the values of ``STEPS``."""
-        columns = (self.data_s, self.copy_s, self.compute_s, self.communicate_s)
+    @property
+    def _columns(self) -> tuple[_Column, ...]:
+        return self.elapsed_s, self.data_s, self.copy_s, self.compute_s, self.communicate_s
+
+    def row(self) -> tuple[float | None, ...]:
+        """Return the values of ``STEPS``. Of columns that are not all as long, the length of another counts."""
+        columns = self._columns[1:]
+        lengths = {len(one) for one in (*columns, *self.phases.values(), *self.losses.values()) if one is not None}
+        counted = next(iter(lengths - {len(self.elapsed_s)}), len(self.elapsed_s))
         waited_s, copied_s, *others_s = (None if column is None else sum(column) for column in columns)
         phases_s = sum(found for found in (waited_s, copied_s, *others_s) if found is not None)
-        return len(self.elapsed_s), sum(self.elapsed_s), phases_s, copied_s, waited_s or 0.0
+        parts_s = sum(map(sum, self.phases.values()))
+        return counted, sum(self.elapsed_s), phases_s, copied_s, waited_s or 0.0, sum(self.compute_s), parts_s
+
+    def lately(self) -> dict[str, float] | None:
+        """Return the mean of each loss over the last steps; None where there are no losses."""
+        last = {name: each[-LATELY:] for name, each in self.losses.items() if each}
+        return {name: math.fsum(each) / len(each) for name, each in last.items()} or None
 
     def tail(self) -> tuple[float | None, float | None]:
         """Return the values of ``STEP_COLUMNS``. Each percentile is the time of one step, with no interpolation."""
@@ -197,8 +216,9 @@ class DataFields(BaseModel):
     damaged: _Count = 0
 
 
-STEPS = ("counted_steps", "steps_s", "phases_s", "copied_s", "waited_s")
-"""The number of steps, their seconds, and those of their phases, of copying and of waiting for data alone."""
+STEPS = ("counted_steps", "steps_s", "phases_s", "copied_s", "waited_s", "computed_s", "parts_s")
+"""The number of steps, their seconds, and those of their phases, of copying, of waiting for data and of computing
+alone, and of what the workload names of computing."""
 TIMELINE = ("measured_s", "timeline_s")
 FLOATS = ("close_s", *STEPS, *TIMELINE)
 EVIDENCE = ("seed", "job", *FLOATS, "alternation", "turn_steps", "ranks", "aggressors", "data_use", "samples")

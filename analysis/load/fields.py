@@ -216,6 +216,7 @@ class Apart(BaseModel):
             *(self.aggressor, _sum(one.before_per_s for one in at_work), _sum(one.beside_per_s for one in at_work)),
             *((turns.burst_s, turns.block_s, turns.waiting_share) if (turns := self.alternation) else (None,) * 3),
             self.metrics or None,
+            steps.lately() if steps else None,
             shared(environment.facts, "".join(self._more_facts())),
         )
 
@@ -317,8 +318,9 @@ COLUMNS = (
     *("data_sha256", "data_bytes", "images_read", "damaged"),
     *("aggressor", "aggressor_before_per_s", "aggressor_beside_per_s"),
     *TURNS,
-    *("metrics", "facts"),
+    *("metrics", "losses", "facts"),
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,
 ``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name,
+``losses`` the means over a trial's last steps,
 ``facts`` of the environment what ``suite.records.differences`` treats."""

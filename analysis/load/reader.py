@@ -62,7 +62,7 @@ class Reader:
         if (steps := content.find(_STEPS, job_end, environment) + 1) > 0:
             steps += len(_STEPS) - 2
             parts.append(content[begin:steps])
-            begin = content.index(b"}", steps) + 1  # steps hold numbers alone, and no object
+            begin = content.index(_CLOSING, steps) + len(_CLOSING)
             measured = StepFields.model_validate_json(content[steps:begin])
         if not self._text or not content.startswith(self._text, environment):
             closing = content.index(_CLOSING, environment) + len(_CLOSING)

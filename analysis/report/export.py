@@ -3,6 +3,7 @@
 ``docs/results.md`` says what every column is.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,9 @@ Format = Literal["parquet", "csv", "jsonl"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "jsonl")
 STEP_KEYS = ("run_id", "trial_id", "scenario", "model", "target", "replica", "ablation", "warm_up", "block")
 STEP_COLUMNS = (*STEP_KEYS, "step", *Steps.model_fields)
-NOT_EXPORTED = ("facts", "forced")
+_STEP_FLOATS = tuple(name for name in Steps.model_fields if name not in ("phases", "losses"))
+"""The columns of steps that are numbers; the others are objects of JSON: what they name is the workload's affair."""
+NOT_EXPORTED = ("losses", "facts", "forced")
 """Columns that serve the comparison alone; the records hold what they are made of."""
 COUNTS = (
     *("replica", "block", "position", "batch", "image_px", "warmup_steps", "steps", "cpus", "memory_bytes", "threads"),
@@ -79,8 +82,11 @@ def _steps_table(keys: pd.DataFrame, found: Sequence[Steps]) -> pd.DataFrame:
     return rows.assign(step=np.concatenate([np.arange(count) for count in counts]), **columns).astype(texts)
 
 
-def _column(steps: Steps, name: str) -> "np.typing.NDArray[np.float64]":
+def _column(steps: Steps, name: str) -> "np.typing.NDArray[Any]":
     values = getattr(steps, name)
+    if isinstance(values, dict):
+        each = [json.dumps(dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
+        return np.array(each if values else [""] * len(steps.elapsed_s), dtype=object)
     return np.full(len(steps.elapsed_s), np.nan) if values is None else np.asarray(values, dtype=np.float64)
 
 
@@ -182,4 +188,4 @@ def _parquet_type(name: str) -> Any:  # noqa: ANN401 (pyarrow has no types)
         return pyarrow.timestamp("us", tz="UTC")
     if name == METRICS_COLUMN:
         return pyarrow.map_(pyarrow.string(), pyarrow.float64())
-    return pyarrow.float64() if name in FLOATS or name in Steps.model_fields else pyarrow.string()
+    return pyarrow.float64() if name in FLOATS or name in _STEP_FLOATS else pyarrow.string()

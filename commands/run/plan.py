@@ -10,19 +10,21 @@ from commands.run.distributed import check_instances, lab_job
 from commands.run.resolve import Resolved
 from commands.run.shared import check_shares, sharing_of
 from commands.run.turns import check_turns, fitted
-from commands.run.validate import ablations_of, check_data, check_ratios
+from commands.run.validate import ablations_of, check_data, check_ratios, check_workloads
 from provisioning import isa
 from provisioning.machines.base import GuestSpec, get_provider
 from scenarios.members import source_sha256
 from scenarios.probe import scratch_bytes
+from suite.errors import RequestError, option
 from suite.job.ablations import properties_of
+from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import Alternating, CpuCapability, Devices, Job, Loading
 from suite.job.profiles import PROFILES, Profile, Sizes
 from suite.job.sharing import Sharing, architecture, sizes_of
 from suite.plan import Plan
-from suite.registries import AGGRESSORS, PROBES, WORKLOADS
+from suite.registries import AGGRESSORS, DATA_KINDS, PROBES, WORKLOADS
 from suite.request.parts import DataOptions
 
 Note = Callable[[str], None]
@@ -33,6 +35,7 @@ LEAST_BLOCKS_TO_WARM_UP = 3
 def plan_of(resolved: Resolved, note: Note) -> Plan:
     """Return the plan of a run. Raises RequestError for what cannot be run."""
     request, targets = resolved.request, resolved.targets
+    check_workloads(request)
     check_ratios(request, targets)
     check_turns(request, targets)
     profile = PROFILES[request.measurement.profile]
@@ -85,9 +88,26 @@ def _sizes(resolved: Resolved, profile: Profile) -> dict[str, Sizes]:
     request = resolved.request
     if request.scenario == "probe":
         return {}
-    names = ("batch", "image_px", "steps", "warmup_steps")
-    changed = {name: value for name in names if (value := request.value(name)) is not None}
-    return {model: sizes_of(profile, model, changed) for model in resolved.models}
+    names = ("batch", "image_px", "channels", "steps", "warmup_steps")
+    changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
+    given = _given_by(resolved.dataset)
+    if changed.get("channels", 3) < given.get("channels", 1):
+        raise RequestError(
+            f"the images of {request.data.data} have {given['channels']} channels",
+            remedy=f"leave out {option('channels')} {changed['channels']}",
+        )
+    return {
+        model: sizes_of(profile, model, (given if WORKLOADS.get(architecture(model)).channels else {}) | changed)
+        for model in resolved.models
+    }
+
+
+def _given_by(dataset: Dataset | None) -> dict[str, int]:
+    """Return the shape of the images of a data set, for the workloads that take any."""
+    if dataset is None:
+        return {}
+    kind = DATA_KINDS.get(dataset.kind)
+    return {"channels": kind.channels, **({"image_px": kind.image_px} if kind.image_px else {})}
 
 
 def _loading(given: DataOptions, model: str) -> Loading:

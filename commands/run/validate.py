@@ -8,6 +8,7 @@ from suite.job import ablations
 from suite.job.datasets import SYNTHETIC
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability
+from suite.job.sharing import architecture
 from suite.plan import Plan, lower
 from suite.registries import ABLATIONS, WORKLOADS
 from suite.request.parts import DECIDED
@@ -39,6 +40,23 @@ def check_ratios(request: RunRequest, targets: tuple[str, ...]) -> None:
         )
 
 
+def check_workloads(request: RunRequest) -> None:
+    """Raise RequestError for a workload that cannot be trained in the scenario, or on several devices."""
+    for model in request.models if request.scenario != "probe" else ():
+        workload = WORKLOADS.get(architecture(model))
+        if workload.scenarios and request.scenario not in workload.scenarios:
+            fitting = " or ".join(workload.scenarios)
+            raise RequestError(
+                f"{model} cannot be trained in the scenario {request.scenario}",
+                remedy=f"use {option('scenario')} {fitting} for it, or another {option('model')}",
+            )
+        if (request.gpus.parallel != "none" or request.scenario == "distributed") and not workload.divisible:
+            raise RequestError(
+                f"{model} has a training step of its own, which cannot be spread over devices or instances",
+                remedy=f"leave out {option('parallel')}, or use another {option('model')} or {option('scenario')}",
+            )
+
+
 def refuse_ignored(request: RunRequest) -> None:
     """Raise RequestError for an option that was given and would change nothing."""
     given, targets = request.given(), set(request.targets.target)
@@ -53,6 +71,7 @@ def refuse_ignored(request: RunRequest) -> None:
         **dict.fromkeys(("engine", "network"), no_container),
         **dict.fromkeys(("provider", "accel"), no_vm),
         **dict.fromkeys(("loader_workers", "decoder"), no_data),
+        "channels": generated and "a data set has channels of its own",
         "fio_job": "disk" not in request.probes.probe and "the disk is not probed",
         "aggressor_batch": not trained and "no aggressor trains",
         "bare_metal_cpus": BASELINE not in targets and f"{BASELINE} is no target",

@@ -24,6 +24,8 @@ class Sizes(Part):
 
     batch: Positive
     image_px: Positive
+    channels: Literal[1, 3] | None = None
+    """None for a workload that takes colour images and no others."""
     warmup_steps: Annotated[int, Field(ge=0)]
     steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
 
@@ -49,7 +51,13 @@ class Profile(Part):
                 remedy=f"use --profile {' or '.join(declared)}",
             )
         batch, image_px = declared[self.name]
-        return Sizes(batch=batch, image_px=image_px, warmup_steps=self.warmup_steps, steps=self.steps)
+        return Sizes(
+            batch=batch,
+            image_px=image_px,
+            channels=WORKLOADS.get(workload).channels,
+            warmup_steps=self.warmup_steps,
+            steps=self.steps,
+        )
 
 
 PROFILES = {
@@ -84,11 +92,21 @@ PROFILES = {
 }
 
 
-def check_image(workload: str, sizes: Sizes, called: str) -> None:
-    """Raise RequestError, about the job ``called`` so, for images that are too small for the layers of the workload."""
-    least: int = WORKLOADS.get(workload).smallest_image_px
-    if sizes.image_px < least:
+def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
+    """Raise RequestError, about the job ``called`` so, for sizes that the layers of the workload cannot take."""
+    declared = WORKLOADS.get(workload)
+    least: int = declared.smallest_batch
+    if sizes.batch < least:
         raise RequestError(
-            f"{called} cannot take images of {sizes.image_px} px",
-            remedy=f"give {option('image_px')} {least} or more",
+            f"{called} cannot train on batches of {sizes.batch}: it takes statistics of each batch",
+            remedy=f"give {option('batch')} {least} or more",
+        )
+    if wanted := declared.size_wanted(sizes.image_px):
+        raise RequestError(
+            f"{called} cannot take images of {sizes.image_px} px", remedy=f"give {option('image_px')} {wanted}"
+        )
+    if sizes.channels and not declared.channels:
+        raise RequestError(
+            f"{called} takes colour images alone, and no {option('channels')}",
+            remedy=f"leave out {option('channels')} {sizes.channels}",
         )

@@ -7,13 +7,14 @@ from pydantic import Field
 
 from suite.job.distributed import InstancePlan, Role, divided
 from suite.job.envelope import Envelope
-from suite.job.profiles import Profile, Sizes, check_image
+from suite.job.profiles import Profile, Sizes, check_sizes
 from suite.part import Part
 from suite.registries import AGGRESSORS, WORKLOADS
 
 BareMetalCpus = Literal["unrestricted", "equal"]
 SMALL_ALEXNET = "alexnet-small"
 """A victim: AlexNet with the paper's small batch."""
+PAPERS_VICTIMS = ("inception_v3", "resnet50", "alexnet", SMALL_ALEXNET)
 _SMALLER = 16
 """The paper's large batch of AlexNet, 512, over its small one, 32."""
 
@@ -67,5 +68,5 @@ def sizes_of(profile: Profile, model: str, changed: Mapping[str, int]) -> Sizes:
     sizes = profile.sizes_of(architecture(model))
     smaller = {"batch": max(1, sizes.batch // _SMALLER)} if model == SMALL_ALEXNET else {}
     sizes = sizes.model_copy(update={**smaller, **changed})
-    check_image(architecture(model), sizes, model)
+    check_sizes(architecture(model), sizes, model)
     return sizes

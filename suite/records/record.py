@@ -35,11 +35,16 @@ class Steps(Part):
     copy_s: list[Seconds] | None = None
     compute_s: list[Seconds]
     communicate_s: list[Seconds] | None = None
+    phases: dict[str, list[Seconds]] = {}
+    """The seconds of the phases of computing that the workload names; together at most ``compute_s``."""
+    losses: dict[str, list[Annotated[float, Field(allow_inf_nan=False)]]] = {}
+    """What the workload's step gives, by name: its losses above all."""
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
         columns = (self.elapsed_s, self.data_s, self.copy_s, self.compute_s, self.communicate_s)
-        lengths = {len(column) for column in columns if column is not None}
+        named = (*self.phases.values(), *self.losses.values())
+        lengths = {len(column) for column in (*columns, *named) if column is not None}
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(f"the columns of the steps have the lengths {sorted(lengths)}")
         return self

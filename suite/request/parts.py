@@ -95,7 +95,7 @@ class MeasurementOptions(OptionGroup):
         (),
         "What is trained; or a workload of your own, by its file: ./my_model.py, or ./my_model.py:NAME. alexnet-small, "
         f"with its small batch, is a victim of {option('scenario')} shared. "
-        f"Default: resnet50; with {option('scenario')} shared every model, except in the profile smoke.",
+        f"Default: resnet50; with {option('scenario')} shared the paper's, except in the profile smoke.",
         choices=_models,
         members=(WORKLOADS,),
         never=_PROBE,
@@ -117,6 +117,12 @@ class MeasurementOptions(OptionGroup):
     )
     batch: Count | None = about(None, "Images per step and device.", never=_PROBE)
     image_px: Count | None = about(None, "Width and height of the images.", never=_PROBE)
+    channels: Literal["1", "3"] | None = about(
+        None,
+        f"Channels of the images of workloads that take one or three. Default: those of {option('data')}, else the "
+        "workload's.",
+        never=_PROBE,
+    )
     steps: Count | None = about(None, "Measured steps of a trial that takes no turns.", never=_PROBE)
     warmup_steps: NotNegative | None = about(None, "Steps before the measured ones.", never=_PROBE)
     design: Literal["sequential", "alternating", "both"] = about(
@@ -407,7 +413,7 @@ class SharedOptions(OptionGroup):
 
     aggressor: tuple[Text, ...] = about(
         ("alexnet",),
-        "What runs beside the victim, one at a time. alexnet, resnet50 and inception_v3 train; disk runs fio, "
+        "What runs beside the victim, one at a time. Every model trains; disk runs fio, "
         "memory a triad, network iperf3 to itself, cpu matrix products.",
         members=(WORKLOADS, AGGRESSORS),
         only=_SHARED,

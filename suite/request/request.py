@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from suite.errors import RequestError, option
-from suite.job.sharing import victim_names
+from suite.job.sharing import PAPERS_VICTIMS
 from suite.request.option import Option, OptionGroup
 from suite.request.parts import (
     DataOptions,
@@ -86,7 +86,7 @@ class RunRequest(OptionGroup):
         if self.measurement.model:
             return self.measurement.model
         # The smoke profile proves the path, and on an emulated CPU every victim takes minutes.
-        return victim_names() if self.scenario == "shared" and self.measurement.profile != "smoke" else ("resnet50",)
+        return PAPERS_VICTIMS if self.scenario == "shared" and self.measurement.profile != "smoke" else ("resnet50",)
 
     def with_absolute_paths(self) -> Self:
         """Return the request as it can be repeated from another directory."""

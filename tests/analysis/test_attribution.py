@@ -51,7 +51,7 @@ def trial(rng: np.random.Generator, injured: str = "", by_s: float = 0.0) -> dic
         "open_s": base["opening"],
         "elapsed_s": elapsed,
         "timeline": timeline,
-        "steps": Steps(elapsed_s=step, **columns),
+        "steps": Steps.model_validate({"elapsed_s": step, **columns}),
     }
 
 
@@ -183,3 +183,12 @@ def test_the_opening_is_parted_into_its_phases(tmp_path: Path, save: Any) -> Non
     lines = waterfall(tmp_path / "run").splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("opening"))
     assert [line.split()[0] for line in lines[place + 1 : place + 4]] == ["tree", "boot", "container"]
+
+
+def test_the_phases_of_a_workload_stand_by_name_below_computing(tmp_path: Path, save: Any) -> None:
+    for target, generator_s in (("bare-metal", 0.1), ("vm", 0.4)):
+        phases = {"discriminator": [0.2] * 3, "generator": [generator_s] * 3}
+        columns = {"elapsed_s": [0.6] * 3, "data_s": [0.0] * 3, "compute_s": [0.6] * 3, "phases": phases}
+        save(target=target, steps=Steps.model_validate(columns))
+    (compute,) = (part for part in explained(tmp_path / "run").parts if part.name == "compute")
+    assert {one.name: round(one.difference_s, 6) for one in compute.phases} == {"discriminator": 0.0, "generator": 0.9}

@@ -91,6 +91,8 @@ def test_real_runs_pass_and_only_lack_a_manifest(name: str) -> None:
         (times("throughput_per_s", 1.0001), "throughput"),
         (times("steps.elapsed_s", 1.1), "steps"),
         (times("steps.compute_s", 0.9), "steps"),
+        (lambda record: record["steps"].update(phases={"forward": record["steps"]["elapsed_s"]}), "steps"),
+        (lambda record: record["steps"].update(losses={"loss": [1.0]}), "steps"),
         (times("timeline.measured_s", 2), "throughput"),
         (times("elapsed_s", 0.5), "timeline"),
         (times("conditions.interval_s", 0.9), "interval"),

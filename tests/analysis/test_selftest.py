@@ -34,7 +34,12 @@ def timed(span_s: float, late_s: float = 0.0, phase: str = "compute_s") -> dict[
     """Fields of a record whose measured steps took so long, ``late_s`` of it in one phase by an injury."""
     steps = {"elapsed_s": [span_s / 30] * 30, "data_s": [1e-4] * 30, "compute_s": [(span_s - late_s) / 30] * 30}
     steps[phase] = [value + late_s / 30 for value in steps[phase]]
-    return {"sizes": SIZES, "throughput_per_s": 60 / span_s, "elapsed_s": 10 + span_s, "steps": Steps(**steps)}
+    return {
+        "sizes": SIZES,
+        "throughput_per_s": 60 / span_s,
+        "elapsed_s": 10 + span_s,
+        "steps": Steps.model_validate(steps),
+    }
 
 
 def sweep(save: Any, tmp_path: Path, injured: Callable[[float], dict[str, Any]], *, noise: float = 0.003) -> Finding:

@@ -20,7 +20,7 @@ from worker.data.batches import watching_loaders
 from worker.data.filler import Order
 from worker.data.images import open_images
 from worker.data.loader import Loader, check_size, workers_of
-from worker.data.normalise import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser
+from worker.data.normalise import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser, scale_of
 from worker.data.tally import LoaderUse, together
 from worker.errors import JobError
 from worker.spec import Data, Spec, parse_spec
@@ -95,15 +95,26 @@ def test_two_devices_share_an_epoch_between_them(parsed: Spec, tmp_path: Path) -
 
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("threads", [0, 1, 2, 9])
-def test_pixels_are_normalised_as_torchvision_does(threads: int, channels_last: bool) -> None:
+@pytest.mark.parametrize(
+    ("pixels", "mean", "deviation"),
+    [
+        ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("signed", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        ("unit", (0.0,), (1.0,)),
+    ],
+)
+def test_pixels_are_normalised_as_torchvision_does(
+    threads: int, channels_last: bool, pixels: str, mean: tuple[float, ...], deviation: tuple[float, ...]
+) -> None:
     transforms, numerics = import_torchvision().transforms, Numerics(channels_last=channels_last)
-    images = torch.randint(0, 256, (3, 20, 20, 3), dtype=torch.uint8)
+    images = torch.randint(0, 256, (3, 20, 20, len(mean)), dtype=torch.uint8)
+    scale = scale_of(pixels, len(mean))
     if threads:
-        with closing(CpuNormaliser(3, 20, numerics, threads)) as normalise:
+        with closing(CpuNormaliser(3, 20, numerics, threads, scale)) as normalise:
             found = normalise(images)
     else:
-        found = CudaNormaliser(numerics, "cpu")(images)  # its arithmetic is the same on every device
-    wanted = transforms.Compose([transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)])
+        found = CudaNormaliser(numerics, "cpu", scale)(images)  # its arithmetic is the same on every device
+    wanted = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, deviation)])
     torch.testing.assert_close(found, torch.stack([wanted(image.numpy()) for image in images]))
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert found.is_contiguous(memory_format=layout)
@@ -314,3 +325,13 @@ def test_mnist_becomes_images_of_three_channels_at_the_wanted_size(mnist: Path, 
 @pytest.mark.parametrize("kind", ["mnist", "cifar10"])
 def test_a_set_that_is_not_there_is_not_fetched(kind: str, tmp_path: Path) -> None:
     assert f"no readable data set of kind {kind}" in refusal(data(tmp_path, kind=kind))
+
+
+def test_mnist_is_of_one_channel_and_of_the_scale_that_a_workload_asks_for(mnist: Path, parsed: Spec) -> None:
+    grey = replace(parsed, workload="worker.workloads.gan:GAN", channels=1, image_px=28)
+    with opened(grey, data(mnist, kind="mnist")) as loader:
+        images, _ = loader.next()
+        assert images.shape == (4, 1, 28, 28)
+        assert -1 <= float(images.min()) < -0.5
+        assert 0.5 < float(images.max()) <= 1
+        loader.close()

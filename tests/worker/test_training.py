@@ -27,7 +27,7 @@ from worker.training.parameter_cpu import ParameterCpu
 from worker.training.samples import Samples
 from worker.training.trainer import Single, Trainer
 from worker.workloads.alexnet import ALEXNET
-from worker.workloads.workload import Workload, WorkloadMetric
+from worker.workloads.workload import Shape, Workload, WorkloadMetric
 
 CPU = Device("cpu")
 REPOSITORY = Path(__file__).parents[2]
@@ -52,6 +52,7 @@ class FakeTrainer:
     """Counts its steps; its loss is what the test wants."""
 
     phases: tuple[str, ...] = ("communicate",)
+    parts: tuple[str, ...] = ("forward",)
 
     def __init__(self, loss: float) -> None:
         self.network = torch.nn.Module()
@@ -61,6 +62,8 @@ class FakeTrainer:
     def step(self, samples: Samples, index: int) -> None:
         self.steps.append(index)
         samples.put(index, 4.0, 1.0, communicate_s=0.5)
+        samples.put_parts(index, {"forward": 1.5})
+        samples.put_losses(index, {"loss": torch.tensor(self._loss)})
 
     def synchronize(self) -> None: ...
 
@@ -116,7 +119,7 @@ def test_replicas_with_the_parameters_on_the_cpu_train_as_one_process_does(repli
 
 
 def test_the_seed_decides_the_weights_and_the_data(parsed: Spec) -> None:
-    one, same, other = (build_network(ALEXNET, seed).state_dict() for seed in (1, 1, 2))
+    one, same, other = (build_network(ALEXNET, Shape(64, 3), seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not all(torch.equal(one[name], other[name]) for name in one)
     first, again = (SyntheticBatches(parsed, 0, Numerics()).next()[0] for _ in range(2))
@@ -168,7 +171,9 @@ def test_warm_up_steps_are_not_among_the_samples(parsed: Spec) -> None:
         "copy_s": None,
         "compute_s": [2.5] * 3,
         "communicate_s": [0.5] * 3,
+        "phases": {"forward": [1.5] * 3},
     }
+    assert events[-1]["losses"] == {"loss": [1.0] * 3}
     assert events[-1]["usage"]["minor_faults"] >= 0
 
 
@@ -219,7 +224,7 @@ def test_a_workload_cannot_give_its_metrics_the_names_of_every_trainings() -> No
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_fails_the_job(loss: float, parsed: Spec) -> None:
-    with pytest.raises(JobError, match="after the measured steps") as raised:
+    with pytest.raises(JobError, match="in measured step 1") as raised:
         run_measure(parsed, FakeTrainer(loss))
     assert raised.value.kind == "diverged"
 

@@ -18,7 +18,7 @@ def opened(spec: Spec) -> Iterator[Load]:
     devices = open_devices(spec.device, spec.devices)
     with opened_batches(spec) as batches:
         trainer = build_trainer(spec, devices, batches)
-        samples = Samples.allocate(1, trainer.phases)
+        samples = Samples.allocate(1, trainer.phases, trainer.parts)
 
         def step() -> float:
             trainer.step(samples, 0)

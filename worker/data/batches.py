@@ -34,7 +34,9 @@ class SyntheticBatches:
 
     def __init__(self, spec: Spec, number: int, numerics: Numerics) -> None:
         generator = torch.Generator().manual_seed(spec.seed + _SEED_STRIDE * number)
-        images = torch.rand(spec.batch, 3, spec.image_px, spec.image_px, generator=generator)
+        images = torch.rand(spec.batch, spec.shape.channels, spec.image_px, spec.image_px, generator=generator)
+        if spec.load_workload().pixels == "signed":
+            images = images * 2 - 1
         labels = torch.randint(CLASSES, (spec.batch,), generator=generator)
         if numerics.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)

@@ -45,7 +45,9 @@ class Filler(Dataset[int]):
     """
 
     def __init__(self, spec: Spec, images: ImageSet, decoder: Decoder, part: int, tally: Tally, places: int) -> None:
-        self.pixels = torch.from_numpy(shared((places, spec.batch, spec.image_px, spec.image_px, 3), np.uint8))
+        self.pixels = torch.from_numpy(
+            shared((places, spec.batch, spec.image_px, spec.image_px, spec.shape.channels), np.uint8)
+        )
         self.labels = torch.from_numpy(shared((places, spec.batch), np.int64))
         self._spec, self._images, self._decoder, self._part, self._tally = spec, images, decoder, part, tally
         self._order = Order(len(images), spec.seed)

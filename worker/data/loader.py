@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from worker.data.batches import Batch
 from worker.data.decode import Decoder
 from worker.data.filler import Filler, SetDamagedError
-from worker.data.normalise import CpuNormaliser, CudaNormaliser
+from worker.data.normalise import CpuNormaliser, CudaNormaliser, scale_of
 from worker.data.sets import ImageSet
 from worker.data.tally import LoaderUse, Tally, too_damaged
 from worker.errors import JobError
@@ -56,14 +56,15 @@ class Loader:
             DataLoader(filler, batch_size=None, sampler=itertools.count(), **processes)
         )
         self._on_cpu = self._on_cuda = None
+        scale = scale_of(spec.load_workload().pixels, spec.shape.channels)
         if spec.device == "cuda":
-            self._on_cuda = CudaNormaliser(numerics, f"cuda:{part}")
+            self._on_cuda = CudaNormaliser(numerics, f"cuda:{part}", scale)
             for pinned in (self._pixels, self._labels):
                 # torch annotates no part of its way to the CUDA runtime.
                 runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
                 torch.cuda.check_error(runtime.cudaHostRegister(pinned.data_ptr(), pinned.nbytes, 0))
         else:
-            self._on_cpu = CpuNormaliser(spec.batch, spec.image_px, numerics, torch.get_num_threads())
+            self._on_cpu = CpuNormaliser(spec.batch, spec.image_px, numerics, torch.get_num_threads(), scale)
 
     def next(self) -> Batch:
         """Return the next batch. Raises JobError when hardly any image of the set can be decoded."""

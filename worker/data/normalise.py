@@ -1,4 +1,4 @@
-"""Turns bytes into the floats that a network is trained on, with the mean and deviation of ImageNet."""
+"""Turns bytes into the floats that a network is trained on, in the scale that its workload asks for."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,12 +9,17 @@ import torch
 from worker.training.numerics import Numerics
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_SCALES = {"imagenet": (MEAN, DEVIATION), "signed": ((0.5,) * 3, (0.5,) * 3), "unit": ((0.0,) * 3, (1.0,) * 3)}
+"""The mean and the deviation of each channel, by the name that a workload gives its scale."""
 Array = np.ndarray[Any, Any]
+Scale = tuple[Array, Array]
+"""What is subtracted from the bytes of each channel, and what they are then multiplied by."""
 
 
-def _scale() -> tuple[Array, Array]:
-    """Return what is subtracted from bytes, and what they are then multiplied by."""
-    return np.float32(255) * np.array(MEAN, np.float32), np.float32(1 / 255) / np.array(DEVIATION, np.float32)
+def scale_of(pixels: str, channels: int) -> Scale:
+    """Return the scale of a workload's images."""
+    mean, deviation = (np.array(each[:channels], np.float32) for each in _SCALES[pixels])
+    return np.float32(255) * mean, np.float32(1 / 255) / deviation
 
 
 class CpuNormaliser:
@@ -24,15 +29,16 @@ class CpuNormaliser:
     after every pass, and with loader processes on the same CPUs each meeting waits for one that is not running.
     """
 
-    def __init__(self, batch: int, image_px: int, numerics: Numerics, threads: int) -> None:
+    def __init__(self, batch: int, image_px: int, numerics: Numerics, threads: int, scale: Scale) -> None:
         layout = torch.channels_last if numerics.channels_last else torch.contiguous_format
         # One piece of memory for all steps: a step has ended before the next batch is taken.
-        self._floats = torch.empty(batch, 3, image_px, image_px, memory_format=layout)
+        mean, factor = scale
+        channels = len(mean)
+        self._floats = torch.empty(batch, channels, image_px, image_px, memory_format=layout)
         self._rows = numerics.channels_last
-        mean, factor = _scale()
         if self._rows:
             # Whole rows: over an innermost dimension of three nothing is vectorised.
-            self._into = self._floats.permute(0, 2, 3, 1).numpy().reshape(batch, image_px, 3 * image_px)
+            self._into = self._floats.permute(0, 2, 3, 1).numpy().reshape(batch, image_px, channels * image_px)
             self._mean, self._factor = np.tile(mean, image_px), np.tile(factor, image_px)
         else:
             self._into = self._floats.numpy()
@@ -63,9 +69,9 @@ class CpuNormaliser:
 class CudaNormaliser:
     """The same on the device that the bytes were copied to."""
 
-    def __init__(self, numerics: Numerics, device: str) -> None:
+    def __init__(self, numerics: Numerics, device: str, scale: Scale) -> None:
         self._layout = torch.channels_last if numerics.channels_last else torch.contiguous_format
-        self._mean, self._factor = (torch.from_numpy(each).to(device).view(3, 1, 1) for each in _scale())
+        self._mean, self._factor = (torch.from_numpy(each).to(device).view(-1, 1, 1) for each in scale)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         floats = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=self._layout)

@@ -44,7 +44,7 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
         batches = stack.enter_context(opened_batches(spec))
         numerics = numerics_of(spec.recipe, spec.device)
         numerics.apply()
-        network = build_network(workload, spec.seed)
+        network = build_network(workload, spec.shape, spec.seed)
         group = stack.enter_context(joined(membership, spec.device, report=report))
         with opened_trainer(group, workload, network, device, batches[0], numerics) as trainer:
             events.emit("built")

@@ -46,7 +46,7 @@ def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches],
     numerics = numerics_of(spec.recipe, spec.device)
     numerics.apply()
     workload = spec.load_workload()
-    network = build_network(workload, spec.seed)
+    network = build_network(workload, spec.shape, spec.seed)
     if spec.parallel == "parameter-cpu":
         return ParameterCpu(workload, network, devices, batches, numerics)
     device = devices[rank]
@@ -54,4 +54,4 @@ def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches],
     if spec.parallel == "ddp":
         ids = [device.torch] if device.is_cuda else None
         placed = DistributedDataParallel(placed, device_ids=ids)
-    return Single(workload, numerics.compile(placed), device, batches[0], numerics)
+    return Single(workload, numerics.compile(placed) if workload.compiles else placed, device, batches[0], numerics)

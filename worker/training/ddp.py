@@ -81,7 +81,7 @@ def run_rank(spec: Spec, rank: int, port: int) -> int:
     try:
         with watching_loaders(), opened_batches(spec, rank) as (batches,):
             trainer = build_trainer(spec, devices, [batches], rank)
-            scratch = Samples.allocate(1, trainer.phases)
+            scratch = Samples.allocate(1, trainer.phases, trainer.parts)
             for _ in range(spec.warmup_steps + spec.steps):
                 trainer.step(scratch, 0)
             use = batches.close()

@@ -30,17 +30,18 @@ def measure(spec: Spec, trainer: Trainer, events: Events) -> None:
     gc.enable()
     after = usage()
     events.emit("measured", t=end_s)
-    check_loss(trainer)
-    events.emit("steps", steps=samples.columns(), usage=between(before, after), metrics=own.columns(samples))
+    losses = finite_losses(samples)
+    metrics = own.columns(samples)
+    events.emit("steps", steps=samples.columns(), losses=losses, usage=between(before, after), metrics=metrics)
 
 
 def warm_up(spec: Spec, trainer: Trainer, events: Events) -> Samples:
     """Take the steps before the measured ones. Returns the storage of the latter; garbage is not collected then."""
-    scratch = Samples.allocate(1, trainer.phases)
+    scratch = Samples.allocate(1, trainer.phases, trainer.parts)
     for number in range(1, spec.warmup_steps + 1):
         trainer.step(scratch, 0)
         events.emit("warmup", step=number, of=spec.warmup_steps)
-    samples = Samples.allocate(spec.steps, trainer.phases)
+    samples = Samples.allocate(spec.steps, trainer.phases, trainer.parts)
     # A collection in the middle would fall on a step at random: all garbage goes now, none is looked for until the end.
     gc.collect()
     gc.disable()
@@ -48,10 +49,16 @@ def warm_up(spec: Spec, trainer: Trainer, events: Events) -> Samples:
     return samples
 
 
-def check_loss(trainer: Trainer) -> None:
-    """Raise JobError where the measured steps were no training."""
-    if not math.isfinite(loss := trainer.loss()):
-        raise JobError(f"the loss is {loss} after the measured steps: that was no training", kind="diverged")
+def finite_losses(samples: Samples) -> dict[str, list[float]]:
+    """Return the losses of all measured steps, by name. Raises JobError where one shows that they were no training."""
+    losses = samples.lost()
+    for name, column in losses.items():
+        for number, loss in enumerate(column, start=1):
+            if not math.isfinite(loss):
+                called = "the loss" if name == "loss" else f"the loss {name}"
+                told = f"{called} is {loss} in measured step {number}: that was no training"
+                raise JobError(told, kind="diverged", remedy="lower the learning rate, or use --recipe reference")
+    return losses
 
 
 class OwnMetrics:

@@ -6,16 +6,16 @@ from types import ModuleType
 
 import torch
 
-from worker.workloads.workload import Workload
+from worker.workloads.workload import Shape, Workload
 
 _NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _declared: list[torch.library.Library] = []  # a declaration ends with the object that made it
 
 
-def build_network(workload: Workload, seed: int) -> torch.nn.Module:
+def build_network(workload: Workload, shape: Shape, seed: int) -> torch.nn.Module:
     """Return the workload's network in training mode, with weights drawn from the seed."""
     torch.manual_seed(seed)
-    return workload.build().train()
+    return workload.build(shape).train()
 
 
 def torchvision_version() -> str:

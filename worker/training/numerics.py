@@ -33,6 +33,11 @@ class Numerics:
         return placed
 
     def compile(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Return the model, compiled where the recipe is; of several networks, each by itself."""
+        if self.compiled and isinstance(model, torch.nn.ModuleDict):
+            for network in model.values():
+                network.compile()
+            return model
         return cast(torch.nn.Module, torch.compile(model)) if self.compiled else model
 
     def autocast(self, device: Device) -> AbstractContextManager[object]:

@@ -49,6 +49,7 @@ class ParameterCpu:
         # Where the gradients of the devices after the first land before they are added.
         self._landing = [torch.zeros_like(parameter, pin_memory=pin) for parameter in self._parameters]
         self._optimizer = self.workload.optimizer(network)
+        self.parts: tuple[str, ...] = ()
         self._losses: list[torch.Tensor] = []
 
     def step(self, samples: Samples, index: int) -> None:
@@ -74,6 +75,7 @@ class ParameterCpu:
             copied_s - got_s if "copy" in self.phases else 0.0,
             (sent_s - copied_s) + (gathered_s - computed_s),
         )
+        samples.put_losses(index, {"loss": torch.stack([loss.cpu() for loss in self._losses]).mean()})
 
     @torch.no_grad()
     def _send_parameters(self) -> None:

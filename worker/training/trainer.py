@@ -10,7 +10,8 @@ from worker.data.batches import Batch, Batches
 from worker.training.device import Device
 from worker.training.numerics import Numerics
 from worker.training.samples import Samples
-from worker.workloads.workload import Workload
+from worker.training.step import Training
+from worker.workloads.workload import Losses, Workload
 
 
 class Trainer(Protocol):
@@ -18,6 +19,8 @@ class Trainer(Protocol):
 
     phases: tuple[str, ...]
     """The phases it has beside data and compute."""
+    parts: tuple[str, ...]
+    """The phases of computing that its workload names."""
     network: torch.nn.Module
     """The network that is trained; of replicas, the one that is updated."""
 
@@ -28,7 +31,7 @@ class Trainer(Protocol):
         """Wait until every device has done all it was given."""
 
     def loss(self) -> float:
-        """Return the loss of the last step; of several devices, one that is not finite if there is one."""
+        """Return the first of the losses of the last step; of several devices, the mean."""
 
 
 @dataclass(eq=False)
@@ -43,7 +46,8 @@ class OneDevice:
 
     def __post_init__(self) -> None:
         self.phases: tuple[str, ...] = ("copy",) if self.device.is_cuda else ()
-        self._loss = torch.tensor(0.0)
+        self.parts: tuple[str, ...] = ()
+        self._losses: Losses = {}
 
     def step(self, samples: Samples, index: int) -> None:
         begin_s = time.monotonic()
@@ -52,41 +56,53 @@ class OneDevice:
         communicate_s = self.train(batch)
         elapsed_s = time.monotonic() - begin_s
         samples.put(index, elapsed_s, data_s, self.device.copy_s() if self.device.is_cuda else 0.0, communicate_s)
+        samples.put_losses(index, self._losses)
 
     def train(self, batch: Batch) -> float:
         """Take a step on the batch, to its end. Returns how many seconds it did nothing but communicate."""
         raise NotImplementedError
 
+    def placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images and labels on the device, as the network takes them."""
+        images, labels = self.device.copy(batch, wait=not self.numerics.pinned)
+        return self.batches.prepared(images), labels
+
     def passes(self, batch: Batch) -> None:
         """Go forward and backward through the network."""
-        images, labels = self.device.copy(batch, wait=not self.numerics.pinned)
-        images = self.batches.prepared(images)
+        images, labels = self.placed(batch)
         with self.numerics.autocast(self.device):
             loss = self.workload.loss(self.network, images, labels)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
-        self._loss = loss.detach()
+        self._losses = {"loss": loss.detach()}
 
     def synchronize(self) -> None:
         self.device.synchronize()
 
     def loss(self) -> float:
-        return float(self._loss)
+        return float(next(iter(self._losses.values())))
 
 
 class Single(OneDevice):
-    """The plain step; with DistributedDataParallel around the network, that of one rank of several.
+    """The workload's own step; with DistributedDataParallel around the network, that of one rank of several.
 
     What ranks exchange overlaps with the backward pass and cannot be told from it: it is part of computing.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._optimizer = self.workload.optimizer(self.network)
+        self.parts = self.workload.phases
+        optimizers = self.workload.optimizers(self.network)
+        self._training = Training(self.network, optimizers, self.device, self.numerics)
+
+    def step(self, samples: Samples, index: int) -> None:
+        self._training.progress = (index + 1) / samples.count
+        super().step(samples, index)
+        samples.put_parts(index, self._training.phase.seconds())
 
     def train(self, batch: Batch) -> float:
-        self.passes(batch)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        images, labels = self.placed(batch)
+        losses = self.workload.step(self._training, images, labels)
         # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
         self.device.synchronize()
+        self._losses = {name: loss.detach() for name, loss in losses.items()}
         return 0.0

@@ -16,7 +16,7 @@ from typing import TextIO
 from worker.errors import JobError
 from worker.protocol import BURST, Events
 from worker.spec import Spec, Turns
-from worker.training.measure import OwnMetrics, check_loss, warm_up
+from worker.training.measure import OwnMetrics, finite_losses, warm_up
 from worker.training.trainer import Trainer
 from worker.usage import between, usage
 
@@ -49,8 +49,8 @@ def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, order
         orders.readline()
     gc.enable()
     events.emit("measured")
-    check_loss(trainer)
-    events.emit("steps", usage=between(first, ended), metrics=own.columns(samples))
+    losses = finite_losses(samples)
+    events.emit("steps", losses=losses, usage=between(first, ended), metrics=own.columns(samples))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from worker.workloads.workload import CLASSES, Workload
+from worker.workloads.workload import CLASSES, Shape, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -17,8 +17,9 @@ class Classifier(Workload):
     options: Mapping[str, object] = field(default_factory=dict)
     """Arguments of the model's constructor."""
 
-    def build(self) -> "torch.nn.Module":
-        """Return the model, with as many classes as ImageNet."""
+    def build(self, shape: Shape) -> "torch.nn.Module":
+        """Return the model, with as many classes as ImageNet. It pools images of any size."""
+        del shape
         # Here and not above: the host reads this declaration, and torch is imported in the target alone.
         from worker.training.models import import_torchvision
 

@@ -1,4 +1,4 @@
-"""A workload: what is trained, its sizes, how it is built, and the metrics that it has of its own.
+"""A workload: what is trained, its sizes, its networks and optimizers, one training step, and what it has of its own.
 
 The host reads declarations, and has no torch: a member imports torch inside the methods, which run in the target alone.
 A workload of another package is one module, of which the text is sent into the target. It can import this module, the
@@ -7,16 +7,28 @@ standard library, and what the image holds: torch, torchvision, numpy.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
 
+    from worker.training.step import Training
+
+Losses = Mapping[str, "torch.Tensor"]
+"""What a step gives, by the names that the workload declares."""
 CLASSES = 1000
 """The number of labels in data sets and in drawn data alike: as many as ImageNet has."""
 LEARNING_RATE = 0.01
 OF_EVERY_TRAINING = ("throughput", "elapsed", "opening")
 """The metrics of every training; no metric of a workload's own can have these names."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The images of a job: squares of ``px`` pixels."""
+
+    px: int
+    channels: int
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,11 @@ class WorkloadMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """The declaration of a workload. A subclass implements ``build``, and overrides of the rest what differs."""
+    """The declaration of a workload. A subclass implements ``build``, and overrides of the rest what differs.
+
+    A workload of one network that has one loss overrides ``optimizer`` and ``loss``, and can be spread over devices and
+    instances. One that overrides ``step`` has as many networks, optimizers and losses as it likes, on one device.
+    """
 
     name: str
     sizes: Mapping[str, tuple[int, int]]
@@ -44,15 +60,45 @@ class Workload:
     metrics: tuple[WorkloadMetric, ...] = ()
     crop: Literal["random", "centre"] = "random"
     """What is taken of the images of a data set: a random part, perhaps mirrored, or the square in the middle."""
+    scenarios: tuple[str, ...] = ()
+    """The scenarios in which it can be trained, where not in all; the others refuse it before anything starts."""
+    channels: int | None = None
+    """The channels of images that no data set gives; None for a workload that takes three and no other number."""
+    smallest_batch: int = 1
+    """Below this, there is nothing to take batch statistics of."""
+    pixels: Literal["imagenet", "signed", "unit"] = "imagenet"
+    """The scale of its images: less ImageNet's mean, over its deviation; from -1 to 1; or from 0 to 1."""
+    phases: tuple[str, ...] = ()
+    """The parts of computing that its step is timed by, in their order."""
+    losses: tuple[str, ...] = ("loss",)
+    """The numbers that each step gives, by name."""
+    compiles: bool = True
+    """Whether torch.compile can take its networks; of compiled code there is no gradient of a gradient."""
 
     def __post_init__(self) -> None:
         names = [metric.name for metric in self.metrics]
         if wrong := [name for name in names if name in OF_EVERY_TRAINING or names.count(name) > 1]:
             raise ValueError(f"a metric of the workload {self.name} cannot be called {wrong[0]}: the name is taken")
 
-    def build(self) -> "torch.nn.Module":
-        """Return the network. torch has been seeded: the first weights depend on the seed of the trial alone."""
+    @property
+    def divisible(self) -> bool:
+        """Return whether replicas can share its step: it is the one of one network that has one loss."""
+        return type(self).step is Workload.step
+
+    def size_wanted(self, image_px: int) -> str | None:
+        """Return which sizes in pixels it takes, if not this one: ``32 or more``."""
+        return f"{self.smallest_image_px} or more" if image_px < self.smallest_image_px else None
+
+    def build(self, shape: Shape) -> "torch.nn.Module":
+        """Return the network; of several, a ``ModuleDict``.
+
+        torch has been seeded: the first weights depend on the seed of the trial alone.
+        """
         raise NotImplementedError
+
+    def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
+        """Return the optimizers of the step, by name."""
+        return {"network": self.optimizer(network)}
 
     def optimizer(self, network: "torch.nn.Module") -> "torch.optim.Optimizer":
         """Return the optimizer: plain gradient descent, as the ``sgd`` of tf_cnn_benchmarks.
@@ -68,6 +114,29 @@ class Workload:
         import torch
 
         return torch.nn.functional.cross_entropy(network(images), labels)
+
+    def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> "Losses":
+        """Train on one batch. Returns what ``losses`` names, on the device: nothing here waits for it."""
+        with training.autocast():
+            loss = self.loss(training.network, images, labels)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        training.update("network")
+        return {"loss": loss}
+
+    def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
+        """Return so many images that the trained network makes, in the scale of ``pixels``."""
+        raise NotImplementedError
+
+    def checkpoint(self, training: "Training") -> dict[str, Any]:
+        """Return what a training goes on from: every network and every optimizer."""
+        optimizers = {name: each.state_dict() for name, each in training.optimizers.items()}
+        return {"network": training.network.state_dict(), "optimizers": optimizers}
+
+    def restore(self, training: "Training", checkpoint: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        training.network.load_state_dict(checkpoint["network"])
+        for name, each in training.optimizers.items():
+            each.load_state_dict(checkpoint["optimizers"][name])
 
     def after_step(self, network: "torch.nn.Module", loss: float) -> Mapping[str, float]:
         """Return the metrics per step. Called after every measured step if there are any.

@@ -1,0 +1,73 @@
+"""The training loop of PyTorch's example of DCGAN, as one would write it by hand: no suite, one timing of all steps.
+
+Run by ``benchmarks/dcgan.py``; arguments: batch, image_px (64), warmup_steps, steps, threads, seed. Prints images per
+second. Networks, losses, settings and the order of the passes are the example's (latent 100, widths of 64, Adam 2e-4).
+"""
+
+import sys
+import time
+
+import torch
+from torch import nn
+
+LATENT, WIDTH, COLOURS = 100, 64, 3
+
+
+def draw(layer: nn.Module) -> None:
+    name = type(layer).__name__
+    if "Conv" in name:
+        nn.init.normal_(layer.weight, 0.0, 0.02)  # type: ignore[arg-type]
+    elif "BatchNorm" in name:
+        nn.init.normal_(layer.weight, 1.0, 0.02)  # type: ignore[arg-type]
+        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+
+def generator() -> nn.Module:
+    return nn.Sequential(
+        *(nn.ConvTranspose2d(LATENT, WIDTH * 8, 4, 1, 0, bias=False), nn.BatchNorm2d(WIDTH * 8), nn.ReLU(True)),
+        *(nn.ConvTranspose2d(WIDTH * 8, WIDTH * 4, 4, 2, 1, bias=False), nn.BatchNorm2d(WIDTH * 4), nn.ReLU(True)),
+        *(nn.ConvTranspose2d(WIDTH * 4, WIDTH * 2, 4, 2, 1, bias=False), nn.BatchNorm2d(WIDTH * 2), nn.ReLU(True)),
+        *(nn.ConvTranspose2d(WIDTH * 2, WIDTH, 4, 2, 1, bias=False), nn.BatchNorm2d(WIDTH), nn.ReLU(True)),
+        *(nn.ConvTranspose2d(WIDTH, COLOURS, 4, 2, 1, bias=False), nn.Tanh()),
+    )
+
+
+def discriminator() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(COLOURS, WIDTH, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, True)),
+        *(nn.Conv2d(WIDTH, WIDTH * 2, 4, 2, 1, bias=False), nn.BatchNorm2d(WIDTH * 2), nn.LeakyReLU(0.2, True)),
+        *(nn.Conv2d(WIDTH * 2, WIDTH * 4, 4, 2, 1, bias=False), nn.BatchNorm2d(WIDTH * 4), nn.LeakyReLU(0.2, True)),
+        *(nn.Conv2d(WIDTH * 4, WIDTH * 8, 4, 2, 1, bias=False), nn.BatchNorm2d(WIDTH * 8), nn.LeakyReLU(0.2, True)),
+        *(nn.Conv2d(WIDTH * 8, 1, 4, 1, 0, bias=False), nn.Sigmoid()),
+    )
+
+
+def main() -> None:
+    batch, image_px, warmup_steps, steps, threads, seed = map(int, sys.argv[1:])
+    torch.set_num_interop_threads(1)
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    makes, judges = generator().apply(draw), discriminator().apply(draw)
+    criterion = nn.BCELoss()
+    optimizer_d, optimizer_g = (torch.optim.Adam(n.parameters(), lr=2e-4, betas=(0.5, 0.999)) for n in (judges, makes))
+    images = torch.rand(batch, COLOURS, image_px, image_px) * 2 - 1
+
+    for step in range(warmup_steps + steps):
+        if step == warmup_steps:
+            begin_s = time.monotonic()
+        judges.zero_grad()
+        label = torch.full((batch,), 1.0)
+        criterion(judges(images).view(-1), label).backward()
+        fake = makes(torch.randn(batch, LATENT, 1, 1))
+        label.fill_(0.0)
+        criterion(judges(fake.detach()).view(-1), label).backward()
+        optimizer_d.step()
+        makes.zero_grad()
+        label.fill_(1.0)
+        criterion(judges(fake).view(-1), label).backward()
+        optimizer_g.step()
+    print(batch * steps / (time.monotonic() - begin_s))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The networks of progressive GAN (Karras et al. 2018): layers for every size, of which a stage uses the first."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn.functional import avg_pool2d, interpolate, leaky_relu
+
+from worker.workloads.workload import Shape
+
+_MOST_MAPS, _MAPS_TIMES_PX = 512, 16_384
+_SLOPE = 0.2
+_TINY = 1e-8
+
+
+def maps_at(px: int) -> int:
+    """Return the feature maps at a size: 512 up to 32 px, then half as many with every doubling."""
+    return min(_MOST_MAPS, _MAPS_TIMES_PX // px)
+
+
+def sizes_to(image_px: int) -> list[int]:
+    """Return the sizes from 4 px to that of the images."""
+    return [4 << stage for stage in range(int(math.log2(image_px)) - 1)]
+
+
+class Equalised(nn.Conv2d):
+    """A convolution whose weights are drawn from N(0, 1) and scaled when they are used, so that all learn as fast."""
+
+    def __init__(self, before: int, after: int, kernel: int, padding: int = 0, gain: float = math.sqrt(2)) -> None:
+        super().__init__(before, after, kernel, padding=padding)
+        nn.init.normal_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        self.factor = gain / math.sqrt(before * kernel * kernel)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        convolved: torch.Tensor = self._conv_forward(maps, self.weight * self.factor, self.bias)
+        return convolved
+
+
+def normalised(maps: torch.Tensor) -> torch.Tensor:
+    """Return the maps with the feature vector of each pixel at a mean square of 1."""
+    return maps * torch.rsqrt(maps.square().mean(dim=1, keepdim=True) + _TINY)
+
+
+def with_deviation(maps: torch.Tensor) -> torch.Tensor:
+    """Return the maps and one more: the deviation of each feature over the batch, averaged over all of them."""
+    deviation = maps.float().var(0, unbiased=False).add(_TINY).sqrt().mean().to(maps.dtype)
+    return torch.cat([maps, deviation.expand(len(maps), 1, *maps.shape[2:])], dim=1)
+
+
+class Generator(nn.Module):
+    """Makes images of the size of a stage; the size before it is what a new one is faded in from."""
+
+    def __init__(self, shape: Shape, latent: int) -> None:
+        super().__init__()
+        sizes = sizes_to(shape.px)
+        widths = [maps_at(px) for px in sizes]
+        # The first layer makes 4 x 4 pixels of one: a convolution over a padding of 3.
+        self.blocks = nn.ModuleList([_pair(Equalised(latent, widths[0], 4, 3), widths[0])])
+        for before, width in pairwise(widths):
+            self.blocks.append(_pair(Equalised(before, width, 3, 1), width))
+        self.to_image = nn.ModuleList([Equalised(width, shape.channels, 1, gain=1.0) for width in widths])
+
+    def forward(self, noise: torch.Tensor, stage: int = -1, shown: float = 1.0) -> torch.Tensor:
+        last = stage % len(self.blocks)
+        maps = before = normalised(noise)[:, :, None, None]
+        for number in range(last + 1):
+            before = interpolate(maps, scale_factor=2.0) if number else maps
+            maps = before
+            for layer in self.blocks[number]:  # type: ignore[attr-defined]
+                maps = normalised(leaky_relu(layer(maps), _SLOPE))
+        image: torch.Tensor = self.to_image[last](maps)
+        return image if shown == 1.0 or not last else torch.lerp(self.to_image[last - 1](before), image, shown)
+
+
+class Critic(nn.Module):
+    """Scores images of the size of a stage."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        widths = [maps_at(px) for px in sizes_to(shape.px)]
+        self.from_image = nn.ModuleList([Equalised(shape.channels, width, 1) for width in widths])
+        first = nn.ModuleList([Equalised(widths[0] + 1, widths[0], 3, 1), Equalised(widths[0], widths[0], 4)])
+        self.blocks = nn.ModuleList([first])
+        for smaller, width in pairwise(widths):
+            self.blocks.append(nn.ModuleList([Equalised(width, width, 3, 1), Equalised(width, smaller, 3, 1)]))
+        self.score = Equalised(widths[0], 1, 1, gain=1.0)
+
+    def forward(self, images: torch.Tensor, stage: int = -1, shown: float = 1.0) -> torch.Tensor:
+        last = stage % len(self.blocks)
+        maps = leaky_relu(self.from_image[last](images), _SLOPE)
+        for number in range(last, -1, -1):
+            maps = maps if number else with_deviation(maps)
+            for layer in self.blocks[number]:  # type: ignore[attr-defined]
+                maps = leaky_relu(layer(maps), _SLOPE)
+            maps = avg_pool2d(maps, 2) if number else maps
+            if number == last and number and shown < 1.0:
+                smaller = leaky_relu(self.from_image[last - 1](avg_pool2d(images, 2)), _SLOPE)
+                maps = torch.lerp(smaller, maps, shown)
+        scores: torch.Tensor = self.score(maps)
+        return scores.flatten()
+
+
+def _pair(first: Equalised, width: int) -> nn.ModuleList:
+    return nn.ModuleList([first, Equalised(width, width, 3, 1)])
+
+
+def fade(images: torch.Tensor, px: int, shown: float) -> torch.Tensor:
+    """Return real images at a size, as far faded in from half of it as those that are made."""
+    smaller = avg_pool2d(images, images.shape[-1] // px)
+    if shown == 1.0:
+        return smaller
+    return torch.lerp(interpolate(avg_pool2d(smaller, 2), scale_factor=2.0), smaller, shown)
+
+
+def gradient_penalty(
+    critic: Callable[[torch.Tensor], torch.Tensor], real: torch.Tensor, fake: torch.Tensor
+) -> torch.Tensor:
+    """Return the mean of (the norm of the score's gradient - 1) squared, between real and generated images."""
+    share = torch.rand(len(real), 1, 1, 1, dtype=real.dtype, device=real.device)
+    mixed = torch.lerp(real, fake, share).requires_grad_()
+    (gradient,) = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)
+    norms: torch.Tensor = gradient.flatten(1).norm(dim=1)
+    return (norms - 1).square().mean()
+
+
+@torch.no_grad()
+def move_average(average: nn.Module, network: nn.Module, kept: float) -> None:
+    """Move an averaged network a little towards the one that is trained."""
+    for mean, parameter in zip(average.parameters(), network.parameters(), strict=True):
+        mean.lerp_(parameter, 1 - kept)

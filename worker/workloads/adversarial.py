@@ -1,0 +1,135 @@
+"""A generator against a discriminator, each with an optimizer of its own (Goodfellow et al. 2014)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from worker.workloads.workload import Losses, Shape, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from worker.training.step import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversarial(Workload):
+    """Binary cross entropy for the discriminator, and the non-saturating loss for the generator.
+
+    Each step updates the discriminator, on real and on generated images in passes of their own, and then the generator.
+    A subclass gives the two networks.
+    """
+
+    latent: int
+    """The numbers, drawn from N(0, 1), that an image is made of."""
+    learning_rate: float
+    betas: tuple[float, float]
+    published: bool = False
+    """Whether the step is that of the published notebooks: the discriminator's loss is the mean of both halves, not
+    their sum, and the generator is updated with images of its own, not with those that the discriminator has seen."""
+    scenarios: tuple[str, ...] = ("synthetic", "real", "shared")
+    channels: int | None = 1
+    smallest_batch: int = 2
+    crop: Literal["random", "centre"] = "centre"
+    pixels: Literal["imagenet", "signed", "unit"] = "signed"
+    phases: tuple[str, ...] = (
+        *("discriminator-real", "discriminator-fake", "discriminator-update"),
+        *("generator", "generator-update"),
+    )
+    losses: tuple[str, ...] = ("discriminator-real", "discriminator-fake", "generator", "generated-deviation")
+    """The last is the deviation of a pixel among the images of a step: it is 0 where they are all alike."""
+
+    def generator(self, shape: Shape) -> "torch.nn.Module":
+        """Return the network that makes images of ``latent`` numbers each."""
+        raise NotImplementedError
+
+    def discriminator(self, shape: Shape) -> "torch.nn.Module":
+        """Return the network that gives images logits, which are high for real ones."""
+        raise NotImplementedError
+
+    def build(self, shape: Shape) -> "torch.nn.Module":
+        """Return both networks."""
+        import torch
+
+        return torch.nn.ModuleDict({"generator": self.generator(shape), "discriminator": self.discriminator(shape)})
+
+    def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
+        """Return Adam for each network."""
+        import torch
+
+        return {
+            name: torch.optim.Adam(each.parameters(), lr=self.learning_rate, betas=self.betas)
+            for name, each in network.named_children()
+        }
+
+    def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> Losses:
+        """Update the discriminator, then the generator."""
+        del labels
+        generator, discriminator = (training.network.get_submodule(name) for name in ("generator", "discriminator"))
+        share = 0.5 if self.published else 1.0
+
+        def judged(pictures: "torch.Tensor", *, real: bool) -> "torch.Tensor":
+            with training.autocast():
+                logits = discriminator(pictures)
+            return cross_entropy(logits, real=real)
+
+        def generated() -> "torch.Tensor":
+            with training.autocast():
+                made: torch.Tensor = generator(self.noise(len(images), images.device))
+            return made
+
+        with training.phase("discriminator-real"):
+            on_real = judged(images, real=True)
+            (share * on_real).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        with training.phase("discriminator-fake"):
+            fake = generated()
+            on_fake = judged(fake.detach(), real=False)
+            (share * on_fake).backward()  # type: ignore[no-untyped-call]
+        with training.phase("discriminator-update"):
+            training.update("discriminator")
+        with training.phase("generator"):
+            if self.published:
+                fake = generated()
+            loss = judged(fake, real=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with training.phase("generator-update"):
+            training.update("generator")
+            # What its own update left there is the generator's, and no gradient of the discriminator's loss.
+            training.optimizers["discriminator"].zero_grad()
+        return dict(zip(self.losses, (on_real, on_fake, loss, deviation(fake)), strict=True))
+
+    def noise(self, count: int, device: "torch.device") -> "torch.Tensor":
+        """Return what so many images are made of."""
+        import torch
+
+        return torch.randn(count, self.latent, device=device)
+
+    def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
+        """Return so many images, made with the statistics that the training has kept."""
+        generator = network.get_submodule("generator")
+        device = next(generator.parameters()).device
+        return evaluated(generator, self.noise(count, device))
+
+
+def cross_entropy(logits: "torch.Tensor", *, real: bool) -> "torch.Tensor":
+    """Return the mean binary cross entropy of logits that should all say the same."""
+    import torch
+
+    wanted = torch.full_like(logits, float(real), dtype=torch.float32)
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), wanted)
+
+
+def deviation(images: "torch.Tensor") -> "torch.Tensor":
+    """Return the deviation of a pixel among the images, averaged over the pixels: 0 where all are alike."""
+    return images.detach().float().std(0).mean()
+
+
+def evaluated(network: "torch.nn.Module", given: "torch.Tensor") -> "torch.Tensor":
+    """Return what a network makes of what it is given, without training; it can go on being trained."""
+    import torch
+
+    was_training = network.training
+    with torch.no_grad():
+        made: torch.Tensor = network.eval()(given)
+    network.train(was_training)
+    return made

@@ -1,0 +1,121 @@
+"""Progressive GAN (Karras et al. 2018): images grow from 4 px on, and every new size is faded in.
+
+A job goes through all sizes: the first takes one share of its measured steps, and every other one two shares, in the
+first of which it is faded in, as in the paper. Warm-up steps are of the full size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from worker.workloads.adversarial import deviation, evaluated
+from worker.workloads.workload import Losses, Shape, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from worker.training.step import Training
+
+LATENT = 512
+PENALTY, DRIFT = 10.0, 1e-3
+"""The weights of the gradient penalty, and of what keeps the scores of real images near zero."""
+KEPT = 0.999
+"""The share of itself that the averaged generator keeps in each step."""
+
+
+def stage_at(progress: float, stages: int) -> tuple[int, float]:
+    """Return the size that is trained at a share of the job, counted from 4 px, and how far it is faded in."""
+    shares = 2 * stages - 1
+    share = min(int(progress * shares), shares - 1)
+    return (share + 1) // 2, progress * shares - share if share % 2 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressiveGan(Workload):
+    """A generator, a critic with the loss of WGAN-GP, and the generator averaged over the steps."""
+
+    scenarios: tuple[str, ...] = ("synthetic", "real", "shared")
+    channels: int | None = 3
+    smallest_batch: int = 2
+    crop: Literal["random", "centre"] = "centre"
+    pixels: Literal["imagenet", "signed", "unit"] = "signed"
+    phases: tuple[str, ...] = ("critic", "penalty", "critic-update", "generator", "generator-update", "average")
+    losses: tuple[str, ...] = ("critic", "penalty", "generator", "generated-deviation")
+    compiles: bool = False
+
+    def size_wanted(self, image_px: int) -> str | None:
+        """Return the sizes that 4 px can be doubled to."""
+        return None if image_px in (8, 16, 32, 64, 128, 256, 512, 1024) else "8, 16, 32, … or 1024"
+
+    def build(self, shape: Shape) -> "torch.nn.Module":
+        """Return generator, critic and averaged generator, each with the layers of all sizes."""
+        import copy
+
+        from torch import nn
+
+        from worker.training.growing import Critic, Generator
+
+        generator = Generator(shape, LATENT)
+        average = copy.deepcopy(generator).requires_grad_(requires_grad=False)
+        return nn.ModuleDict({"generator": generator, "critic": Critic(shape), "average": average})
+
+    def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
+        """Return Adam for generator and critic; the average has none."""
+        import torch
+
+        return {
+            name: torch.optim.Adam(network.get_submodule(name).parameters(), lr=1e-3, betas=(0.0, 0.99), eps=1e-8)
+            for name in ("generator", "critic")
+        }
+
+    def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> Losses:
+        """Update the critic, the generator and its average at the size of this step."""
+        del labels
+        import torch
+
+        from worker.training.growing import fade, gradient_penalty, move_average
+
+        generator, critic, average = (
+            training.network.get_submodule(name) for name in ("generator", "critic", "average")
+        )
+        stage, shown = stage_at(training.progress, len(generator.blocks))  # type: ignore[arg-type]
+        with training.phase("critic"):
+            real = fade(images, 4 << stage, shown)
+            with training.autocast():
+                with torch.no_grad():
+                    fake = generator(self.noise(len(images), images.device), stage, shown)
+                on_real, on_fake = (critic(each, stage, shown).float() for each in (real, fake))
+            distance = on_fake.mean() - on_real.mean()
+            (distance + DRIFT * on_real.square().mean()).backward()
+        with training.phase("penalty"):
+            # Not in bfloat16: it is a gradient of a gradient.
+            penalty = PENALTY * gradient_penalty(lambda mixed: critic(mixed, stage, shown), real, fake.float())
+            penalty.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        with training.phase("critic-update"):
+            training.update("critic")
+        with training.phase("generator"):
+            with training.autocast():
+                fake = generator(self.noise(len(images), images.device), stage, shown)
+                score = critic(fake, stage, shown).float()
+            loss = -score.mean()
+            loss.backward()
+        with training.phase("generator-update"):
+            training.update("generator")
+            training.optimizers["critic"].zero_grad()
+        with training.phase("average"):
+            move_average(average, generator, KEPT)
+        return dict(zip(self.losses, (distance, penalty, loss, deviation(fake)), strict=True))
+
+    def noise(self, count: int, device: "torch.device") -> "torch.Tensor":
+        """Return points of a sphere: the generator's first layer normalises them."""
+        import torch
+
+        return torch.randn(count, LATENT, device=device)
+
+    def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
+        """Return so many images of the averaged generator, in full size."""
+        average: Any = network.get_submodule("average")
+        return evaluated(average, self.noise(count, next(average.parameters()).device))
+
+
+PROGRESSIVE_GAN = ProgressiveGan(name="progressive-gan", sizes={"paper": (16, 128), "quick": (4, 32), "smoke": (2, 16)})

@@ -1,0 +1,89 @@
+"""The variational autoencoder (Kingma and Welling 2013), of the sizes of PyTorch's example."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from worker.workloads.adversarial import deviation, evaluated
+from worker.workloads.workload import Losses, Shape, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from worker.training.step import Training
+
+_HIDDEN, _LATENT = 400, 20
+_LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vae(Workload):
+    """Two linear layers that encode an image as a distribution, and two that decode a draw from it."""
+
+    scenarios: tuple[str, ...] = ("synthetic", "real", "shared")
+    channels: int | None = 1
+    smallest_batch: int = 2
+    crop: Literal["random", "centre"] = "centre"
+    pixels: Literal["imagenet", "signed", "unit"] = "unit"
+    phases: tuple[str, ...] = ("forward", "backward", "update")
+    losses: tuple[str, ...] = ("reconstruction", "divergence", "generated-deviation")
+    """The first two are means per image, in nats; the last is of the reconstructed images."""
+
+    def build(self, shape: Shape) -> "torch.nn.Module":
+        """Return encoder and decoder."""
+        from torch import nn
+
+        elements = shape.channels * shape.px * shape.px
+        encoder = nn.Sequential(
+            nn.Flatten(), nn.Linear(elements, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, 2 * _LATENT)
+        )
+        unflatten = nn.Unflatten(1, (shape.channels, shape.px, shape.px))
+        decoder = nn.Sequential(
+            nn.Linear(_LATENT, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, elements), unflatten
+        )
+        return nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+
+    def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
+        """Return Adam for both networks together."""
+        import torch
+
+        return {"network": torch.optim.Adam(network.parameters(), lr=_LEARNING_RATE)}
+
+    def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> Losses:
+        """Encode, draw, decode, and go back: the loss is the negative lower bound of the evidence."""
+        del labels
+        import torch
+
+        with training.phase("forward"):
+            with training.autocast():
+                encoded = training.network.get_submodule("encoder")(images)
+            mean, log_variance = encoded.float().chunk(2, dim=1)
+            drawn = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+            with training.autocast():
+                logits = training.network.get_submodule("decoder")(drawn)
+            pixels = logits.float()
+            reconstruction = torch.nn.functional.binary_cross_entropy_with_logits(pixels, images, reduction="sum")
+            reconstruction = reconstruction / len(images)
+            divergence = gaussian_divergence(mean, log_variance)
+        with training.phase("backward"):
+            (reconstruction + divergence).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        with training.phase("update"):
+            training.update("network")
+        return dict(zip(self.losses, (reconstruction, divergence, deviation(pixels.sigmoid())), strict=True))
+
+    def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
+        """Return so many images, decoded from draws of the prior."""
+        import torch
+
+        decoder = network.get_submodule("decoder")
+        device = next(decoder.parameters()).device
+        return evaluated(decoder, torch.randn(count, _LATENT, device=device)).sigmoid()
+
+
+def gaussian_divergence(mean: "torch.Tensor", log_variance: "torch.Tensor") -> "torch.Tensor":
+    """Return the divergence of N(mean, variance) from N(0, 1), summed over the latent numbers, per image."""
+    terms = 1 + log_variance - mean.square() - log_variance.exp()
+    return -0.5 * terms.sum(dim=1).mean()
+
+
+VAE = Vae(name="vae", sizes={"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)})
