@@ -25,7 +25,8 @@ from tests.suite.sweeping_machine import furnish
 @contextmanager
 def opened(trial: Trial, _choices: object) -> Iterator[Sequence[Instance]]:
     """Open the target: this machine, which is not held to the envelope."""
-    node = HereNode(name=trial.target, data=os.environ["VIRTBENCH_HOME"])
+    data = trial.job.dataset.directory if trial.job.dataset else os.environ["VIRTBENCH_HOME"]
+    node = HereNode(name=trial.target, data=data)
     try:
         yield [Instance(node)] * max(1, len(trial.instances))
     finally:

@@ -80,9 +80,9 @@ def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapabi
 
 
 def _sizes(resolved: Resolved, profile: Profile) -> dict[str, Sizes]:
-    """Return the sizes of each model; of probes there are none."""
+    """Return the sizes of each model; of probes and commands there are none."""
     request = resolved.request
-    if request.scenario == "probe":
+    if request.scenario == "probe" or resolved.command:
         return {}
     names = ("batch", "image_px", "steps", "warmup_steps")
     changed = {name: value for name in names if (value := request.value(name)) is not None}
@@ -116,7 +116,8 @@ def _plan(
     profile = PROFILES[asked.profile]
     registry = PROBES if request.scenario == "probe" else WORKLOADS
     sizes = _sizes(resolved, profile)
-    loading = Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if dataset else None
+    read = dataset and not resolved.command
+    loading = Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers) if read else None
     fio_job = hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None
 
     def job_of(model: str, turns: Alternating | None) -> Job:
@@ -135,12 +136,13 @@ def _plan(
             isa=request.targets.isa,
             cpu_capability=capability,
             dataset=dataset,
-            page_cache=(request.data.cache or "cold") if dataset else None,
+            page_cache=(request.data.cache or "cold") if read else None,
             loading=loading,
             distributed=distributed,
             sharing=sharing,
+            command=resolved.command,
             fio_job=fio_job,
-            workload_sha256=source_sha256(registry, architecture(model)),
+            workload_sha256=None if resolved.command else source_sha256(registry, architecture(model)),
             layers=resolved.choices.layers(),
             turns=turns,
         )

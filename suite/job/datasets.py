@@ -8,7 +8,8 @@ from pydantic import Field
 from suite.errors import RequestError
 from suite.part import Part
 
-Kind = Literal["imagenet", "imagefolder", "cifar10", "mnist"]
+Kind = Literal["imagenet", "imagefolder", "cifar10", "mnist", "files"]
+"""``files`` is no data set to train on: the directory that a command of the user's own is given."""
 PageCache = Literal["cold", "warm"]
 """``cold``: nothing of the data set is in a page cache of the target or the host. ``warm``: it was read once."""
 MOST_COLD, LEAST_WARM = 0.01, 0.95
