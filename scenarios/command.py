@@ -35,23 +35,28 @@ class Command:
         job = attest(trial, instance.node, json.dumps(asked).encode(), log, "--command")
         with account:
             elapsed_s = job.follow()
-        launch_s, ended_s = (log.events[name].arrived_s - log.begun_s for name in ("started", "done"))
         with recordable(job.argv):
             throughput = log.events["metrics"].fields.get("throughput")
             return Measurement(
                 elapsed_s=elapsed_s,
                 throughput_images_per_s=throughput if isinstance(throughput, float | int) else None,
                 steps=None,
-                timeline=Timeline(
-                    launch_s=launch_s,
-                    build_s=log.between("started", "environment"),
-                    measured_s=log.between("environment", "metrics"),
-                    teardown_s=log.between("metrics", "done"),
-                    exit_s=max(0.0, elapsed_s - ended_s),
-                ),
+                timeline=_timeline(log, elapsed_s),
                 environment=job.environment(),
                 metrics=metrics_of(log.said("metrics", "metrics")),
                 clock_ratio=log.clock_ratio("environment", "metrics"),
                 usage=log.usage(),
                 details=log.said("metrics", "details"),
             )
+
+
+def _timeline(log: ProbeTranscript, elapsed_s: float) -> Timeline:
+    """Return where the time went; ``measured_s`` is the command's own, from its start to its end."""
+    launch_s, ended_s = (log.events[name].arrived_s - log.begun_s for name in ("started", "done"))
+    return Timeline(
+        launch_s=launch_s,
+        build_s=log.between("started", "environment"),
+        measured_s=log.between("environment", "metrics"),
+        teardown_s=log.between("metrics", "done"),
+        exit_s=max(0.0, elapsed_s - ended_s),
+    )

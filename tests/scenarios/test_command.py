@@ -44,7 +44,8 @@ def test_time_memory_and_exit_status_are_measured_of_any_command(run: Run, obser
     assert measured.metrics["peak-memory"].value > 64
     assert measured.timeline is not None
     assert measured.usage is not None
-    assert 0 < measured.metrics["cpu-time"].value == measured.usage.cpu_s < measured.elapsed_s
+    assert 0 < measured.metrics["cpu-time"].value < measured.elapsed_s
+    assert measured.metrics["cpu-time"].value == measured.usage.cpu_s
     assert 0.5 < (measured.timeline.measured_s or 0) < measured.elapsed_s
     assert measured.details["exit_status"] == 0
     assert measured.environment.threads == 1
@@ -65,7 +66,7 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
     progress = '50 %\r{"throughput": 7}'
     program = f"import sys; print({chr(10).join(said)!r}, flush=True); sys.stderr.write({progress!r})"
     measured = run(program, throughput="json")
-    assert sorted(measured.details["throughputs"]) == [5, 7]
+    assert measured.details["throughputs"] in ([5, 7], [7, 5])
     assert (measured.throughput_images_per_s, measured.details["steps"]) == (6, 1)
 
 
