@@ -43,7 +43,7 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.properties.huge_pages else {}
     # Waiting threads that spin take the CPUs from those who read and decode, or from the job beside: up to four times.
-    beside = trial.job.dataset or trial.job.distributed or trial.job.sharing or trial.job.turns
+    beside = trial.job.loading or trial.job.distributed or trial.job.sharing or trial.job.turns
     waiting = {"OMP_WAIT_POLICY": "passive"} if beside else {}
     variables = clean_environment(
         trial.job.envelope.threads, trial.job.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting

@@ -8,6 +8,7 @@ import hashlib
 import re
 import traceback
 from collections.abc import Mapping
+from inspect import isfunction, signature
 from pathlib import Path
 
 from pydantic import PositiveInt, TypeAdapter, ValidationError
@@ -111,8 +112,7 @@ def _whole(place: str, plugin: Plugin, path: Path) -> Workload:
             raise RequestError(f"{path}: {name} is no workload", remedy=derived) from error
         lacking = f"declare an instance, with all that it needs: {name.upper()} = {name}(name=..., sizes=...)"
         raise _failure(path, plugin, error.__cause__, lacking) from error
-    if type(member).build is Workload.build:
-        raise RequestError(f"{path}: {name} lacks the method build", remedy=f"let it return the network: {_DOCUMENT}")
+    _check_methods(type(member), path)
     try:
         sizes = _SIZES.validate_python(member.sizes)
     except ValidationError as error:
@@ -123,6 +123,25 @@ def _whole(place: str, plugin: Plugin, path: Path) -> Workload:
     if not sizes:
         raise RequestError(f"{path}: {name} has no sizes", remedy='give some: sizes={"smoke": (4, 32)}')
     return member
+
+
+def _check_methods(kind: type[Workload], path: Path) -> None:
+    """Raise RequestError for a method that is missing, or that cannot be called as the suite calls it."""
+    if kind.build is Workload.build:
+        raise RequestError(
+            f"{path}: {kind.__name__} lacks the method build", remedy=f"let it return the network: {_DOCUMENT}"
+        )
+    for name, declared in vars(Workload).items():
+        if name.startswith("_") or not isfunction(declared):
+            continue
+        own, given = signature(getattr(kind, name)), signature(declared)
+        try:
+            own.bind(*given.parameters)
+        except TypeError as error:
+            raise RequestError(
+                f"{path}: {kind.__name__}.{name}{own} is called as {name}({', '.join(given.parameters)}): {error}",
+                remedy=f"give it these parameters: {_DOCUMENT}",
+            ) from error
 
 
 def _failure(path: Path, plugin: Plugin, error: BaseException, lacking: str = "") -> RequestError:

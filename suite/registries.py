@@ -16,6 +16,7 @@ SCENARIOS = Registry(
         "probe": "scenarios.probe:Probing",
         "distributed": "scenarios.distributed:Distributed",
         "shared": "scenarios.shared:Shared",
+        "command": "scenarios.command:Command",
     },
 )
 

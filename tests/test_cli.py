@@ -600,6 +600,8 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
         {"model": ["./my_model.py", "./my_model.py:TOY"], "profile": "smoke"},
         {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
         {"scenario": "probe", "probe": ["cpu", "disk"], "fio_job": "my.fio", "cpus": "1"},
+        {"scenario": "command", "command": "python train.py 'a b'", "command_files": "mine", "seed": 4},
+        {"scenario": "command", "command": "true", "throughput_pattern": "json", "unit": "rows", "threads": 1},
         {"scenario": "distributed", "target": "bare-metal"},
         {"scenario": "distributed", "target": "vm", "strategy": "all-reduce", "workers": 3, "comm_timeout": 7},
         {"scenario": "distributed", "target": "container", "network": "overlay", "lab": "nodes=4,rate=1gbit", "ps": 2},
@@ -614,6 +616,8 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
 ) -> None:
     (here / "my.fio").write_text("[one]\nrw=read\nsize=1m\n")
     (here / "my_model.py").write_text(TOY)
+    (here / "mine").mkdir()
+    (here / "mine/train.py").touch()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, _: (given.partition(":")[0], DATASET))

@@ -22,6 +22,7 @@ STARTS_PROCESSES = (
     "worker/training/ddp.py",
     "worker/probes/",
     "worker/aggressors/",
+    "worker/command.py",
 )
 IN_THE_IMAGE = {"suite", "worker", "torch", "torchvision", "numpy", "PIL", "simplejpeg"}
 MOST_FILES = 20

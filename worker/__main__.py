@@ -1,4 +1,4 @@
-"""The worker's command line: ``python3 -m worker [--attest | --probe | --aggressor | ...]``."""
+"""The worker's command line: ``python3 -m worker [--attest | --probe | --aggressor | --command | ...]``."""
 
 import time
 

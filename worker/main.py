@@ -8,7 +8,7 @@ from worker.errors import FAILED, REQUEST, guarded
 from worker.members import load_member
 from worker.probes.probe import Probe
 from worker.protocol import Events, take_stdout
-from worker.spec import parse_request, parse_spec
+from worker.spec import parse_command, parse_request, parse_spec
 from worker.usage import whole_usage
 
 
@@ -32,13 +32,18 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
             from worker.aggressors import program as aggressor
 
             return aggressor.main(events, started_s)
+        case ["--command"]:
+            from worker.command import run
+
+            events.emit("started", t=started_s)
+            return guarded(events, lambda: run(parse_command(sys.stdin.read()), events))
         case ["--page-cache", "cold" | "warm" as state, directory]:
             return _arrange_page_cache(state, directory, events)
         case ["--rank", rank, port]:
             from worker.training.ddp import run_rank
 
             return run_rank(parse_spec(sys.stdin.read()), int(rank), int(port))
-    known = "--attest, --probe, --aggressor, --page-cache STATE DIRECTORY, --rank NUMBER PORT"
+    known = "--attest, --probe, --aggressor, --command, --page-cache STATE DIRECTORY, --rank NUMBER PORT"
     events.error("request", f"unknown arguments {' '.join(argv)}; known are {known}")
     return REQUEST
 

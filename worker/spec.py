@@ -114,6 +114,21 @@ class Request:
     """The module that declares it, where it is not part of the image."""
 
 
+@dataclass(frozen=True)
+class CommandRequest:
+    """One command of the user's own. ``directory`` is its working directory, or null."""
+
+    argv: tuple[str, ...]
+    threads: Annotated[int, 1]
+    directory: str | None
+    throughput: str | None
+    """A regular expression, ``json``, or null where no throughput is read."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.argv, list) or not self.argv or not all(isinstance(word, str) for word in self.argv):
+            raise ValueError(f"argv is {self.argv!r}; it must be a list of words")
+
+
 def parse_spec(text: str) -> Spec:
     """Return the specification of a training. Raises SpecError that names the key, its value and what would do."""
     spec = _parse(Spec, parse_object(text), "the specification")
@@ -145,6 +160,11 @@ def _check_turns(spec: Spec, turns: Turns) -> None:
 def parse_request(text: str) -> Request:
     """Return the request. Raises SpecError that names the key, its value and what would do."""
     return _parse(Request, parse_object(text), "the request")
+
+
+def parse_command(text: str) -> CommandRequest:
+    """Return the command. Raises SpecError that names the key, its value and what would do."""
+    return _parse(CommandRequest, parse_object(text), "the command")
 
 
 def parse_object(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from analysis.compare.effects import RATIO
 from analysis.compare.noise import replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.validity import usable
-from analysis.load.metrics import Metric, metrics_of
+from analysis.load.metrics import METRICS, Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN, Samples, locate
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, should_stop_deciding
@@ -64,6 +64,8 @@ def log_ratios(records: Records, metric: str) -> dict[str, dict[str, Samples]]:
     The ratios of a metric, whose column is the key, are one family of comparisons.
     """
     trials = plain(with_variants(records.trials))
+    if metric == METRICS[0].name and trials[METRICS[0].column].isna().all():
+        metric = METRICS[1].name  # a command that prints no throughput is decided by its elapsed time
     metrics = [known for known in records.metrics if known.of_probe or known.name == metric]
     formed = usable(to_baseline(trials[trials["ok"]], [known.column for known in metrics])).pairs
     places = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])

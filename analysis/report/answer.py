@@ -9,6 +9,7 @@ from analysis.compare.results import Circumstances, ComparedJob, Comparison, Gro
 from analysis.load.metrics import METRICS, SHARED
 from analysis.report.claim import OUTCOMES, Claim, lower
 from analysis.report.formatting import count, duration, percent, shown
+from suite.job.command import COMMAND
 from suite.targets import BASELINE
 
 MOST_SENTENCES = 3
@@ -41,10 +42,15 @@ def claims(comparison: Comparison) -> list[Claim]:
 
 
 def claims_of(group: Group, margin: float) -> Iterator[Claim]:
-    """Yield the claims of one job and model: the throughput of a training, every metric of a probe."""
+    """Yield the claims of one job and model: the throughput of a training, every metric of a probe.
+
+    Of a command that prints no throughput it is the elapsed time.
+    """
     if group.job.scenario == SHARED:
         return
-    metrics = [one for one in shown(group.metrics) if one.of_probe or one.name == METRICS[0].name]
+    silent = group.job.scenario == COMMAND and not any(METRICS[0].name in one.estimates for one in group.targets)
+    deciding = METRICS[1 if silent else 0].name
+    metrics = [one for one in shown(group.metrics) if one.of_probe or one.name == deciding]
     for summary in group.targets:
         for metric in metrics if summary.target != BASELINE else ():
             yield Claim(

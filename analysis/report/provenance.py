@@ -122,7 +122,7 @@ def run_command(plan: Plan) -> list[str]:
     on_machines = job.distributed is not None and job.distributed.lab is None
     resolved: dict[str, object] = {
         "target": plan.targets,
-        "probe" if job.scenario == PROBE else "model": _models(plan),
+        **({} if job.command else {"probe" if job.scenario == PROBE else "model": _models(plan)}),
         "ablate": plan.ablations,
         "blocks": plan.blocks,
         "warmup_blocks": plan.warmup_blocks,
@@ -132,7 +132,7 @@ def run_command(plan: Plan) -> list[str]:
         "threads": job.envelope.threads,
         "engine": job.layers.engine,
         "accel": job.layers.accelerator if VMS.intersection(plan.targets) else None,
-        "data": f"{job.data}:{job.dataset.directory}" if job.dataset else None,
+        "data": f"{job.data}:{job.dataset.directory}" if job.dataset and not job.command else None,
         # How many blocks it took is known now.
         **dict.fromkeys(("until", "detect", "min_blocks", "max_blocks", "budget")),
     }

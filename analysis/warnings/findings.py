@@ -11,6 +11,7 @@ from analysis.load.metrics import PROBE
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
+from suite.job.command import COMMAND
 from suite.targets import BASELINE
 
 _HOST_COLUMNS = {"hostname": "hostname"} | {
@@ -114,9 +115,12 @@ def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) ->
     options = [f"--scenario {job.scenario}", f"--profile {job.profile}"]
     if job.scenario != PROBE:
         options.append(f"--recipe {job.recipe}")
-    if job.data != "synthetic":
+    if job.scenario == COMMAND:
+        options.append("--command ...")
+    elif job.data != "synthetic":
         options.append(f"--data {job.data if job.data == 'generated' else f'{job.data}:DIR'}")
-    options += [f"--{'probe' if job.scenario == PROBE else 'model'} {name}" for name in models]
+    kind = "probe" if job.scenario == PROBE else "model"
+    options += [f"--{kind} {name}" for name in models if job.scenario != COMMAND]
     return " ".join(("bench run", *options, *(f"--target {target}" for target in targets)))
 
 

@@ -15,7 +15,6 @@ from provisioning import isa
 from provisioning.machines.base import GuestSpec, get_provider
 from scenarios.members import source_sha256
 from scenarios.probe import scratch_bytes
-from suite.errors import RequestError, option
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
@@ -84,18 +83,13 @@ def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapabi
 
 
 def _sizes(resolved: Resolved, profile: Profile) -> dict[str, Sizes]:
-    """Return the sizes of each model; of probes there are none."""
+    """Return the sizes of each model; of probes and commands there are none."""
     request = resolved.request
-    if request.scenario == "probe":
+    if request.scenario == "probe" or resolved.command:
         return {}
     names = ("batch", "image_px", "channels", "steps", "warmup_steps")
     changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
     given = _given_by(resolved.dataset)
-    if changed.get("channels", 3) < given.get("channels", 1):
-        raise RequestError(
-            f"the images of {request.data.data} have {given['channels']} channels",
-            remedy=f"leave out {option('channels')} {changed['channels']}",
-        )
     return {
         model: sizes_of(profile, model, (given if WORKLOADS.get(architecture(model)).channels else {}) | changed)
         for model in resolved.models
@@ -113,6 +107,13 @@ def _given_by(dataset: Dataset | None) -> dict[str, int]:
 def _loading(given: DataOptions, model: str) -> Loading:
     workload = WORKLOADS.get(architecture(model))
     return Loading(decoder=given.decoder, loader_workers=given.loader_workers, crop=workload.crop)
+
+
+def _unit(resolved: Resolved, model: str) -> str | None:
+    """Return what the throughput counts; None for probes, and for commands of which no throughput is read."""
+    if resolved.command:
+        return resolved.request.own.unit if resolved.command.throughput else None
+    return None if resolved.request.scenario == "probe" else str(WORKLOADS.get(architecture(model)).unit)
 
 
 def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
@@ -142,6 +143,7 @@ def _plan(
     profile = PROFILES[asked.profile]
     registry = PROBES if request.scenario == "probe" else WORKLOADS
     sizes = _sizes(resolved, profile)
+    read = dataset and not resolved.command
     fio_job = hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None
 
     def job_of(model: str, turns: Alternating | None) -> Job:
@@ -155,18 +157,19 @@ def _plan(
             profile=profile.name,
             recipe=asked.recipe,
             sizes=own,
-            unit=WORKLOADS.get(architecture(model)).unit if own else None,
+            unit=_unit(resolved, model),
             envelope=envelope,
             devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
             isa=request.targets.isa,
             cpu_capability=capability,
             dataset=dataset,
-            page_cache=(request.data.cache or "cold") if dataset else None,
-            loading=_loading(request.data, model) if dataset else None,
+            page_cache=(request.data.cache or "cold") if read else None,
+            loading=_loading(request.data, model) if read else None,
             distributed=distributed,
             sharing=sharing,
+            command=resolved.command,
             fio_job=fio_job,
-            workload_sha256=source_sha256(registry, architecture(model)),
+            workload_sha256=None if resolved.command else source_sha256(registry, architecture(model)),
             layers=resolved.choices.layers(),
             turns=turns,
         )

@@ -15,9 +15,11 @@ from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import get_provider
 from provisioning.paths import home
 from provisioning.targets import Choices
+from scenarios.command_files import files_of
 from scenarios.datasets import resolve as datasets
 from scenarios.own_workload import adopt
 from suite.errors import RequestError, option
+from suite.job.command import COMMAND, CommandJob, parse_command
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.request.parts import gpu_indices, pci_addresses
 from suite.request.request import OPTIONS, RunRequest
@@ -32,7 +34,7 @@ class Resolved:
 
     request: RunRequest
     models: tuple[str, ...]
-    """The workloads or probes, by the names that records have for them."""
+    """The workloads, the probes or the command, by the names that records have for them."""
     targets: tuple[str, ...]
     """Those of the request that can be served."""
     choices: Choices
@@ -43,6 +45,7 @@ class Resolved:
     """The text of the user's job file for the disk probe."""
     machines: InventoryMachines | None
     """The machines of the inventory, in place of this one."""
+    command: CommandJob | None = None
 
 
 def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = None) -> Resolved:
@@ -51,7 +54,8 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     ``checks`` are what ``doctor.examine`` found on this machine, where that is known already.
     """
     request = of_members_that_load(request, note)
-    models = models_of(request)
+    command = command_job(request)
+    models = (command.name,) if command else models_of(request)
     data, dataset = data_of(request)
     fio_job = fio_job_of(request)
     ranks_of(request)  # what is wrong with them is said first
@@ -65,7 +69,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
         checks = doctor.examine()
     targets = carried(request.targets.target, checks, note)
     choices = choices_of(request, checks, targets, note)
-    return Resolved(request, models, targets, choices, data, dataset, fio_job, None)
+    return Resolved(request, models, targets, choices, data, dataset, fio_job, None, command)
 
 
 def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
@@ -92,6 +96,18 @@ def models_of(request: RunRequest) -> tuple[str, ...]:
         return request.probes.probe
     named = (adopt(word) if OPTIONS["model"].is_path(word) else word for word in request.models)
     return tuple(dict.fromkeys(named))
+
+
+def command_job(request: RunRequest) -> CommandJob | None:
+    """Return the command of the user's own; None in other scenarios. Raises RequestError where none is given."""
+    if request.scenario != COMMAND:
+        return None
+    if not request.own.command:
+        raise RequestError(
+            f"{option('scenario')} {COMMAND} needs {option('command')}",
+            remedy=f'add {option("command")} "python train.py --epochs 1"',
+        )
+    return CommandJob(argv=parse_command(request.own.command), throughput=request.own.throughput_pattern)
 
 
 def carried(targets: tuple[str, ...], checks: Sequence[Check], note: Note) -> tuple[str, ...]:
@@ -153,6 +169,9 @@ def _gpus_of(request: RunRequest) -> tuple[str, ...]:
 
 def data_of(request: RunRequest) -> tuple[str, Dataset | None]:
     """Return the name of the data and, where they are files, the data set. Raises RequestError where it cannot be."""
+    if request.scenario == COMMAND:
+        files = request.own.command_files
+        return ("files", files_of(files)) if files else ("none", None)
     real = request.scenario == "real"
     given = request.data.data or (GENERATED if real else SYNTHETIC)
     if given != SYNTHETIC and (real or request.scenario == "distributed"):

@@ -72,6 +72,7 @@ def refuse_ignored(request: RunRequest) -> None:
         **dict.fromkeys(("provider", "accel"), no_vm),
         **dict.fromkeys(("loader_workers", "decoder"), no_data),
         "channels": generated and "a data set has channels of its own",
+        "unit": not request.own.throughput_pattern and "no throughput is read",
         "fio_job": "disk" not in request.probes.probe and "the disk is not probed",
         "aggressor_batch": not trained and "no aggressor trains",
         "bare_metal_cpus": BASELINE not in targets and f"{BASELINE} is no target",

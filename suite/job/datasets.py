@@ -20,7 +20,7 @@ class Dataset(Part):
     """One data set on this machine."""
 
     kind: Annotated[str, Field(pattern=r"^[\w-]+$")]
-    """A member of ``DATA_KINDS``."""
+    """A member of ``DATA_KINDS``; or ``files``, the directory that a command of the user's own is given."""
     kind_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """The digest of the source of a kind that another package provides."""
     directory: Annotated[str, Field(exclude=True)] = ""

@@ -4,11 +4,13 @@ A plan, every trial and every record hold it whole. Trials are compared exactly 
 comparison varies on purpose (the target, its replica, ablation and aggressor, which stand beside the job).
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from suite.job.command import CommandJob
 from suite.job.datasets import Dataset, PageCache
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
@@ -76,7 +78,7 @@ class Job(Part):
 
     scenario: Name
     model: Name
-    """The workload that is trained, or the probe."""
+    """The workload that is trained, the probe, or the name of the command."""
     data: Name
     profile: Name
     recipe: Recipe = "reference"
@@ -94,6 +96,8 @@ class Job(Part):
     loading: Loading | None = None
     distributed: DistributedJob | None = None
     sharing: Sharing | None = None
+    command: CommandJob | None = None
+    """The program that is run as it is, in place of a training or a probe. Its files are the ``dataset``."""
     fio_job: Digest | None = None
     """Digest of the user's own job file for the disk probe."""
     workload_sha256: Digest | None = None
@@ -132,6 +136,7 @@ _LABELS = {
     "distributed.lab": "lab.",
     "distributed.machines": "machines.",
     "sharing.workloads": "workloads.",
+    "command": "command.",
     "sharing.sources": "sources.",
 }
 """The prefixes of names of settings, by the part that they are in; others have none."""
@@ -169,6 +174,9 @@ def _label(path: str) -> str:
 def _text(path: str, value: object) -> str:
     if path == "envelope.memory_bytes" and isinstance(value, int):
         return f"{value / GIB:.6g} GiB"
+    if path == "command.argv" and isinstance(value, list):
+        value = shlex.join(value)
     if isinstance(value, list):
         return "+".join(",".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
-    return str(value)
+    # What stands between settings in a key must not stand inside of one.
+    return str(value).replace("; ", r";\x20")

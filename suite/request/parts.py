@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from suite.errors import RequestError, option
 from suite.job.ablations import get_ablation
+from suite.job.command import UNIT, parse_command, parse_pattern
 from suite.job.datasets import PageCache, parse_data
 from suite.job.distributed import ContainerNetwork, Strategy
 from suite.job.envelope import parse_bytes, parse_cpu_list
@@ -33,6 +34,8 @@ ROUNDS, BURST_STEPS = 8, 5
 _DATA = ("real", "distributed")
 _DISTRIBUTED = ("distributed",)
 _PROBE = ("probe",)
+_COMMAND = ("command",)
+_UNTRAINED = (*_PROBE, *_COMMAND)
 _SHARED = ("shared",)
 _ENDS = f"{option('until')} or {option('detect')}"
 DECIDED = "decided"
@@ -87,7 +90,7 @@ class MeasurementOptions(OptionGroup):
         "synthetic",
         "What is run. synthetic: training on data in memory. real: training on images from the disk. probe: what a "
         "layer costs by itself. distributed: one job over several instances. shared: a job alone, and beside "
-        "another on the same machine.",
+        "another on the same machine. command: a program of your own, as it is.",
         members=(SCENARIOS,),
         common=True,
     )
@@ -98,7 +101,7 @@ class MeasurementOptions(OptionGroup):
         f"Default: resnet50; with {option('scenario')} shared the paper's, except in the profile smoke.",
         choices=_models,
         members=(WORKLOADS,),
-        never=_PROBE,
+        never=_UNTRAINED,
         own_code=True,
         common=True,
     )
@@ -115,16 +118,16 @@ class MeasurementOptions(OptionGroup):
         "How the job is set up. reference: fp32, eager, the defaults of torch. tuned: bf16, channels-last, an "
         "allocator that keeps memory.",
     )
-    batch: Count | None = about(None, "Images per step and device.", never=_PROBE)
-    image_px: Count | None = about(None, "Width and height of the images.", never=_PROBE)
+    batch: Count | None = about(None, "Images per step and device.", never=_UNTRAINED)
+    image_px: Count | None = about(None, "Width and height of the images.", never=_UNTRAINED)
     channels: Literal["1", "3"] | None = about(
         None,
         f"Channels of the images of workloads that take one or three. Default: those of {option('data')}, else the "
         "workload's.",
-        never=_PROBE,
+        never=_UNTRAINED,
     )
-    steps: Count | None = about(None, "Measured steps of a trial that takes no turns.", never=_PROBE)
-    warmup_steps: NotNegative | None = about(None, "Steps before the measured ones.", never=_PROBE)
+    steps: Count | None = about(None, "Measured steps of a trial that takes no turns.", never=_UNTRAINED)
+    warmup_steps: NotNegative | None = about(None, "Steps before the measured ones.", never=_UNTRAINED)
     design: Literal["sequential", "alternating", "both"] = about(
         SEQUENTIAL,
         "How the trials of a block share the machine. sequential: one after the other, each launched and ended. "
@@ -346,7 +349,7 @@ class DataOptions(OptionGroup):
         f"What is trained on: generated[:DIR], {', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)}, with "
         f"{option('scenario')} real or distributed; or synthetic.",
         parse=parse_data,
-        never=_PROBE,
+        never=_UNTRAINED,
     )
     data_disk: Text | None = about(
         None,
@@ -429,4 +432,33 @@ class SharedOptions(OptionGroup):
         "unrestricted: every job on bare metal has the whole envelope, as in the paper. equal: each has a share of "
         "its own, as on other targets.",
         only=_SHARED,
+    )
+
+
+class CommandOptions(OptionGroup):
+    """With --scenario command."""
+
+    command: Text | None = about(
+        None,
+        'The program and its arguments: "python train.py --epochs 1". They are split into words once, and no shell '
+        "sees them. Records hold them: give no secrets.",
+        parse=parse_command,
+        only=_COMMAND,
+    )
+    command_files: Path | None = about(
+        None,
+        "Directory of yours that every target has, read-only, as the working directory of the command.",
+        only=_COMMAND,
+        own_code=True,
+    )
+    throughput_pattern: Text | None = about(
+        None,
+        "How to find the throughput, in units per second, in a line that the command prints: a regular expression "
+        "with a group (?P<throughput>...) and, if it likes, one (?P<step>...); or json, for lines that are objects "
+        "with these keys. Default: none is read.",
+        parse=parse_pattern,
+        only=_COMMAND,
+    )
+    unit: Annotated[Text, Field(pattern=UNIT)] = about(
+        "samples", f"What the throughput counts, with {option('throughput_pattern')}: tokens.", only=_COMMAND
     )

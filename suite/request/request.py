@@ -10,6 +10,7 @@ from suite.errors import RequestError, option
 from suite.job.sharing import PAPERS_VICTIMS
 from suite.request.option import Option, OptionGroup
 from suite.request.parts import (
+    CommandOptions,
     DataOptions,
     DistributedOptions,
     EnvelopeOptions,
@@ -35,6 +36,7 @@ class RunRequest(OptionGroup):
     probes: ProbeOptions = ProbeOptions()
     distributed: DistributedOptions = DistributedOptions()
     shared: SharedOptions = SharedOptions()
+    own: CommandOptions = CommandOptions()
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> Self:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite.errors import RequestError
+from suite.job.command import COMMAND
 from suite.plan import MOST_TRIALS
 from suite.request.parts import Repetitions
 from suite.request.request import OPTIONS, RunRequest
@@ -103,7 +104,8 @@ def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
 
     The number of blocks is no part of it: a longer sweep goes on with the same cells.
     """
-    what = settings.get("probe", "all") if settings["scenario"] == "probe" else settings.get("model", "resnet50")
+    named = {"probe": ("probe", "all"), COMMAND: (COMMAND, "")}
+    what = settings.get(*named.get(settings["scenario"], ("model", "resnet50")))
     words = [settings["scenario"], what.rpartition("/")[2], *(settings[key] for key in _NAMED if key in settings)]
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, words)).lower())[:_LONGEST_SLUG].strip("-")
     whole = sweep.model_dump(mode="json", include={"targets", "ablate", "aa", "seed", "envelope"})

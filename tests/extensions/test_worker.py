@@ -10,10 +10,12 @@ from tests.extensions.conftest import REPOSITORY, Package
 
 EXTENDING = (REPOSITORY / "docs" / "extending.md").read_text()
 
+OWN_TRAINING = (REPOSITORY / "docs" / "own-training.md").read_text()
 
-def example(heading: str) -> str:
+
+def example(heading: str, document: str = EXTENDING) -> str:
     """Return the module of a section of the documentation."""
-    section = EXTENDING.partition(f"## {heading}\n")[2]
+    section = document.partition(f"## {heading}\n")[2]
     return section.partition("```python\n")[2].partition("```")[0]
 
 
@@ -64,13 +66,33 @@ def test_a_kind_of_data_set(package: Package) -> None:
 
 
 def test_a_workload_in_a_file(package: Package) -> None:
-    source = (REPOSITORY / "docs" / "own-training.md").read_text().partition("```python\n")[2].partition("```")[0]
+    source = example("A workload in a file", OWN_TRAINING)
     (package.place / "my_model.py").write_text(source)
     records = run(package, "--model", "./my_model.py")
     digest = hashlib.sha256(source.encode()).hexdigest()
     assert [record["job"]["workload_sha256"] for record in records] == [digest] * 2
     assert [record["job"]["model"] for record in records] == ["my_model.py"] * 2
     assert "throughput" in {metric for _, metric in rows(package)}
+
+
+def test_a_command(package: Package) -> None:
+    (package.place / "mine").mkdir()
+    (package.place / "mine/train.py").write_text(example("A command", OWN_TRAINING))
+    command = ("--scenario", "command", "--command", "python train.py --epochs 2", "--command-files", "mine")
+    records = run(package, *command, "--throughput-pattern", "json", "--unit", "rows")
+    assert [record["details"]["steps"] for record in records] == [40] * 2
+    assert [record["job"]["model"] for record in records] == ["train.py"] * 2
+    assert len({record["job"]["dataset"]["sha256"] for record in records}) == 1
+    found = rows(package)
+    assert {metric for _, metric in found} == {"throughput", "elapsed", "opening", "cpu-time", "peak-memory"}
+    assert found["container", "throughput"]["ratio"] > 0
+    assert found["container", "elapsed"]["trials"] == 1
+
+
+def test_a_command_without_a_throughput_is_decided_by_its_time(package: Package) -> None:
+    run(package, "--scenario", "command", "--command", "sleep 0.3")
+    compared = json.loads(bench(package, "compare", str(package.place / "out"), "--json"))
+    assert {claim["metric"] for claim in compared["answer"]["claims"]} == {"elapsed"}
 
 
 def test_a_probe(package: Package) -> None:

@@ -26,6 +26,7 @@ class Toy(Workload):
         return torch.nn.Flatten()
 """
 TOY = f'{DECLARED}\nTOY = Toy(name="toy", sizes={{"smoke": (4, 8)}})\n'
+LOSS = "    def loss(self):\n        return 0\n\n    def"
 Write = Callable[..., Path]
 
 
@@ -95,7 +96,9 @@ def test_two_files_of_one_name_are_refused(write: Write) -> None:
         ("import sys\nsys.exit(3)", "line 2: SystemExit: 3", "mend it"),
         ("from worker.workloads.workload import Workload", "my_model.py declares no workload", "docs/own-training.md"),
         (DECLARED, "missing 2 required keyword-only arguments: 'name' and 'sizes'", "TOY = Toy(name=..., sizes=...)"),
-        (TOY.replace("build", "bulid"), "my_model.py: TOY lacks the method build", "let it return the network"),
+        (TOY.replace("build", "bulid"), "my_model.py: Toy lacks the method build", "let it return the network"),
+        (TOY.replace("build(self)", "build()"), "Toy.build() is called as build(self", "give it these parameters"),
+        (TOY.replace("    def", LOSS, 1), "Toy.loss(self) is called as loss(self, network, ", "give it these"),
         (TOY.replace('{"smoke": (4, 8)}', "{}"), "my_model.py: TOY has no sizes", 'sizes={"smoke": (4, 32)}'),
         (TOY.replace("(4, 8)", "(4, 0)"), "the sizes of TOY are {'smoke': (4, 0)}", "batch and image size by profile"),
         (TOY.replace("(4, 8)", "4"), "the sizes of TOY are {'smoke': 4}", "batch and image size by profile"),

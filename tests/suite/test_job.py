@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from suite.job.command import CommandJob
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
@@ -40,6 +41,7 @@ WHOLE = Job(
     loading=Loading(decoder="pillow", loader_workers=2),
     distributed=LAB,
     sharing=Sharing(aggressors=("alexnet",), workloads={"alexnet": SIZES}, sources={"toy": "e" * 64}),
+    command=CommandJob(argv=("python", "train.py"), throughput="json"),
     fio_job="b" * 64,
     workload_sha256="c" * 64,
     layers=Layers(

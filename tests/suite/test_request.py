@@ -27,6 +27,9 @@ WRITTEN = {
     "vfio": ("0000:01:00.0", "0000:01:00.0,0000:02:00.0"),
     "data": ("generated", "imagenet:/data/ilsvrc", "synthetic"),
     "data_disk": ("/dev/sdb",),
+    "command": ("python train.py --epochs 1", "./my 'program of mine'"),
+    "throughput_pattern": (r"(?P<throughput>[0-9.]+) images/s", "json"),
+    "unit": ("tokens", "samples"),
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
 }
 """What can be written for options that take a text of some form."""

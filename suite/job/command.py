@@ -1,0 +1,68 @@
+"""A command of the user's own as a job: its words, and where its throughput stands in what it prints."""
+
+import re
+import shlex
+from typing import Annotated
+
+from pydantic import Field
+
+from suite.errors import RequestError
+from suite.part import Part
+
+COMMAND = "command"
+"""The scenario."""
+JSON = "json"
+"""Stands in the place of a pattern where the command prints JSON objects, each on a line."""
+THROUGHPUT, STEP = "throughput", "step"
+"""The groups of a pattern, or the keys of the objects; a step is a number that counts up, and may be missing."""
+UNIT = r"^[A-Za-z][A-Za-z0-9_.+-]{0,30}$"
+"""The form of what a throughput counts."""
+LONGEST = 4000
+_NAME = re.compile(r"[^A-Za-z0-9_.+-]")
+
+
+class CommandJob(Part):
+    """A program of the image's or of the user's, run as it is."""
+
+    argv: Annotated[tuple[str, ...], Field(min_length=1)]
+    throughput: str | None = None
+    """The regular expression that finds the throughput in a line, or ``json``; None where none is read."""
+
+    @property
+    def name(self) -> str:
+        """Return what tables call it: the name of its script, or else of its program."""
+        named = next((word for word in self.argv if word.endswith((".py", ".sh"))), self.argv[0])
+        return _NAME.sub("_", named.rpartition("/")[2]).lstrip("_.+-")[:100] or "command"
+
+
+def parse_command(text: str) -> tuple[str, ...]:
+    """Return the words of a command, split as a shell would and given to none. Raises RequestError."""
+    _refuse_unprintable(text)
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise RequestError(f"{text!r} cannot be split into words: {error}", remedy="close the quotation") from error
+    if not words or not words[0]:
+        raise RequestError("it names no program", remedy='write it as "python train.py --epochs 1"')
+    return words
+
+
+def parse_pattern(text: str) -> None:
+    """Raise RequestError unless the text is ``json``, or a regular expression with a group for the throughput."""
+    if text == JSON:
+        return
+    _refuse_unprintable(text)
+    remedy = rf"write it as '(?P<{THROUGHPUT}>[0-9.]+) images/s', or {JSON}"
+    try:
+        groups = re.compile(text).groupindex
+    except (re.error, OverflowError, RecursionError) as error:
+        raise RequestError(f"{text!r} is no regular expression: {error}", remedy=remedy) from error
+    if THROUGHPUT not in groups:
+        raise RequestError(f"{text!r} has no group that is named {THROUGHPUT}", remedy=remedy)
+
+
+def _refuse_unprintable(text: str) -> None:
+    if len(text) > LONGEST:
+        raise RequestError(f"it has {len(text)} characters, and {LONGEST} are the most", remedy="put it in a script")
+    if not text.isprintable():
+        raise RequestError(f"{text!r} holds a line break or a control character", remedy="put it in a script")

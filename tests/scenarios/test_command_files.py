@@ -1,0 +1,68 @@
+"""The directory that a command is given: its digest, and what targets would see differently."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scenarios.command_files import files_of
+from suite.errors import RequestError
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    place = tmp_path / "mine"
+    for name in ("train.py", "lib/model.py", ".hidden", "__pycache__/train.pyc", ".git/HEAD"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("12345")
+    return place
+
+
+def test_the_digest_is_that_of_names_and_contents(mine: Path) -> None:
+    before = files_of(mine)
+    assert (before.kind, before.directory, before.images, before.size_bytes) == ("files", str(mine), 5, 25)
+    (mine / "__pycache__/train.pyc").write_text("54321")
+    (mine / ".git/HEAD").unlink()
+    assert files_of(mine).sha256 == before.sha256, "what changes by itself"
+    seen = {before.sha256}
+    for change in (
+        lambda: (mine / "train.py").write_text("54321"),
+        lambda: (mine / "train.py").rename(mine / "t.py"),
+        lambda: (mine / ".hidden").unlink(),
+        lambda: (mine / "lib/new.py").touch(),
+    ):
+        change()
+        assert files_of(mine).sha256 not in seen
+        seen.add(files_of(mine).sha256)
+
+
+def test_a_directory_that_targets_would_see_differently_is_refused(mine: Path, tmp_path: Path) -> None:
+    (mine / "data").symlink_to(tmp_path)
+    with pytest.raises(RequestError, match="mine/data is a link") as told:
+        files_of(mine)
+    assert "cp -rL" in str(told.value.remedy)
+    (mine / "data").unlink()
+    (mine / "lib/model.py").chmod(0o600)
+    with pytest.raises(RequestError, match=r"lib/model\.py cannot be read by everybody") as told:
+        files_of(mine)
+    assert "chmod -R a+rX" in str(told.value.remedy)
+    (mine / "lib").chmod(0o750)
+    with pytest.raises(RequestError, match="mine/lib cannot be read"):
+        files_of(mine)
+
+
+def test_what_is_no_directory_with_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="No such file or directory"):
+        files_of(tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="Not a directory"):
+        files_of(tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RequestError, match="holds no file"):
+        files_of(tmp_path / "empty")
+    (tmp_path / 'a"b').mkdir()
+    with pytest.raises(RequestError, match="quotation mark"):
+        files_of(tmp_path / 'a"b')
+    os.mkfifo(tmp_path / "empty/pipe")
+    with pytest.raises(RequestError, match="holds no file"):
+        files_of(tmp_path / "empty")
