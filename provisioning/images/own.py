@@ -25,6 +25,7 @@ PLATFORM = f"linux/{ARCHITECTURE}"
 COPIES = 5
 """The tree, its export, the VM's disk, the OCI image and its layer are on the disk while an image is packed."""
 MOST_NAMED = 5
+MOST_SAID = 300
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 
@@ -77,7 +78,7 @@ def find_source(node: LocalNode, builder: Builder, source: str, note: Note, *, f
     except CommandError as error:
         said = [line for line in error.output_tail.splitlines() if line.startswith("Error")] or [error.message]
         raise RequestError(
-            f"{source} gives no image: {said[0][:300]}",
+            f"{source} gives no image: {shorten(said[0])}",
             remedy=f"see what {' '.join(error.command[:2])} says of it: an archive may be damaged, a name unknown",
         ) from error
 
@@ -100,6 +101,11 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
     tag = "virtbench-build:own"
     builder.build(node, found[0], found[0].parent, tag, fresh=fresh)
     return _identity(node, builder, f"{builder.local_prefix}{tag}")
+
+
+def shorten(text: str) -> str:
+    """Return the begin and the end of a text: engines say first what they were doing, and last why it failed."""
+    return text if len(text) <= MOST_SAID else f"{text[: MOST_SAID // 3]} ... {text[-MOST_SAID * 2 // 3 :]}"
 
 
 def _held_or_pulled(node: LocalNode, builder: Builder, reference: str, note: Note) -> str:

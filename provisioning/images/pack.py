@@ -74,6 +74,8 @@ def oci_archive(tree: Path, target: Path, digest: str) -> None:
                     "os": "linux",
                     "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
                     "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_sha}"]},
+                    # Without it podman cannot build upon the image: it counts the layers here.
+                    "history": [{"created_by": "bench image build"}],
                 },
             )
             manifest = {

@@ -197,6 +197,7 @@ def test_the_archive_is_an_oci_layout_whose_digests_are_right(archive: dict[str,
     blob(archive, layer)
     assert config["rootfs"] == {"type": "layers", "diff_ids": [layer["digest"]]}
     assert config["os"] == "linux"
+    assert len(config["history"]) == len(manifest["layers"]), "podman counts the layers by it"
 
 
 def test_docker_finds_its_older_manifest_over_the_same_blobs(archive: dict[str, bytes]) -> None:

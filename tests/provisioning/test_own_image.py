@@ -350,6 +350,15 @@ def test_a_damaged_archive_is_told_with_what_the_engine_says(tmp_path: Path) -> 
     assert "podman load" in str(error.remedy)
 
 
+def test_of_a_long_error_the_cause_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
+    node = engine(build=Completed(125, "", f"STEP 1/3\nError: committing {'x' * 900}: no space left on device\n"))
+    message = refusal(source, tmp_path, node).message
+    assert "Error: committing" in message
+    assert message.endswith("no space left on device")
+    assert len(message) < 2 * own.MOST_SAID
+
+
 def test_an_archive_of_several_images_is_not_chosen_from(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "image.tar", "w") as archive:
         archive.add(__file__, "x")
