@@ -576,7 +576,7 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
         {"detect": "2%", "min_blocks": 12, "max_blocks": 40},
         {"recipe": "tuned", "batch": 3, "warmup_steps": 0, "trial_timeout": 9, "isa": "native", "seed": 5, "blocks": 4},
         {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
-        {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
+        {"scenario": "real", "data": "generated", "cache": "warm", "frame_stride": 2, "decoder": "pillow"},
         {"scenario": "probe", "probe": ["cpu", "disk"], "fio_job": "my.fio", "cpus": "1"},
         {"scenario": "distributed", "target": "bare-metal"},
         {"scenario": "distributed", "target": "vm", "strategy": "all-reduce", "workers": 3, "comm_timeout": 7},
@@ -593,7 +593,7 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
     (here / "my.fio").write_text("[one]\nrw=read\nsize=1m\n")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
-    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, _: (given.partition(":")[0], DATASET))
+    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given.partition(":")[0], DATASET))
     first = ready(RunRequest.of(asked), print).plan
     monkeypatch.chdir("/")
     again = ready(request_of(run, run_command(first)[2:]), print).plan
