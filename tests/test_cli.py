@@ -599,6 +599,7 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
         {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
         {"model": ["./my_model.py", "./my_model.py:TOY"], "profile": "smoke"},
         {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
+        {"scenario": "real", "data": "frames:/ucf", "frame_stride": 2},
         {"scenario": "probe", "probe": ["cpu", "disk"], "fio_job": "my.fio", "cpus": "1"},
         {"scenario": "command", "command": "python train.py 'a b'", "command_files": "mine", "seed": 4},
         {"scenario": "command", "command": "true", "throughput_pattern": "json", "unit": "rows", "threads": 1},
@@ -620,7 +621,7 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
     (here / "mine/train.py").touch()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
-    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, _: (given.partition(":")[0], DATASET))
+    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given.partition(":")[0], DATASET))
     first = ready(RunRequest.of(asked), print).plan
     monkeypatch.chdir("/")
     again = ready(request_of(run, run_command(first)[2:]), print).plan

@@ -72,7 +72,7 @@ def test_the_plans_that_are_there_can_be_run(
 ) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, _home: (given, None))
+    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given, None))
     told = json.loads(bench("sweep", "plan", str(path), "--json").stdout)
     assert told["name"] == path.stem
     refused = [cell for cell in told["cells"] if cell["refused"]]

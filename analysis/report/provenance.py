@@ -157,7 +157,7 @@ def _given(plan: Plan) -> dict[str, object]:
     job, distributed, sharing = plan.job, plan.job.distributed, plan.job.sharing
     given: dict[str, object] = {name: getattr(job, name) for name in ("scenario", "profile", "recipe", "isa")}
     given |= job.devices.model_dump() if job.devices.device == "cuda" else {"parallel": job.devices.parallel}
-    given |= job.loading.model_dump() if job.loading else {}
+    given |= job.loading.model_dump(exclude={"crop"}) if job.loading else {}  # the workload says which crop
     given |= {"gpus": job.layers.gpus, "vfio": job.layers.vfio, "cache": job.page_cache, "aa": plan.aa}
     given |= {"trial_timeout": plan.trial_timeout_s, "data_disk": job.dataset.device if job.dataset else None}
     # The plan knows neither the job file, but for its digest, nor the inventory that listed the machines.
