@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,19 @@ def test_a_record_of_a_later_suite_is_refused_and_never_run_over(tmp_path: Path)
     with pytest.raises(NewerRecordError, match=rf"b\d+\.json: its schema version is {SCHEMA_VERSION + 1}") as caught:
         list(Run(directory).finished())
     assert "the suite that wrote it" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workloads": "x"},
+        {"models": [[]]},
+        {"options": "x"},
+        {"options": {"devices": "x"}},
+        {"options": {"devices": float("inf")}},
+        {"options": {"decoder": "auto", "loader_workers": {}}},
+    ],
+)
+def test_what_only_looks_like_a_plan_of_an_older_suite_is_left_to_the_model(wrong: dict[str, Any]) -> None:
+    plan = {"scenario": "synthetic", "models": ["resnet50"], "workloads": {}, **wrong}
+    assert migrate_plan(plan) is plan
