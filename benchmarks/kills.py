@@ -24,86 +24,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 
 import psutil
 from kills_machine import Family, entries, left
+from kills_runs import SCENARIOS, TARGETS, Setting, drawn, settings
 
-from provisioning.doctor import examine
 from provisioning.ledger import Entry
-from suite.results.store import TRIALS, read_record
 
 ENDS_WITHIN_S = 600.0
-SMALL = ("--steps", "1", "--warmup-steps", "0")
-TURNS = ("--scenario", "synthetic", "--design", "alternating", "--aa", "--rounds", "2", "--burst-steps", "1")
-SCENARIOS: dict[str, tuple[str, ...]] = {
-    "synthetic": ("--scenario", "synthetic", *SMALL),
-    "alternating": (*TURNS, "--target", "bare-metal"),
-    "real": ("--scenario", "real", "--data", "generated", *SMALL),
-    "probe": ("--scenario", "probe", "--probe", "cpu", "--probe", "disk"),
-    "distributed": ("--scenario", "distributed", "--strategy", "all-reduce", *SMALL),
-    "shared": ("--scenario", "shared", *SMALL),
-}
-TARGETS: dict[str, tuple[str, ...]] = {
-    "bare-metal": ("suite", "worker", "container"),
-    "container": ("suite", "worker", "container", "monitor"),
-    "vm": ("suite", "guest", "ssh"),
-    "container-vm": ("suite", "guest", "ssh"),
-}
-"""What can be killed, by target. What runs inside of a guest is out of reach."""
-
-
-@dataclass
-class Setting:
-    """A scenario on a target, and its run."""
-
-    scenario: str
-    target: str
-    engine: str | None
-    place: Path
-    blocks: int = 1
-    """More with each run that came to its end, so that there is always something to kill."""
-    span_s: float = 20.0
-    """How long a run takes; learned from those that ended."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.scenario} on {self.target}" + (f" ({self.engine})" if self.engine else "")
-
-    @property
-    def out(self) -> Path:
-        return self.place / "-".join(filter(None, (self.scenario, self.target, self.engine)))
-
-    @property
-    def words(self) -> list[str]:
-        engine = ["--engine", self.engine] if self.engine else []
-        what = [*SCENARIOS[self.scenario], "--target", self.target, *engine, "--profile", "smoke"]
-        return [
-            "run",
-            *what,
-            "--blocks",
-            str(self.blocks),
-            "--warmup-blocks",
-            "0",
-            "--concurrent",
-            "--out",
-            str(self.out),
-        ]
-
-    def files(self) -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (self.out / TRIALS).glob("*.json")}
-
-    def kept(self) -> dict[Path, bytes]:
-        """Return the records that are ok, which no later run may change."""
-        records = {path: read_record(path) for path in self.files()}
-        return {path: path.read_bytes() for path, record in records.items() if record and record.outcome.status == "ok"}
-
-    def torn(self) -> Iterator[str]:
-        for path in self.files():
-            record = read_record(path)
-            if record is None or record.outcome.kind == "mistake":
-                yield f"torn: {path}: {record.outcome.message if record else 'no record'}"
 
 
 @dataclass
@@ -215,24 +145,6 @@ class Killer:
         return process.wait()
 
 
-def settings(place: Path, scenarios: Sequence[str], targets: Sequence[str]) -> list[Setting]:
-    """Return every scenario on every target, and engine, that this machine carries."""
-    usable = [(check.kind, check.name) for check in examine() if check.usable]
-    engines = [name for kind, name in usable if kind == "engine"]
-    found = []
-    for scenario, target in product(scenarios, targets):
-        if ("target", target) in usable:
-            found += [Setting(scenario, target, each, place) for each in (engines if "container" in target else [None])]
-    return found
-
-
-def drawn(among: Sequence[Setting], chance: random.Random) -> Iterator[tuple[Setting, str]]:
-    """Yield settings and victims without end: all in a random order, then all in another."""
-    pairs = [(setting, victim) for setting in among for victim in TARGETS[setting.target]]
-    while True:
-        yield from chance.sample(pairs, len(pairs))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=100, help="how many (default %(default)s)")
@@ -246,6 +158,8 @@ def main() -> None:
     chance = random.Random(options.seed)  # noqa: S311 - moments, no secrets
     with tempfile.TemporaryDirectory(prefix="kills-") as place, Family() as family:
         among = settings(Path(place), options.scenario or [*SCENARIOS], options.target or [*TARGETS])
+        make = ["data", "make", "--images", "64", "--size", "small", "--classes", "8", "--out", f"{place}/data"]
+        subprocess.run([*options.bench.split(), *make], check=True)
         killer, kills = Killer(options.bench.split(), chance, family), list[Kill]()
         for number, (setting, victim) in enumerate(islice(drawn(among, chance), options.kills), 1):
             kills.append(killer.kill_once(setting, victim))

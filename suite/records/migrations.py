@@ -15,6 +15,8 @@ _CURRENT = re.compile(rb'\s*\{\s*"schema_version":\s*%d\s*[,}]' % SCHEMA_VERSION
 """How the store begins a record. Of one that another program has formatted the version is found by parsing it."""
 _OF_IMAGES = "throughput_images_per_s"
 """The throughput, as version 3 called it until workloads had units of their own."""
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What the migration of something raises that only looks like a record or a plan."""
 _IN_JOB = ("scenario", "model", "data", "profile", "recipe", "envelope", "page_cache", "sharing")
 _JOB_FIELDS = {*_IN_JOB, "cluster", "workload", "options", "cpu_capability", "dataset"}
 
@@ -79,7 +81,7 @@ def current(content: bytes) -> bytes:
         return content
     try:
         return json.dumps(migrate(found), indent=1).encode()
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except _MALFORMED:
         return content
 
 
@@ -93,7 +95,10 @@ def migrate_plan(plan: object) -> object:
         return plan
     workloads = plan.get("workloads") or {}
     parts = {name: plan.get(name) for name in ("cpu_capability", "dataset")}
-    jobs = [{**_job({**plan, "model": model}, workloads.get(model), None), **parts} for model in plan["models"]]
+    try:
+        jobs = [{**_job({**plan, "model": model}, workloads.get(model), None), **parts} for model in plan["models"]]
+    except _MALFORMED:
+        return plan
     kept = {name: value for name, value in plan.items() if name not in {*_JOB_FIELDS, "models", "workloads"}}
     return {**kept, "jobs": [_with_unit(job) for job in jobs]}
 

@@ -17,6 +17,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison
+from analysis.load.records import Records
+from commands.compare import command
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.interfaces import Instance
@@ -37,12 +41,12 @@ from tests.suite.conftest import ENVELOPE, WORKLOAD, FakeAccount, FakeObserver
 
 # Fixtures hold nothing that one example would leave to the next; every example has a directory of its own.
 FUZZ: dict[str, Any] = {
+    "phases": (Phase.explicit, Phase.generate),  # shrinking takes minutes; what failed is printed as it was drawn
     "derandomize": not FULL,
     "suppress_health_check": list(HealthCheck),
     "deadline": None,
     "database": None,
 }
-PHASES = (Phase.explicit, Phase.generate) if FULL else (Phase.explicit, Phase.generate, Phase.shrink)
 RECORDS = {path: json.loads(path.read_text()) for path in sorted(RUNS.glob("*/trials/*.json"))[::5]}
 SAMPLES = sorted(path.parent for path in RUNS.glob(f"*/{PLAN}"))
 HOSTS = {
@@ -63,7 +67,7 @@ def place() -> Iterator[Path]:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(10_000), phases=PHASES, **FUZZ)
+@settings(max_examples=examples(10_000), **FUZZ)
 def test_a_record_of_a_stranger_is_shown_or_refused(data: st.DataObject, bench: Bench) -> None:
     path, record = data.draw(st.sampled_from(list(RECORDS.items())))
     with place() as run:
@@ -76,11 +80,26 @@ def test_a_record_of_a_stranger_is_shown_or_refused(data: st.DataObject, bench: 
             json.loads(shown.stdout, parse_constant=pytest.fail)
 
 
+@contextmanager
+def compared_once() -> Iterator[None]:
+    """Form the comparison of one run once, in however many forms it is shown: it takes most of the time."""
+    kept: dict[bool, Comparison] = {}
+
+    def once(records: Records, *, margin: float, force: bool) -> Comparison:
+        if force not in kept:
+            kept[force] = compare(records, margin=margin, force=force)
+        return kept[force]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "compare_records", once)
+        yield
+
+
 @given(data=st.data())
-@settings(max_examples=examples(1000), phases=PHASES, **FUZZ)
+@settings(max_examples=examples(1000), **FUZZ)
 def test_a_run_of_a_stranger_is_analysed_or_refused(data: st.DataObject, bench: Bench) -> None:
     sample = data.draw(st.sampled_from(SAMPLES))
-    with place() as run:
+    with place() as run, compared_once():
         shutil.copytree(sample, run)
         files = sorted((run / TRIALS).iterdir())[:12]
         for path in files:
@@ -107,7 +126,7 @@ def test_a_run_of_a_stranger_is_analysed_or_refused(data: st.DataObject, bench: 
 
 
 @given(data=st.data())
-@settings(max_examples=examples(500), phases=PHASES, **FUZZ)
+@settings(max_examples=examples(500), **FUZZ)
 def test_a_sweep_of_a_stranger_is_shown_or_refused(data: st.DataObject, bench: Bench) -> None:
     with place() as sweep:
         shutil.copytree(RUNS / "sweep", sweep)
@@ -122,7 +141,7 @@ def test_a_sweep_of_a_stranger_is_shown_or_refused(data: st.DataObject, bench: B
 
 
 @given(data=st.data())
-@settings(max_examples=examples(10_000), phases=PHASES, **FUZZ)
+@settings(max_examples=examples(10_000), **FUZZ)
 def test_a_plan_of_a_stranger_is_read_or_refused(data: st.DataObject) -> None:
     plan = tomllib.loads(data.draw(st.sampled_from(sorted(PLANS.glob("*.toml")))).read_text())
     plan.setdefault("engine", {"kind": "slurm", "partition": "cpu", "further": ["--licenses=a"]})
@@ -136,7 +155,7 @@ def test_a_plan_of_a_stranger_is_read_or_refused(data: st.DataObject) -> None:
 
 
 @given(text=toml_texts(HOSTS))
-@settings(max_examples=examples(10_000), phases=PHASES, **FUZZ)
+@settings(max_examples=examples(10_000), **FUZZ)
 def test_an_inventory_of_a_stranger_is_read_or_refused(text: bytes) -> None:
     with place() as file:
         file.write_bytes(text)
@@ -149,7 +168,7 @@ def plan_of_one() -> Plan:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(1000), phases=PHASES, **FUZZ)
+@settings(max_examples=examples(1000), **FUZZ)
 def test_whatever_a_worker_says_there_is_a_record(data: st.DataObject) -> None:
     lines: list[Any] = [json.loads(line) for line in STORY]
     number = data.draw(st.integers(0, len(lines) - 1))

@@ -111,8 +111,8 @@ def test_a_time_limit_is_kept_while_output_flows(code: str, node: LocalNode) -> 
 
 @pytest.mark.parametrize(("code", "said"), [("print('x' * 100, end='')", "one line"), ("print('x')", "more than")])
 def test_who_says_too_much_is_ended(code: str, said: str, node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "LONGEST_LINE_BYTES", 1 << 20)
-    monkeypatch.setattr(hearing, "MOST_OUTPUT_BYTES", 4 << 20)
+    monkeypatch.setattr(hearing, "LONGEST_LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(hearing, "MOST_OUTPUT_BYTES", 1 << 18)
     with pytest.raises(MeasurementError, match=said) as raised:
         node.run([sys.executable, "-c", f"while True: {code}"])
     assert raised.value.kind == "output"
@@ -142,7 +142,7 @@ def guest(node: LocalNode, code: str) -> tuple[Any, GuestConsole]:
 def test_a_guest_that_floods_its_console_is_ended_and_the_reason_said(
     node: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hearing, "MOST_OUTPUT_BYTES", 4 << 20)
+    monkeypatch.setattr(hearing, "MOST_OUTPUT_BYTES", 1 << 18)
     process, heard = guest(node, f"print({console.READY!r}, flush=True)\nwhile True: print('x' * 50)")
     assert heard.wait_until_ready(30)
     process.wait(60)

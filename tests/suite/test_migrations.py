@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +113,19 @@ def test_what_trained_before_workloads_had_units_trained_on_images() -> None:
     ranks = migrate({**new, "schema_version": 3, "ranks": [{"throughput_images_per_s": 2.0}], "job": {}})["ranks"]
     assert ranks == [{"throughput_per_s": 2.0}]
     assert read("v2").job.unit == "images"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workloads": "x"},
+        {"models": [[]]},
+        {"options": "x"},
+        {"options": {"devices": "x"}},
+        {"options": {"devices": float("inf")}},
+        {"options": {"decoder": "auto", "loader_workers": {}}},
+    ],
+)
+def test_what_only_looks_like_a_plan_of_an_older_suite_is_left_to_the_model(wrong: dict[str, Any]) -> None:
+    plan = {"scenario": "synthetic", "models": ["resnet50"], "workloads": {}, **wrong}
+    assert migrate_plan(plan) is plan
