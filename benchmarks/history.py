@@ -7,7 +7,7 @@ A year is 365 runs of a number with noise from run to run: ``normal``; ``heavy``
 until the next run (an autoregression with 0.5), as slow weather does. All are scaled to a standard deviation of 1.
 
 false, one look    the share of years without a change in which the whole year shows one
-false, each night  the share of years without a change in which any of its nights, from the sixth on, showed one
+false, each night  the share of years without a change in which any of its nights, from the tenth on, showed one
 found              the share of years with one change, ten runs or more from both ends, that show one
 within 1           the share in which a change is placed at the true run, or at one of its neighbours
 others             how many changes besides are found in such a year, on average

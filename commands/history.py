@@ -9,6 +9,7 @@ from analysis.audit.audit import audited
 from analysis.history.history import history_of
 from analysis.history.results import Series
 from analysis.load.records import load
+from analysis.report.formatting import count
 from analysis.report.history import HistoryTerminal
 from commands.output import Output
 from suite.errors import RequestError
@@ -52,5 +53,6 @@ def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> 
     # Matplotlib takes a second to import, which --json need not wait for.
     from analysis.figures.history import draw_history
 
-    for path in draw_history(found, plots or directory / "plots"):
-        click.echo(f"drawn: {path}", err=True)
+    place = plots or directory / "plots"
+    drawn = draw_history(found, place)
+    click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}", err=True)

@@ -9,6 +9,7 @@ from rich.text import Text
 from analysis.history.results import History, Series, Shift
 from analysis.report.formatting import ends, number, one_line, times
 from analysis.report.layout import empty_table
+from analysis.statistics.change_points import LEAST_RUNS
 
 
 class HistoryTerminal:
@@ -32,6 +33,8 @@ def answer(found: History) -> str:
     """Return how many numbers changed over how many runs, and the latest change."""
     numbers = f"{len(found.series)} numbers over {found.runs} run{'s' if found.runs > 1 else ''}"
     latest = [(shift.started_at, one, shift) for one in found.series for shift in one.shifts]
+    if not latest and max((len(one.points) for one in found.series), default=0) < 2 * LEAST_RUNS:
+        return f"No change can be found yet: {numbers}; a series takes {2 * LEAST_RUNS} runs."
     if not latest:
         return f"No change found: {numbers}."
     at, one, shift = max(latest, key=lambda each: each[0])

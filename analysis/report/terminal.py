@@ -117,8 +117,7 @@ class Terminal:
 
     def more(self) -> str:
         """Return which options show what is not shown, for the line that says where the figures are."""
-        ablations = "ablations, " if self.comparison.ablations else ""
-        verbose = "" if self.verbose else f"--verbose ({ablations}every metric, noise, advice, legend)"
+        verbose = "" if self.verbose else "--verbose"
         costs = "--costs" if self.comparison.costs and not self.costs else ""
         hints = ", ".join(filter(None, (verbose, costs)))
         return f"; more: {hints}" if hints else ""

@@ -2,18 +2,26 @@
 
 The series is split where the energy distance between the two sides is largest, and each side is split again (Matteson
 and James, J. Am. Statist. Assoc. 109 (2014) 334). MongoDB (Daly et al., ICPE 2020) and Hunter (Fleming et al., ICPE
-2023) watch performance tests so. A split counts if none of ``PERMUTATIONS`` random orders of the runs splits as well:
-the level of that test is 1 / (``PERMUTATIONS`` + 1) whatever the noise is, as long as runs are exchangeable, and most
-series without a change are done after a few orders (Besag and Clifford, Biometrika 78 (1991) 301).
+2023) watch performance tests so. A split is a candidate if none of ``ORDERS`` random orders of the runs splits as well;
+most series without a change are done after a few orders (Besag and Clifford, Biometrika 78 (1991) 301).
+
+Nights are not exchangeable: a slow one is followed by slow ones. So each candidate is held, between its neighbours,
+against ``DRAWS`` of weather, made of the same runs, of which ``STAYS`` stays from run to run (the sieve bootstrap:
+Buehlmann, Bernoulli 3 (1997) 123). The weakest that is matched is dropped; the others are placed and tested anew.
 ``benchmarks/history.py`` measures what it finds, and how often there is nothing to find.
 """
 
+import math
+
 import numpy as np
 import numpy.typing as npt
+from scipy.signal import lfilter
 
-LEAST_RUNS = 3
-"""The fewest runs between two change points: below, a change is not told from a few noisy runs."""
-PERMUTATIONS = 999
+LEAST_RUNS = 5
+"""The fewest runs between two change points: below, a change is not told from a few slow nights."""
+ORDERS, DRAWS = 99, 999
+STAYS = 0.5
+"""The share of its noise that a run may hand on to the next. Weather that lasts longer is a change of the level."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -23,12 +31,46 @@ def change_points(values: Numbers) -> list[int]:
 
     The same values give the same places: the orders are drawn from a generator of their own.
     """
-    distances = np.abs(values[:, None] - values[None, :])
-    found = sorted(_split(distances, 0, len(values), np.random.default_rng(len(values))))
-    # The first split was placed while the series still held the others; between its neighbours it is placed better.
+    rng = np.random.default_rng(len(values))
+    found = _placed(values, _split(_distances(values), 0, len(values), rng))
+    while found:
+        draws = [_weather_until_matched(part, rng) for part in _around(values, found)]
+        weakest = int(np.argmin(draws))
+        if draws[weakest] == DRAWS:
+            break
+        found = _placed(values, [*found[:weakest], *found[weakest + 1 :]])
+    return found
+
+
+def _distances(values: Numbers) -> Numbers:
+    return np.abs(values[:, None] - values[None, :])
+
+
+def _around(values: Numbers, found: list[int]) -> list[Numbers]:
+    """Return the runs around each change, from the one before it to the one after it."""
     ends = [0, *found, len(values)]
-    neighbours = zip(ends, ends[2:], strict=False)
-    return sorted({low + _best(distances[low:high, low:high])[0] for low, high in neighbours})
+    return [values[low:high] for low, high in zip(ends, ends[2:], strict=False)]
+
+
+def _placed(values: Numbers, found: list[int]) -> list[int]:
+    """Place each change anew between its neighbours: the first were placed while the series still held the others."""
+    found = sorted(found)
+    begins = [0, *found]
+    parts = zip(begins, _around(values, found), strict=False)
+    return sorted({begin + _best(_distances(part))[0] for begin, part in parts})
+
+
+def _weather_until_matched(values: Numbers, rng: np.random.Generator) -> int:
+    """Return how many times weather was made of the runs before it split as well; ``DRAWS`` if it never did."""
+    _, observed = _best(_distances(values))
+    added = values[1:] - STAYS * values[:-1]
+    added = np.append(added, rng.choice(added)) - added.mean()
+    for draw in range(DRAWS):
+        fresh = rng.permutation(added)
+        fresh[0] /= math.sqrt(1 - STAYS**2)  # weather has been there before the first run
+        if _best(_distances(lfilter([1], [1, -STAYS], fresh)))[1] >= observed * (1 - 1e-9):
+            return draw
+    return DRAWS
 
 
 def _split(distances: Numbers, low: int, high: int, rng: np.random.Generator) -> list[int]:
@@ -45,7 +87,7 @@ def _split(distances: Numbers, low: int, high: int, rng: np.random.Generator) ->
 
 def _matched_by_chance(distances: Numbers, observed: float, rng: np.random.Generator) -> bool:
     """Return whether any random order of the runs splits as well as the one that was observed."""
-    for _ in range(PERMUTATIONS):
+    for _ in range(ORDERS):
         order = rng.permutation(len(distances))
         # Equal splits count as chance; their sums differ by rounding.
         if _best(distances[np.ix_(order, order)])[1] >= observed * (1 - 1e-9):

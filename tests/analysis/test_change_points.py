@@ -24,6 +24,16 @@ def test_noise_alone_is_no_change() -> None:
     assert sum(map(bool, found)) <= 1
 
 
+def test_weather_of_which_half_stays_is_no_change() -> None:
+    found = []
+    for seed in range(30):
+        values = noise(120, seed)
+        for run in range(1, 120):
+            values[run] = 0.5 * values[run - 1] + 0.75**0.5 * values[run]
+        found += change_points(values)
+    assert len(found) <= 1
+
+
 def test_one_night_is_no_change_however_bad_it_was() -> None:
     values = noise(60, 2)
     values[30] -= 1000

@@ -151,6 +151,14 @@ def test_the_json_has_a_version_and_is_what_the_types_say(bench: Callable[..., R
     assert json.loads(done.stdout)["schema_version"] == 1
 
 
+def test_few_runs_are_said_to_be_too_few(bench: Callable[..., Result], tmp_path: Path) -> None:
+    for number in range(2):
+        night(tmp_path / "results" / f"night-{number}", number, {"bare-metal": 10.0})
+    done = bench()
+    assert done.stdout.startswith("No change can be found yet: 3 numbers over 2 runs; a series takes 10 runs.")
+    assert done.stderr.count("drawn: ") == 1
+
+
 def test_a_directory_without_runs_is_refused(bench: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = bench("empty")
