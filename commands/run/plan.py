@@ -131,6 +131,7 @@ def _plan(
             profile=profile.name,
             recipe=asked.recipe,
             sizes=own,
+            unit=request.own.unit if resolved.command else None,
             envelope=envelope,
             devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
             isa=request.targets.isa,

@@ -82,6 +82,8 @@ class Job(Part):
     recipe: Recipe = "reference"
     sizes: Sizes | None = None
     """None for a probe."""
+    unit: Name | None = None
+    """What the throughput of the workload counts: ``images``, ``tokens``. None for a probe."""
     envelope: Envelope
     devices: Devices = Devices()
     isa: Literal["shared", "native"] | None = None
