@@ -110,9 +110,9 @@ def _loading(given: DataOptions, model: str) -> Loading:
 
 
 def _unit(resolved: Resolved, model: str) -> str | None:
-    """Return what the throughput counts; None for probes, and for commands of which no throughput is read."""
+    """Return what the throughput counts; None for probes."""
     if resolved.command:
-        return resolved.request.own.unit if resolved.command.throughput else None
+        return resolved.request.own.unit
     return None if resolved.request.scenario == "probe" else str(WORKLOADS.get(architecture(model)).unit)
 
 

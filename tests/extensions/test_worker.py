@@ -82,6 +82,7 @@ def test_a_command(package: Package) -> None:
     records = run(package, *command, "--throughput-pattern", "json", "--unit", "rows")
     assert [record["details"]["steps"] for record in records] == [40] * 2
     assert [record["job"]["model"] for record in records] == ["train.py"] * 2
+    assert [record["job"]["unit"] for record in records] == ["rows"] * 2
     assert len({record["job"]["dataset"]["sha256"] for record in records}) == 1
     found = rows(package)
     assert {metric for _, metric in found} == {"throughput", "elapsed", "opening", "cpu-time", "peak-memory"}

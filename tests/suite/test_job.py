@@ -32,6 +32,7 @@ WHOLE = Job(
     data="generated",
     profile="smoke",
     sizes=SIZES,
+    unit="images",
     envelope=Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2),
     devices=Devices(),
     isa="shared",
