@@ -134,6 +134,7 @@ _ELSEWHERE = (
     *_many("measured", "a metric of a probe or workload", "metrics.*.value", "metrics.*.unit", "metrics.*.better"),
     Field("metrics.*.samples", "checked", "the value lies among its samples"),
     Field("close_s", "ignored", "everything that is compared has ended before"),
+    Field("steps.losses.*", "measured", "a warning says what they show"),
     *_many("checked", "steps and their phases sum to the measured span", "steps.*"),
     *_many("checked", "its parts sum to the elapsed time", "timeline.*"),
     *_many("measured", "the parts of a metric", "opening.*"),

@@ -19,7 +19,7 @@ from suite.schema import DIFFERENCES, record_schema, with_differences
 from tests.analysis.test_audit import NAMES, RUNS, copied
 
 SCHEMA = json.loads(record_schema())
-MAPPINGS = {"mitigations", "metrics", "energy_j", "workloads", "sources"}
+MAPPINGS = {"mitigations", "metrics", "energy_j", "workloads", "sources", "phases", "losses"}
 """Fields whose keys are names of the user's or the machine's."""
 OTHER = {
     "target": "vm",

@@ -134,6 +134,26 @@ def test_a_step_of_dcgan_is_that_of_a_plain_script() -> None:
             torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-5)
 
 
+def test_gradients_that_nobody_uses_are_spared_by_the_tuned_recipe_alone_and_change_nothing() -> None:
+    images = images_of(DCGAN, COLOUR, 4)
+    asked: dict[bool, bool] = {}
+    found = {}
+    for sparing in (False, True):
+        network = build_network(DCGAN, COLOUR, 3)
+        training = Training(network, DCGAN.optimizers(network), CPU, Numerics(sparing=sparing))
+        last = list(network.get_submodule("discriminator").parameters())[-1]
+        with training.passing_through(network.get_submodule("discriminator")):
+            asked[sparing] = last.requires_grad
+        torch.manual_seed(5)
+        for _ in range(2):
+            DCGAN.step(training, images, torch.zeros(4))
+        found[sparing] = [each.detach() for each in network.parameters()]
+        assert last.requires_grad
+    assert asked == {False: True, True: False}
+    for one, other in zip(found[False], found[True], strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_the_published_step_takes_the_mean_of_both_halves_and_new_noise() -> None:
     images = images_of(GAN_PUBLISHED, GREY, 4)
     ours = training_of(GAN_PUBLISHED, GREY)

@@ -19,6 +19,8 @@ class Numerics:
     compiled: bool = False
     pinned: bool = False
     """Batches in pinned memory and their copies not waited for."""
+    sparing: bool = False
+    """Whether gradients that no optimizer uses are not computed."""
 
     def apply(self) -> None:
         """Set what torch keeps for the whole process."""
@@ -51,4 +53,4 @@ def numerics_of(recipe: str, device: str) -> Numerics:
     if recipe == "reference":
         return Numerics()
     on_cuda = device == "cuda"
-    return Numerics(bfloat16=True, channels_last=True, tf32=on_cuda, compiled=on_cuda, pinned=on_cuda)
+    return Numerics(bfloat16=True, channels_last=True, tf32=on_cuda, compiled=on_cuda, pinned=on_cuda, sparing=True)

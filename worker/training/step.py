@@ -63,6 +63,13 @@ class Training:
         """Return the context in which the recipe goes forward."""
         return self.numerics.autocast(self.device)
 
+    @contextmanager
+    def passing_through(self, network: torch.nn.Module) -> Iterator[None]:
+        """Go through a network on the way to another: its own gradients are of no use, and ``tuned`` spares them."""
+        network.requires_grad_(not self.numerics.sparing)
+        yield
+        network.requires_grad_()
+
     def update(self, name: str) -> None:
         """Let an optimizer take its step, and forget the gradients that it has used."""
         self.optimizers[name].step()

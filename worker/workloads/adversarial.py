@@ -87,7 +87,7 @@ class Adversarial(Workload):
             (share * on_fake).backward()  # type: ignore[no-untyped-call]
         with training.phase("discriminator-update"):
             training.update("discriminator")
-        with training.phase("generator"):
+        with training.phase("generator"), training.passing_through(discriminator):
             if self.published:
                 fake = generated()
             loss = judged(fake, real=True)

@@ -93,7 +93,7 @@ class ProgressiveGan(Workload):
             penalty.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         with training.phase("critic-update"):
             training.update("critic")
-        with training.phase("generator"):
+        with training.phase("generator"), training.passing_through(critic):
             with training.autocast():
                 fake = generator(self.noise(len(images), images.device), stage, shown)
                 score = critic(fake, stage, shown).float()
