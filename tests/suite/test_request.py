@@ -19,6 +19,7 @@ from suite.sweep.model import key_of
 WRITTEN = {
     "cpus": ("2", "0-1", "0,2"),
     "memory": ("4G", "512M"),
+    "image": ("mine", "1f0c5a2b77d1"),
     "until": ("2%", "0.02", "decided"),
     "margin": ("5%", "0.05"),
     "detect": ("2%", "0.01"),
