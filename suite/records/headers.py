@@ -20,7 +20,7 @@ from suite.results.store import TRIALS
 from suite.trial_names import arm_name
 
 _HEAD_BYTES = 4096
-_BEFORE_JOB, _BEFORE_STEPS = b',\n "job":', b',\n "steps":'
+_BEFORE_JOB, _BEFORE_STEPS, _END_OF_STEPS = b',\n "job":', b',\n "steps":', b"\n }"
 """The layout that the store writes: a line per key, indented by one. A JSON string holds no line break."""
 
 
@@ -112,9 +112,10 @@ def read_header(path: str | Path) -> RecordHeader | None:
     except NewerRecordError as error:
         raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
     begin = content.find(_BEFORE_STEPS) + len(_BEFORE_STEPS)
-    if content.startswith(b" {", begin) and content.count(_BEFORE_STEPS) == 1:
-        # Steps are most of a record; they hold numbers alone, and no object.
-        content = content[:begin] + b" null" + content[content.find(b"}", begin) + 1 :]
+    end = content.find(_END_OF_STEPS, begin)
+    if content.startswith(b" {", begin) and content.count(_BEFORE_STEPS) == 1 and end > 0:
+        # Steps are most of a record.
+        content = content[:begin] + b" null" + content[end + len(_END_OF_STEPS) :]
     try:
         return RecordHeader.model_validate_json(content)
     except ValidationError:

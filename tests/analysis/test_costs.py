@@ -68,7 +68,7 @@ def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_
     console.print(Terminal(comparison))
     assert isinstance(console.file, io.StringIO)
     assert "500 MiB" not in console.file.getvalue()
-    assert "--costs" in console.file.getvalue()
+    assert Terminal(comparison).more() == "; more: --verbose, --costs"
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 160])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from commands.run.command import run
 from commands.run.request_command import request_of
 from suite.errors import RequestError, flag
-from suite.registries import SCENARIOS
+from suite.registries import SCENARIOS, WORKLOADS
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, RunRequest, command_of
 from suite.sweep.model import key_of
@@ -146,7 +146,7 @@ def test_a_value_that_cannot_be_is_refused(given: dict[str, object], message: st
 
 
 def test_all_stands_for_every_name_that_the_scenario_has() -> None:
-    assert RunRequest.of({"model": "all"}).models == ("inception_v3", "resnet50", "alexnet")
+    assert RunRequest.of({"model": "all"}).models == tuple(WORKLOADS.own)
     assert RunRequest.of({"scenario": "shared", "model": ["alexnet", "all"]}).models[-1] == "alexnet-small"
     assert RunRequest.of({"target": ["vm", "vm"]}).targets.target == ("vm",)
 
