@@ -52,18 +52,10 @@ class Setting:
     @property
     def words(self) -> list[str]:
         engine = ["--engine", self.engine] if self.engine else []
-        what = [*SCENARIOS[self.scenario], "--target", self.target, *engine, "--profile", "smoke"]
-        return [
-            "run",
-            *what,
-            "--blocks",
-            str(self.blocks),
-            "--warmup-blocks",
-            "0",
-            "--concurrent",
-            "--out",
-            str(self.out),
-        ]
+        data = ["--data", f"generated:{self.place / 'data'}"] if self.scenario == "real" else []
+        what = [*SCENARIOS[self.scenario], *data, "--target", self.target, *engine, "--profile", "smoke"]
+        blocks = ["--blocks", str(self.blocks), "--warmup-blocks", "0", "--concurrent"]
+        return ["run", *what, *blocks, "--out", str(self.out)]
 
     def files(self) -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in (self.out / TRIALS).glob("*.json")}
