@@ -32,7 +32,7 @@ def files_of(directory: Path) -> Dataset:
         raise RequestError(
             f"cannot read {error.filename or directory}: {error.strerror}", remedy="name a directory that you can read"
         ) from error
-    if not count:
+    if not size_bytes:
         raise RequestError(f"{root} holds no file", remedy="name the directory that holds your program")
     return Dataset(kind="files", directory=str(root), sha256=digest.hexdigest(), images=count, size_bytes=size_bytes)
 

@@ -618,7 +618,7 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
     (here / "my.fio").write_text("[one]\nrw=read\nsize=1m\n")
     (here / "my_model.py").write_text(TOY)
     (here / "mine").mkdir()
-    (here / "mine/train.py").touch()
+    (here / "mine/train.py").write_text("pass")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given.partition(":")[0], DATASET))

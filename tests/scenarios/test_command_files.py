@@ -64,5 +64,6 @@ def test_what_is_no_directory_with_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="quotation mark"):
         files_of(tmp_path / 'a"b')
     os.mkfifo(tmp_path / "empty/pipe")
+    (tmp_path / "empty/file").touch()
     with pytest.raises(RequestError, match="holds no file"):
         files_of(tmp_path / "empty")
