@@ -28,7 +28,7 @@ def kinds(path: Path) -> set[str]:
     ("losses", "kind"),
     [
         ({}, None),
-        ({"discriminator-real": 1e-5, "discriminator-fake": 1e-4, "generator": 9.0}, "discriminator-collapsed"),
+        ({"discriminator-real": 1e-5, "discriminator-fake": 1e-4, "generator": 12.0}, "discriminator-collapsed"),
         ({"discriminator-real": 1e-5, "discriminator-fake": 0.7}, None),
         ({"generated-deviation": 1e-5}, "generated-alike"),
         ({"generator": 0.41, "discriminator-fake": 0.5}, "losses-contradict"),
