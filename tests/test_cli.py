@@ -34,7 +34,7 @@ from suite.errors import MeasurementError, flag
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
 from suite.job.job import settings
-from suite.job.sharing import PAPERS_VICTIMS
+from suite.job.sharing import SMALL_ALEXNET
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
@@ -376,7 +376,8 @@ def test_the_numbers_of_the_profile_can_be_overridden(bench: Bench, machine: Mac
     words = ("--batch", "3", "--image-px", "40", "--steps", "5", "--warmup-steps", "0", "--trial-timeout", "9")
     assert bench("run", *SMALL, "--target", "vm", *words).exit_code == 0
     plan = json.loads((here / "out/plan.json").read_text())
-    assert [job["sizes"] for job in plan["jobs"]] == [{"batch": 3, "image_px": 40, "steps": 5, "warmup_steps": 0}]
+    sizes = {"batch": 3, "image_px": 40, "channels": None, "steps": 5, "warmup_steps": 0}
+    assert [job["sizes"] for job in plan["jobs"]] == [sizes]
     assert plan["trial_timeout_s"] == 9
     assert len(machine.events) == 3
 
@@ -421,7 +422,7 @@ Broken = pytest.mark.usefixtures("broken")
     [
         ({"model": "all"}, "workload", WORKLOADS.own),
         ({"scenario": "probe", "probe": "all"}, "probe", PROBES.own),
-        ({"scenario": "shared"}, "workload", PAPERS_VICTIMS),
+        ({"scenario": "shared", "model": "all"}, "workload", [*WORKLOADS.own, SMALL_ALEXNET]),
         ({"scenario": "shared", "model": "alexnet", "aggressor": "all"}, "aggressor", ["alexnet"]),
         ({"ablate": "all"}, "ablation", ["resnet50"]),
     ],

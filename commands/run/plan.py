@@ -34,7 +34,7 @@ LEAST_BLOCKS_TO_WARM_UP = 3
 def plan_of(resolved: Resolved, note: Note) -> Plan:
     """Return the plan of a run. Raises RequestError for what cannot be run."""
     request, targets = resolved.request, resolved.targets
-    check_workloads(request)
+    check_workloads(request, resolved.models)
     check_ratios(request, targets)
     check_turns(request, targets)
     profile = PROFILES[request.measurement.profile]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from provisioning.targets import Choices, refuse_ablation
 from suite.errors import RequestError, option
 from suite.job import ablations
+from suite.job.command import COMMAND
 from suite.job.datasets import SYNTHETIC
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability
@@ -40,9 +41,9 @@ def check_ratios(request: RunRequest, targets: tuple[str, ...]) -> None:
         )
 
 
-def check_workloads(request: RunRequest) -> None:
+def check_workloads(request: RunRequest, models: tuple[str, ...]) -> None:
     """Raise RequestError for a workload that cannot be trained in the scenario, or on several devices."""
-    for model in request.models if request.scenario != "probe" else ():
+    for model in models if request.scenario not in ("probe", COMMAND) else ():
         workload = WORKLOADS.get(architecture(model))
         if workload.scenarios and request.scenario not in workload.scenarios:
             fitting = " or ".join(workload.scenarios)

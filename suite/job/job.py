@@ -85,7 +85,7 @@ class Job(Part):
     sizes: Sizes | None = None
     """None for a probe."""
     unit: Name | None = None
-    """What the throughput of the workload counts: ``images``, ``tokens``. None for a probe."""
+    """What the throughput counts: ``images``, ``tokens``. None for a job that has none."""
     envelope: Envelope
     devices: Devices = Devices()
     isa: Literal["shared", "native"] | None = None

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from worker.workloads.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Toy(Workload):
-    def build(self):
+    def build(self, shape):
         import torch
         return torch.nn.Flatten()
 """
@@ -31,8 +31,8 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Iterator[Write]:
-    """Write a file; what is adopted of it is forgotten at the end."""
+def write(tmp_path: Path) -> Write:
+    """Write a file."""
 
     def written(source: str, name: str = "my_model.py") -> Path:
         path = tmp_path / name
@@ -40,8 +40,7 @@ def write(tmp_path: Path) -> Iterator[Write]:
         path.write_text(source)
         return path
 
-    yield written
-    WORKLOADS._adopted.clear()
+    return written
 
 
 def test_the_target_is_sent_the_file_and_builds_the_workload_of_it(write: Write, trial: Trial) -> None:
@@ -97,7 +96,7 @@ def test_two_files_of_one_name_are_refused(write: Write) -> None:
         ("from worker.workloads.workload import Workload", "my_model.py declares no workload", "docs/own-training.md"),
         (DECLARED, "missing 2 required keyword-only arguments: 'name' and 'sizes'", "TOY = Toy(name=..., sizes=...)"),
         (TOY.replace("build", "bulid"), "my_model.py: Toy lacks the method build", "let it return the network"),
-        (TOY.replace("build(self)", "build()"), "Toy.build() is called as build(self", "give it these parameters"),
+        (TOY.replace(", shape", ""), "Toy.build(self) is called as build(self, shape)", "give it these parameters"),
         (TOY.replace("    def", LOSS, 1), "Toy.loss(self) is called as loss(self, network, ", "give it these"),
         (TOY.replace('{"smoke": (4, 8)}', "{}"), "my_model.py: TOY has no sizes", 'sizes={"smoke": (4, 32)}'),
         (TOY.replace("(4, 8)", "(4, 0)"), "the sizes of TOY are {'smoke': (4, 0)}", "batch and image size by profile"),
