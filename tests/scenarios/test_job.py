@@ -307,6 +307,7 @@ def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, script
     assert json.loads(node.started[0][1]) == {
         "workload": "worker.workloads.alexnet:ALEXNET",
         "batch": 2,
+        "channels": None,
         "image_px": 64,
         "warmup_steps": 2,
         "steps": 3,
