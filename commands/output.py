@@ -53,9 +53,9 @@ class Output(BaseModel):
     def tell(self, indent: int | None = 1) -> None:
         """Print it; without indent as one line of a stream."""
         try:
-            text = self.model_dump_json(indent=indent)
+            text = self.model_dump_json(indent=indent, by_alias=True)
         except ValueError:  # the name of a file need not be Unicode
-            text = json.dumps(cleaned(self.model_dump(mode="json")), indent=indent)
+            text = json.dumps(cleaned(self.model_dump(mode="json", by_alias=True)), indent=indent)
         click.echo(text)
 
 

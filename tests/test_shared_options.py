@@ -11,7 +11,7 @@ from provisioning.targets import Choices
 from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES
-from suite.job.sharing import Sharing, sizes_of, victim_names
+from suite.job.sharing import PAPERS_VICTIMS, Sharing, sizes_of, victim_names
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
@@ -39,7 +39,7 @@ def test_other_scenarios_share_nothing() -> None:
 
 
 def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_proved() -> None:
-    assert request().models == victim_names()
+    assert request().models == PAPERS_VICTIMS
     assert request(profile="smoke").models == ("resnet50",)
     assert request(profile="smoke", model="all").models == victim_names()
     assert request(scenario="synthetic").models == ("resnet50",)

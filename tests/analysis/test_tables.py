@@ -26,7 +26,7 @@ from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.warnings.types import AnalysisWarning
-from suite.job.sharing import aggressor_names
+from suite.registries import AGGRESSORS
 from suite.targets import TARGETS
 
 JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
@@ -74,13 +74,13 @@ def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
     assert len(heads) == len(comparison.groups) + heads.count("victim"), "no table gave way to a list"
 
 
-def test_the_interference_of_every_target_and_aggressor_fits_80_columns() -> None:
+def test_the_interference_of_every_target_and_the_papers_aggressors_fits_80_columns() -> None:
     shared = ComparedJob("shared", "synthetic", "smoke", "reference", "")
     effects = {"throughput": Effect(0.766, 3, (0.286, 2.05), Verdict("undecided", 0.1, 30))}
     found = tuple(
         Interference(shared, "inception_v3", target, "", aggressor, effects, notes=notes)
         for target, notes in zip(TARGETS, ((), (), ("accelerator:tcg",), ("accelerator:tcg",)), strict=True)
-        for aggressor in aggressor_names()
+        for aggressor in ("inception_v3", "resnet50", "alexnet", *AGGRESSORS.own)
     )
     text = printed(Comparison(("run",), (), (), interference=found), 80)
     (head,) = (line for line in text.splitlines() if line.startswith("victim"))

@@ -31,6 +31,13 @@ def require(kind: str, name: str) -> None:
         pytest.skip(f"this machine has no usable {kind} {name}: {check.reason}")
 
 
+def require_fast_guests() -> None:
+    """Skip where guests are emulated, a trial of which takes minutes; VIRTBENCH_EMULATED_FULL=1 runs it all the same."""
+    kvm = checks()["accelerator", "kvm"]
+    if not kvm.usable and not os.environ.get("VIRTBENCH_EMULATED_FULL"):
+        pytest.skip(f"an emulated guest takes minutes here, see VIRTBENCH_EMULATED_FULL: {kvm.reason}")
+
+
 def require_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: control groups, namespaces and the docker daemon of the tests")

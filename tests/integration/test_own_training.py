@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.extensions.conftest import REPOSITORY
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import require_fast_guests, require_image, require_root
 from tests.integration.test_run import BENCH
 
 pytestmark = pytest.mark.integration
@@ -24,6 +24,8 @@ WAYS = {"A workload in a file": "my_model.py", "A command": "mine/train.py"}
 def test_the_example_runs_as_it_is_documented(heading: str, targets: tuple[str, ...], tmp_path: Path) -> None:
     require_root()
     require_image()
+    if "vm" in targets:
+        require_fast_guests()
     section = (REPOSITORY / "docs/own-training.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     (tmp_path / "mine").mkdir()
     (tmp_path / WAYS[heading]).write_text(section.partition("```python\n")[2].partition("```")[0])

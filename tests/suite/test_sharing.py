@@ -12,11 +12,12 @@ from suite.errors import BenchError
 from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES, Sizes
-from suite.job.sharing import Sharing, aggressor_names, architecture, sizes_of, victim_names
+from suite.job.sharing import PAPERS_VICTIMS, Sharing, aggressor_names, architecture, sizes_of, victim_names
 from suite.plan import Plan, Trial
 from suite.records.course import _differences
 from suite.records.environment import Environment, Environments
 from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
+from suite.registries import WORKLOADS
 from tests.suite.conftest import make_plan, record_fields
 
 WORKLOAD = Sizes(batch=2, image_px=64, warmup_steps=1, steps=2)
@@ -73,13 +74,18 @@ def test_instances_have_equal_shares_and_jobs_on_bare_metal_the_whole_unless_ask
 def test_the_small_batch_of_alexnet_is_to_the_large_one_as_in_the_paper() -> None:
     paper = PROFILES["paper"]
     batches = {victim: sizes_of(paper, victim, {}).batch for victim in victim_names()}
-    assert batches == {"inception_v3": 32, "resnet50": 32, "alexnet": 512, "alexnet-small": 32}
+    assert {victim: batches[victim] for victim in PAPERS_VICTIMS} == {
+        "inception_v3": 32,
+        "resnet50": 32,
+        "alexnet": 512,
+        "alexnet-small": 32,
+    }
     assert architecture("alexnet-small") == "alexnet"
     assert sizes_of(PROFILES["smoke"], "alexnet-small", {}).batch == 1
 
 
 def test_what_can_be_an_aggressor_trains_or_is_of_the_aggressors() -> None:
-    assert aggressor_names() == ("inception_v3", "resnet50", "alexnet", "disk", "memory", "network", "cpu")
+    assert aggressor_names() == (*WORKLOADS.own, "disk", "memory", "network", "cpu")
 
 
 def place(envelope: Envelope, **changes: Any) -> Environment:

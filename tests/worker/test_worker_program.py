@@ -197,7 +197,9 @@ def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
                 assert top in allowed, f"{path.name} imports {name}"
 
 
-WITHOUT_TORCH = (".environment", ".listing", ".jobfile", ".probe", ".protocol")
+WITHOUT_TORCH = tuple(
+    f".{name}" for name in ("environment", "errors", "listing", "jobfile", "members", "probe", "protocol", "workload")
+)
 
 
 def test_torch_is_imported_in_the_worker_alone() -> None:

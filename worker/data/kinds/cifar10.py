@@ -6,6 +6,7 @@ stand-in for each, which keeps its arguments and does nothing: nothing that a fi
 
 import io
 import pickle
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ IMAGE_BYTES = 3 * SIDE_PX * SIDE_PX
 _REMEDY = "unpack cifar-10-python.tar.gz in the directory that you name"
 _BROKEN = (
     *(pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError),
-    *(AttributeError, ArithmeticError, MemoryError, RecursionError),
+    *(AttributeError, ArithmeticError, MemoryError, RecursionError, AssertionError, struct.error),
 )
 """What an unpickler raises for bytes that are none of its own."""
 
