@@ -32,7 +32,7 @@ def require(kind: str, name: str) -> None:
 
 
 def require_fast_guests() -> None:
-    """Skip where guests are emulated, a trial of which takes minutes; VIRTBENCH_EMULATED_FULL=1 runs it all the same."""
+    """Skip where guests are emulated, which takes minutes; VIRTBENCH_EMULATED_FULL=1 runs it all the same."""
     kvm = checks()["accelerator", "kvm"]
     if not kvm.usable and not os.environ.get("VIRTBENCH_EMULATED_FULL"):
         pytest.skip(f"an emulated guest takes minutes here, see VIRTBENCH_EMULATED_FULL: {kvm.reason}")
