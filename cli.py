@@ -3,6 +3,10 @@
 import errno
 import os
 import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import click
@@ -103,13 +107,24 @@ def main() -> None:
 def _end_in_order_on_signals() -> None:
     """Let SIGTERM and SIGHUP end a run as Ctrl-C does; a signal that comes while it cleans up does not stop that."""
 
-    def interrupt(number: int, _frame: object) -> None:
+    def listen(handler: Callable[[int, FrameType | None], object]) -> None:
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, lambda *_: click.echo("cleaning up, one moment", err=True))
+            signal.signal(each, handler)
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        listen(lambda *_: click.echo("cleaning up, one moment", err=True))
         raise KeyboardInterrupt(number)
 
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, interrupt)
+    def again(lost: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            before(lost)
+            return
+        # A callback of the interpreter was interrupted, which can raise nothing; and this is still called from there.
+        listen(interrupt)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    before, sys.unraisablehook = sys.unraisablehook, again
+    listen(interrupt)
 
 
 @main.command()

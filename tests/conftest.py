@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,8 @@ settings.load_profile("untimed")
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    """Forget the workloads of the user's own files: a process of bench has one run, and that of the tests many."""
+    """Forget what a process of bench has for its one run: workloads of the user's own files, and its hook."""
+    hook = sys.unraisablehook
     yield
+    sys.unraisablehook = hook
     WORKLOADS._adopted.clear()

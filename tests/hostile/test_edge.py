@@ -193,6 +193,24 @@ def test_what_is_printed_is_cleaned_and_what_json_holds_is_not_changed() -> None
     assert json.loads(clean(json.dumps(value, ensure_ascii=False))) == value
 
 
+def test_an_interrupt_that_a_callback_of_the_interpreter_swallows_comes_again() -> None:
+    program = """
+import os, signal, time, cli
+class Callback:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+cli._end_in_order_on_signals()
+try:
+    Callback()
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
 def test_process_1_is_named_without_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proc/1").mkdir(parents=True)
     (tmp_path / "proc/1/cmdline").write_text("/sbin/init\0--password=secret\0")
