@@ -71,7 +71,7 @@ def _described(made: SetPlan) -> dict[str, Any]:
 
 @click.group()
 def data() -> None:
-    r"""Manage data sets to train on: generated ones, in the formats of known data sets.
+    """Manage data sets to train on: generated ones, in the formats of known data sets.
 
     Your own copy of ImageNet, CIFAR-10, MNIST, CelebA or UCF101 needs none of this: bench run --data imagenet:DIR.
 
@@ -119,7 +119,7 @@ def data_make(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Make a data set, or continue one that was interrupted. What is there already is kept.
+    """Make a data set, or continue one that was interrupted. What is there already is kept.
 
     \b
     Examples:
@@ -149,7 +149,7 @@ def data_make(
 @number("--workers", help="Processes that read. Default: one per CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print directory and differences as JSON.")
 def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> None:
-    r"""Hash every file of a generated data set again, and list what differs. Default: the newest set.
+    """Hash every file of a generated data set again, and list what differs. Default: the newest set.
 
     \b
     Examples:
@@ -176,7 +176,7 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
 @click.option("--device", required=True, help="An empty block device, such as /dev/nvme1n1 or /dev/sdb1.")
 @click.option("--data", "text", default="generated", show_default=True, help="The data set, such as imagenet:DIR.")
 def data_disk(device: str, text: str) -> None:
-    r"""Put a data set on a block device, for bench run --data-disk to read it from there.
+    """Put a data set on a block device, for bench run --data-disk to read it from there.
 
     A device that is in use, or that carries any file system, partition table or the like, is refused.
 
@@ -194,7 +194,7 @@ def data_disk(device: str, text: str) -> None:
 @data.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def data_list(as_json: bool) -> None:
-    r"""List the data sets that were generated in the suite's folder, newest first.
+    """List the data sets that were generated in the suite's folder, newest first.
 
     \b
     Examples:

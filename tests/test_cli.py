@@ -841,3 +841,17 @@ def test_the_completion_of_each_shell_is_a_script_for_bench(bench: Bench, shell:
 
 def test_an_unknown_shell_is_refused(bench: Bench) -> None:
     refused(bench("completion", "cmd"), "cmd")
+
+
+def test_no_help_shows_a_mark_of_its_own_layout() -> None:
+    def walk(command: click.Command, context: click.Context) -> Iterator[str]:
+        yield command.get_help(context)
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                each = command.get_command(context, name)
+                assert each
+                yield from walk(each, click.Context(each, parent=context, info_name=name))
+
+    shown = list(walk(cli.main, click.Context(cli.main, info_name="bench")))
+    assert len(shown) > 20
+    assert [text for text in shown if "\\b" in text or "\b" in text] == []
