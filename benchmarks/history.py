@@ -42,7 +42,7 @@ LASTING, SKEW = 0.5, 0.75
 
 @dataclass(frozen=True)
 class FalseAlarms:
-    """What is found in years without a change, as shares of years; None where it was not simulated."""
+    """The alarms in years without a change, as shares of years; None where it was not simulated."""
 
     noise: NoiseName
     one_look: float
@@ -51,7 +51,7 @@ class FalseAlarms:
 
 @dataclass(frozen=True)
 class Found:
-    """What is found in years with one change; ``half`` and ``most`` are runs until seen, None for never."""
+    """The changes found in years with one; ``half`` and ``most`` are runs until seen, None for never."""
 
     noise: NoiseName
     size: float

@@ -39,7 +39,7 @@ class Setting:
     blocks: int = 1
     """More with each run that came to its end, so that there is always something to kill."""
     span_s: float = 10.0
-    """How long a run takes; learned from those that ended."""
+    """The time that a run takes; learned from those that ended."""
 
     @property
     def name(self) -> str:

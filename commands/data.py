@@ -53,7 +53,7 @@ class MadeOutput(Output, DescribedSet):
 
 
 class VerifiedOutput(Output):
-    """How a set differs from what was made; nothing where it is whole."""
+    """The differences of a set from what was made; none where it is whole."""
 
     directory: str
     differences: list[str]

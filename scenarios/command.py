@@ -52,11 +52,9 @@ class Command:
 
 def _timeline(log: ProbeTranscript, elapsed_s: float) -> Timeline:
     """Return where the time went; ``measured_s`` is the command's own, from its start to its end."""
-    launch_s, ended_s = (log.events[name].arrived_s - log.begun_s for name in ("started", "done"))
     return Timeline(
-        launch_s=launch_s,
+        **log.ends(elapsed_s),
         build_s=log.between("started", "environment"),
         measured_s=log.between("environment", "metrics"),
         teardown_s=log.between("metrics", "done"),
-        exit_s=max(0.0, elapsed_s - ended_s),
     )

@@ -6,7 +6,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from suite.errors import RequestError
+from scenarios.datasets.resolve import check_name
+from suite.errors import RequestError, option
 from suite.job.datasets import Dataset
 
 NOT_HASHED = ("__pycache__", ".git")
@@ -17,8 +18,7 @@ def files_of(directory: Path) -> Dataset:
     """Return the directory with the digest of what it holds. Raises RequestError where a target could not use it."""
     try:
         root = directory.expanduser().resolve(strict=True)
-        if '"' in str(root) or not str(root).isprintable():
-            raise RequestError(f"{str(root)!r} holds a quotation mark or a control character", remedy="rename it")
+        check_name(root, option("command_files"))
         digest, count, size_bytes = hashlib.sha256(), 0, 0
         for path in _below(root):
             info = path.lstat()

@@ -119,6 +119,11 @@ class EventLog:
         said = self.said("done", "usage")
         return Usage.model_validate(said) if said else None
 
+    def ends(self, elapsed_s: float) -> dict[str, float]:
+        """Return the two ends of ``elapsed_s``, on the host's clock, as fields of a timeline."""
+        launch_s, ended_s = (self.events[name].arrived_s - self.begun_s for name in ("started", "done"))
+        return {"launch_s": launch_s, "exit_s": max(0.0, elapsed_s - ended_s)}
+
     def between(self, first: str, last: str) -> float:
         """Seconds on the worker's clock. Raises MeasurementError when its clock went backwards."""
         seconds = self.events[last].t_s - self.events[first].t_s
@@ -162,15 +167,13 @@ class Transcript(EventLog):
 
     def timeline(self, elapsed_s: float) -> Timeline:
         """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
-        launch_s = self.events["started"].arrived_s - self.begun_s
         return Timeline(
-            launch_s=launch_s,
+            **self.ends(elapsed_s),
             imports_s=self.between("started", "imported"),
             build_s=self.between("imported", "built"),
             warmup_s=self.between("built", "measuring"),
             measured_s=self.between("measuring", "measured"),
             teardown_s=self.between("measured", "done"),
-            exit_s=max(0.0, elapsed_s - (self.events["done"].arrived_s - self.begun_s)),
         )
 
 

@@ -91,8 +91,6 @@ def _run(
     refused = details.get("refused")
     for name, reason in refused.items() if isinstance(refused, Mapping) else ():
         observer.note(f"{name} cannot be measured on {trial.target}: {reason}")
-    # Everything between launch and exit is in the metrics of the probe.
-    launch_s, ended_s = (transcript.events[name].arrived_s - transcript.begun_s for name in ("started", "done"))
     with recordable(job.argv):
         metrics = metrics_of(transcript.said("metrics", "metrics"))
         if not metrics:
@@ -101,7 +99,8 @@ def _run(
             elapsed_s=elapsed_s,
             throughput_per_s=None,
             steps=None,
-            timeline=Timeline(launch_s=launch_s, exit_s=max(0.0, elapsed_s - ended_s)),
+            # Everything between launch and exit is in the metrics of the probe.
+            timeline=Timeline(**transcript.ends(elapsed_s)),
             environment=job.environment(),
             metrics=metrics,
             clock_ratio=transcript.clock_ratio("environment", "metrics"),

@@ -293,7 +293,7 @@ USED = (
 )
 """The cost of a trial on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
 TURNS = ("burst_s", "block_s", "waiting_share")
-"""Of trials that take turns: see ``evidence.AlternationFields``."""
+"""The columns of trials that take turns: see ``evidence.AlternationFields``."""
 _NAMES = 5
 JOB_COLUMNS = (
     *("scenario", "data", "profile", "recipe", "model"),

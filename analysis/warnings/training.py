@@ -1,4 +1,4 @@
-"""What the losses say of a training: typed warnings with advice. They say nothing against the times."""
+"""Warnings that read the losses of a training. They say nothing against the times."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -26,16 +26,21 @@ from commands.selftest.known import certificate_of
 from suite.results.store import RESULTS, latest_run
 from suite.untrusted.console import PlainConsole
 
-MARGIN_HELP = "Overheads below it are equivalent. Default: what the run was planned with, else 2%."
+_MARGIN = click.option(
+    "--margin",
+    callback=shares,
+    help="Overheads below it are equivalent. Default: what the run was planned with, else 2%.",
+)
+_FORCE = click.option(
+    "--force", is_flag=True, help="Keep records that the audit refuses, and form all ratios; the mark stays on them."
+)
 
 
 @click.command()
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--plots", type=click.Path(path_type=Path), help="Where the figures go. Default: plots/ in the run.")
-@click.option("--margin", callback=shares, help=MARGIN_HELP)
-@click.option(
-    "--force", is_flag=True, help="Keep records that the audit refuses, and form all ratios; the mark stays on them."
-)
+@_MARGIN
+@_FORCE
 @click.option("--costs", is_flag=True, help="Show the CPU, memory, disk and energy that each target takes of the host.")
 @click.option("--verbose", is_flag=True, help="Show every metric, ablations, noise, advice and a legend.")
 @click.option("--explain", is_flag=True, help="Show where each overhead comes from: phase by phase, with intervals.")
@@ -115,10 +120,8 @@ def _show(terminal: Terminal, form: str | None) -> None:
 @click.command()
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="The file. Default: report.html in the run.")
-@click.option("--margin", callback=shares, help=MARGIN_HELP)
-@click.option(
-    "--force", is_flag=True, help="Keep records that the audit refuses, and form all ratios; the mark stays on them."
-)
+@_MARGIN
+@_FORCE
 def report(directories: tuple[Path, ...], html: Path | None, margin: float | None, force: bool) -> None:
     """Write one page with the answer, tables, figures, warnings and provenance. It needs no network.
 

@@ -20,12 +20,12 @@ WATCH_S = 2.0
 
 
 class StatusOutput(Output, SweepStatus):
-    """How far a sweep is; with ``--watch`` each line is one."""
+    """The progress of a sweep; with ``--watch`` each line is one."""
 
     half_widths: dict[str, Widths]
     """Half the width of each interval so far, as a share, by cell and ratio."""
     engine: list[str]
-    """What waits in the queue of the scheduler, as lines."""
+    """The jobs in the queue of the scheduler, as lines."""
 
 
 @click.command()

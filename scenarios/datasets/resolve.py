@@ -24,12 +24,7 @@ def resolve(text: str, home: Path, frame_stride: int | None = None) -> tuple[str
     directory = Path(given).expanduser() if given else newest(home)
     try:
         root = _directory(directory).resolve()
-        if '"' in str(root) or not str(root).isprintable():
-            raise RequestError(
-                f"--data {name}: {str(root)!r} holds a quotation mark or a control character, and engines would read "
-                "the name of another directory",
-                remedy="rename it, or bind-mount it under another name",
-            )
+        check_name(root, f"--data {name}")
         return name, _dataset(finished(root).format if name == GENERATED else name, root, frame_stride)
     except DataSetError as error:
         raise RequestError(f"--data {name}: {error}", remedy=error.remedy) from error
@@ -38,6 +33,16 @@ def resolve(text: str, home: Path, frame_stride: int | None = None) -> tuple[str
             f"--data {name}: cannot read {error.filename or directory}: {error.strerror}",
             remedy="see who may read it, and whether its links lead somewhere",
         ) from error
+
+
+def check_name(root: Path, called: str) -> None:
+    """Raise RequestError, about what is ``called`` so, for a directory that engines cannot be told by its name."""
+    if '"' in str(root) or not str(root).isprintable():
+        raise RequestError(
+            f"{called}: {str(root)!r} holds a quotation mark or a control character, and engines would read the name "
+            "of another directory",
+            remedy="rename it, or bind-mount it under another name",
+        )
 
 
 def _directory(path: Path) -> Path:

@@ -30,7 +30,7 @@ class Dataset(Part):
     images: Annotated[int, Field(gt=0)]
     """The images to train on."""
     frame_stride: Annotated[int, Field(gt=0)] | None = None
-    """Of the frames of each video, one in so many is taken; None for a set without videos."""
+    """The number of frames of a video of which one is taken; None for a set without videos."""
     size_bytes: Annotated[int, Field(gt=0)]
     device: str | None = None
     """The block device of the user's that holds it, and that every target then reads in place of the directory."""
