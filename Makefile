@@ -5,12 +5,15 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Of the host: VMs, containers, bare metal under limits, image building.
 PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsprogs openssh-client cpio \
             util-linux iproute2 python3-venv
-# Tests start docker and cron daemons of their own, run the probes' programs here too, and look at the report in a browser
-# (elsewhere than on Debian it is no package of apt's; then that test is skipped).
+# Tests start docker and cron daemons and a Kubernetes of their own, run the probes' programs here too, and look at the
+# report in a browser (elsewhere than on Debian it is no package of apt's; then that test is skipped).
 TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurmctld slurmd slurm-client strace \
-                 $(if $(shell command -v dockerd),,docker.io) \
+                 containernetworking-plugins iptables openssl dpkg-dev gcc libc6-dev \
+                 $(if $(shell command -v containerd),,containerd) $(if $(shell command -v dockerd),,docker.io) \
                  $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
 TESTS ?= tests
+# With no, Kubernetes is not built for the tests: those on a cluster are skipped unless it was built before.
+CLUSTER ?= yes
 # How pytest ends when a part (TESTS=...) holds none of a kind.
 NO_TESTS := 5
 
@@ -58,6 +61,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 test: setup-test
 	@echo "== building the image that the integration tests run (nothing when it is up to date)"
 	$(BENCH) image build
+	@echo "== building the Kubernetes that the integration tests start (3 to 9 minutes the first time, then nothing)"
+	test $(CLUSTER) = no || $(VENV)/bin/python -m tests.kubernetes_cluster build || echo "== without it, its tests are skipped"
 	@echo "== removing what a crashed run may have left"
 	$(BENCH) clean
 	@echo "== running the tests that need no machine to themselves, several at a time"

@@ -29,6 +29,7 @@ COMMANDS = {
     "history": "commands.history:history",
     "report": "commands.compare.command:report",
     "results": "commands.results.command:results",
+    "kubernetes": "commands.kubernetes.command:kubernetes",
     "clean": "commands.machine:clean",
     "schema": "commands.output:schema",
 }

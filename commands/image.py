@@ -9,6 +9,7 @@ from provisioning.images.build import build
 from provisioning.images.image import Stamp, broken, find, images, prune
 from provisioning.images.own import build_own
 from provisioning.images.sources import difference
+from provisioning.images.suite import build_suite
 from suite.errors import RequestError
 
 
@@ -26,6 +27,7 @@ def image() -> None:
 @image.command("build")
 @click.option("--cuda", is_flag=True, help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda.")
 @click.option("--rebuild", is_flag=True, help="Rebuild even if nothing has changed, every step anew.")
+@click.option("--suite", is_flag=True, help="Also build the image that runs bench itself, in pods of Kubernetes.")
 @click.option(
     "--from",
     "source",
@@ -33,16 +35,19 @@ def image() -> None:
     help="Build from an image of your own: its name, a Dockerfile, what podman or docker save has written, or a "
     "directory with an OCI layout or a Dockerfile. bench run --image NAME uses it.",
 )
-def image_build(cuda: bool, rebuild: bool, source: str | None) -> None:
+def image_build(cuda: bool, rebuild: bool, suite: bool, source: str | None) -> None:
     """Build the image from docker/Dockerfile, or from one of your own, with podman or docker.
 
     \b
     Examples:
       bench image build
       bench image build --cuda --rebuild
+      bench image build --suite
       bench image build --from ./Dockerfile
       bench image build --from localhost/my-training:latest
     """
+    if suite and (cuda or source):
+        raise RequestError("--suite goes with the suite's own CPU image", remedy="leave --cuda and --from out")
     if cuda and source:
         raise RequestError("--cuda and --from exclude each other", remedy="leave --cuda out: your image has its torch")
 
@@ -53,6 +58,9 @@ def image_build(cuda: bool, rebuild: bool, source: str | None) -> None:
         build_own(source, note, rebuild=rebuild) if source else build("cuda" if cuda else "cpu", note, rebuild=rebuild)
     )
     click.echo(built.digest)
+    if suite:
+        reference, archive = build_suite(built, note)
+        click.echo(f"{reference}  {archive}")
 
 
 @image.command("verify")

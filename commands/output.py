@@ -20,6 +20,7 @@ OUTPUTS = {
     "doctor": "commands.machine:DoctorOutput",
     "history": "commands.history:HistoryOutput",
     "image list": "commands.image:ImagesOutput",
+    "kubernetes pipeline status": "commands.kubernetes.command:PipelineOutput",
     "results list": "commands.results.listing:ListOutput",
     "results merge": "commands.results.merge_prune:MergeOutput",
     "results prune": "commands.results.merge_prune:PruneOutput",

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning import processes
 from provisioning.cgroup import limits as cgroups
+from provisioning.kubernetes import owned
 from provisioning.lab import netns
 from provisioning.paths import home, runtime, state
 from suite.errors import BenchError, CommandError
@@ -114,6 +115,7 @@ KINDS: dict[str, Kind] = {
     "cgroup": Kind(r"virtbench-[0-9a-f]{12}", cgroups.remove),
     "netns": Kind(netns.FORM, netns.remove),
     "container": Kind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", _remove_container),
+    "kubernetes": Kind(owned.FORM, owned.remove),
     "run-directory": Kind(r"/.*", lambda what: sweep_temporaries(Path(what))),
 }
 

@@ -11,7 +11,7 @@ from provisioning.cgroup.counters import ControlGroup
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.paths import runtime
 from provisioning.processes import LocalProcess
-from suite.errors import BenchError, CommandError
+from suite.errors import BenchError
 from suite.interfaces import Completed, Node, Process, Stopwatch
 
 UNDO_WITHIN_S = 10.0
@@ -38,15 +38,7 @@ class LocalNode:
     _started: list[LocalProcess] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        process = LocalProcess(argv, self.token, stdin, self.directory)
-        try:
-            stdout = "".join(line + "\n" for line in process.lines(timeout_s))
-            completed = Completed(process.wait(timeout_s), stdout, process.output_tail())
-        finally:
-            process.close()
-        if check and completed.returncode:
-            raise CommandError(argv, completed.returncode, completed.stderr or completed.stdout)
-        return completed
+        return LocalProcess(argv, self.token, stdin, self.directory).completed(timeout_s, check=check)
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
         """Start and return at once. ``stdin`` and ``stdout`` may be pipes, as ``LocalProcess`` takes them."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import IO
@@ -17,6 +18,7 @@ import psutil
 
 from provisioning.hearing import Tail, TimeIsUp, TooMuchOutput, heard_lines
 from suite.errors import CommandError, MeasurementError, RequestError
+from suite.interfaces import Completed
 
 TOKEN = "VIRTBENCH_TOKEN"  # noqa: S105 (a marker, no secret)
 GONE_WITHIN_S = 20.0
@@ -48,8 +50,54 @@ def end_all(token: str) -> None:
         psutil.wait_procs(left, timeout=1.0)
 
 
-class LocalProcess:
-    """A child of this process. See ``suite.interfaces.Process``."""
+class HeardProcess(ABC):
+    """A command whose output is heard within bounds. See ``suite.interfaces.Process``."""
+
+    argv: list[str]
+
+    @abstractmethod
+    def lines(self, timeout_s: float) -> Iterator[str]: ...
+    @abstractmethod
+    def wait(self, timeout_s: float) -> int: ...
+    @abstractmethod
+    def kill(self) -> None: ...
+    @abstractmethod
+    def output_tail(self) -> str: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Kill it if it still runs, and give its output back."""
+
+    def completed(self, timeout_s: float, *, check: bool) -> Completed:
+        """Hear it to its end, and close it. With ``check``, a non-zero exit status raises CommandError."""
+        try:
+            stdout = "".join(line + "\n" for line in self.lines(timeout_s))
+            completed = Completed(self.wait(timeout_s), stdout, self.output_tail())
+        finally:
+            self.close()
+        if check and completed.returncode:
+            raise CommandError(self.argv, completed.returncode, completed.stderr or completed.stdout)
+        return completed
+
+    def _heard(self, stdout: IO[bytes], timeout_s: float) -> Iterator[str]:
+        """Yield standard output line by line. Too much of it ends the command, as the end of its time does."""
+        try:
+            yield from heard_lines(stdout, timeout_s)
+        except TimeIsUp:
+            self.kill()
+            raise CommandError(self.argv, None, self.output_tail()) from None
+        except TooMuchOutput as error:
+            self.kill()
+            raise MeasurementError(
+                f"{self.argv[0]} was ended: {error}",
+                kind="output",
+                command=self.argv,
+                output_tail=self.output_tail(),
+                remedy="see what it writes to its standard output; no command of the suite says so much",
+            ) from None
+
+
+class LocalProcess(HeardProcess):
+    """A child of this process."""
 
     def __init__(
         self, argv: Sequence[str], token: str, stdin: bytes | IO[bytes], cwd: str = "/", stdout: IO[bytes] | None = None
@@ -73,22 +121,8 @@ class LocalProcess:
         self._stderr = Tail(reading)
 
     def lines(self, timeout_s: float) -> Iterator[str]:
-        """See ``suite.interfaces.Process``. Too much output ends the child, as the end of its time does."""
         assert self.popen.stdout is not None  # noqa: S101 (opened as a pipe below)
-        try:
-            yield from heard_lines(self.popen.stdout, timeout_s)
-        except TimeIsUp:
-            self.kill()
-            raise CommandError(self.argv, None, self.output_tail()) from None
-        except TooMuchOutput as error:
-            self.kill()
-            raise MeasurementError(
-                f"{self.argv[0]} was ended: {error}",
-                kind="output",
-                command=self.argv,
-                output_tail=self.output_tail(),
-                remedy="see what it writes to its standard output; no command of the suite says so much",
-            ) from None
+        return self._heard(self.popen.stdout, timeout_s)
 
     def wait(self, timeout_s: float) -> int:
         try:
@@ -110,7 +144,6 @@ class LocalProcess:
         return self._stderr.text()
 
     def close(self) -> None:
-        """Kill it if it still runs, and give its output back."""
         self.kill()
         if self.popen.stdout:
             self.popen.stdout.close()

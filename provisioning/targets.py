@@ -1,13 +1,14 @@
 """The targets: which layers are stacked over this machine."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from provisioning.cgroup import limits as cgroups
 from provisioning.distributed import open_in_lab, open_on_machines
-from provisioning.engines.base import get_engine
+from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
@@ -19,11 +20,12 @@ from provisioning.remote import data
 from provisioning.remote.image_sync import sync_file, sync_image
 from provisioning.remote.machine import Machine, machine
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
-from suite.errors import RequestError
+from suite.errors import BenchError, RequestError
 from suite.interfaces import Instance, Layer, open_stack
 from suite.inventory import Inventory
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
+from suite.job.distributed import JOINED
 from suite.job.envelope import Envelope
 from suite.job.job import Layers
 from suite.job.properties import AS_IT_IS, Properties
@@ -44,6 +46,13 @@ class Choices:
     """The machines, in place of this one."""
     provider: str = DEFAULT_PROVIDER
     """The machine provider of the VM targets."""
+    engine_options: Mapping[str, str] = field(default_factory=dict)
+    """The options that the engine alone knows."""
+
+    @cached_property
+    def container_engine(self) -> ContainerEngine:
+        """Return the engine with its options."""
+        return get_engine(self.engine).configured(self.engine_options)
 
     def layers(self) -> Layers:
         """Return the choices as a job records them."""
@@ -55,6 +64,7 @@ class Choices:
             provider=self.provider if self.provider != DEFAULT_PROVIDER else None,
             vfio=",".join(self.vfio) or None,
             confinement="user" if enters_tree(self.inventory) else None,
+            **{name: self.engine_options[name] for name in Layers.model_fields if name in self.engine_options},
         )
 
     def of_instance(self, number: int, count: int) -> "Choices":
@@ -86,7 +96,7 @@ def layers(
     volume: Volume | None = None,
 ) -> list[Layer]:
     """Return the stack of a target, from the machine upwards."""
-    engine = get_engine(choices.engine)
+    engine = get_engine(properties.engine) if properties.engine else choices.container_engine
     guest = GuestSpec(choices.image, choices.accelerator, envelope, choices.vfio, volume=volume, properties=properties)
     vm = VmLayer(get_provider(choices.provider), guest)
     store = engine.guest_store.file if engine.guest_store else None
@@ -128,9 +138,9 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
     properties = properties_of(name)
     if (properties.virtiofs or properties.data_in_layer) and scenario != "real":
         raise RequestError(f"--ablate {name} is about where a data set lies", remedy="use --scenario real")
-    if properties.host_network and scenario == "distributed":
+    if properties.host_network and scenario in JOINED:
         raise RequestError(
-            f"--ablate {name}: --network says how the instances of a distributed job are joined",
+            f"--ablate {name}: --network says how the instances are joined",
             remedy="leave it out, and run it once more with --network host",
         )
     if found := get_provider(choices.provider).hindrance(properties, choices.image):
@@ -141,9 +151,10 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
 
 def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:
     """Yield why these properties cannot be had, or would be the same if they were switched."""
-    engine = get_engine(choices.engine)
+    engine = choices.container_engine
     if properties == AS_IT_IS:
         yield "it changes no property"
+    yield from _hindrances_of_engine(properties, engine)
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"
     if properties.huge_pages and recipe == "tuned":
@@ -164,6 +175,19 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
                 yield error.message
 
 
+def _hindrances_of_engine(properties: Properties, engine: ContainerEngine) -> Iterator[str]:
+    if reason := engine.hindrance(properties):
+        yield reason
+    if properties.engine == engine.name:
+        yield "it is the engine of the run already"
+    elif properties.engine:
+        try:
+            with local_node((), None) as node:
+                get_engine(properties.engine).version(node)
+        except BenchError as error:
+            yield error.message
+
+
 def prepare(
     choices: Choices,
     targets: Sequence[str],
@@ -172,7 +196,7 @@ def prepare(
     ablations: Sequence[str] = (),
 ) -> None:
     """Make what is kept between runs: the image in the stores of engines that have one, the data set as VM disk."""
-    engine = get_engine(choices.engine)
+    engine = choices.container_engine
     if engine.guest_store and "container-vm" in targets:
         engine.guest_store.make(choices.image, note)
     if choices.inventory:
@@ -192,7 +216,7 @@ def prepare(
 def _prepare_machine(
     reached: Machine, choices: Choices, targets: Sequence[str], note: Callable[[str], None], dataset: Dataset | None
 ) -> None:
-    engine, planned = get_engine(choices.engine), reached.planned
+    engine, planned = choices.container_engine, reached.planned
     sync_image(reached, choices.image, note)
     if VMS.intersection(targets):
         sync_file(reached, choices.image, "disk.img", note)

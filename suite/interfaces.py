@@ -13,7 +13,7 @@ from typing import IO, Protocol, runtime_checkable
 
 from suite.plan import Trial
 from suite.records.environment import Environment
-from suite.records.record import AggressorInstance, DataUse, Link, Metric, Rank, Steps, Timeline, TrialRecord
+from suite.records.record import AggressorInstance, DataUse, Epochs, Link, Metric, Rank, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 
 
@@ -186,6 +186,7 @@ class Measurement:
     environment: Environment
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     data_use: DataUse | None = None
+    epochs: Epochs | None = None
     ranks: Sequence[Rank] = ()
     """The ranks of a distributed job; ``environment`` is then that of the first worker."""
     aggressors: Sequence[AggressorInstance] = ()

@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -58,7 +59,8 @@ class Trial(Part):
 
     @property
     def properties(self) -> Properties:
-        return ablations.properties_of(self.ablation)
+        found = ablations.properties_of(self.ablation)
+        return replace(found, pinned=False) if self.job.envelope.pinning else found
 
 
 class Detection(Part):

@@ -17,6 +17,7 @@ SCENARIOS = Registry(
         "distributed": "scenarios.distributed:Distributed",
         "shared": "scenarios.shared:Shared",
         "command": "scenarios.command:Command",
+        "serve": "scenarios.serve:Serve",
     },
 )
 
@@ -27,6 +28,7 @@ ENGINES = Registry(
         "docker": "provisioning.engines.docker:DOCKER",
         "podman": "provisioning.engines.podman:PODMAN",
         "runc": "provisioning.engines.runc:RUNC",
+        "kubernetes": "provisioning.engines.kubernetes:KUBERNETES",
     },
 )
 
@@ -35,10 +37,12 @@ FIGURES = Registry(
     "figure",
     {
         "training": "analysis.figures.bars:training_bars",
+        "time-per-epoch": "analysis.figures.bars:time_per_epoch",
         "probe": "analysis.figures.bars:probe_bars",
         "interference": "analysis.figures.interference:loss_bars",
         "interference-map": "analysis.figures.interference:heat_map",
         "trials": "analysis.figures.dots:every_trial",
+        "latency": "analysis.figures.latency:latency_lines",
     },
 )
 
@@ -55,6 +59,7 @@ BACKENDS = Registry(
         "local": "commands.sweep.backends.local:Local",
         "slurm": "commands.sweep.backends.slurm:Slurm",
         "ssh": "commands.sweep.backends.ssh:Ssh",
+        "kubernetes": "commands.sweep.backends.kubernetes:Kubernetes",
     },
 )
 
@@ -132,6 +137,8 @@ ABLATIONS = Registry(
     "ablation",
     {
         "seccomp": "suite.job.ablations:SECCOMP",
+        "podman": "suite.job.ablations:PODMAN",
+        "runc": "suite.job.ablations:RUNC",
         "network": "suite.job.ablations:NETWORK",
         "rootfs": "suite.job.ablations:ROOTFS",
         "huge-pages": "suite.job.ablations:HUGE_PAGES",

@@ -161,7 +161,7 @@ def test_completion_offers_commands_options_and_choices() -> None:
 
     assert offered("re") == ["report", "results"]
     assert offered("run", "--aggressor") == ["--aggressor", "--aggressors", "--aggressor-batch"]
-    assert offered("run", "--engine", "") == ["docker", "podman", "runc"]
+    assert offered("run", "--engine", "") == ["docker", "podman", "runc", "kubernetes"]
     assert offered("run", "--model", "a") == ["alexnet", "alexnet-small", "all"]
     assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
 
@@ -376,7 +376,7 @@ def test_the_numbers_of_the_profile_can_be_overridden(bench: Bench, machine: Mac
     words = ("--batch", "3", "--image-px", "40", "--steps", "5", "--warmup-steps", "0", "--trial-timeout", "9")
     assert bench("run", *SMALL, "--target", "vm", *words).exit_code == 0
     plan = json.loads((here / "out/plan.json").read_text())
-    sizes = {"batch": 3, "image_px": 40, "channels": None, "steps": 5, "warmup_steps": 0}
+    sizes = {"batch": 3, "image_px": 40, "channels": None, "steps": 5, "warmup_steps": 0, "epochs": None}
     assert [job["sizes"] for job in plan["jobs"]] == [sizes]
     assert plan["trial_timeout_s"] == 9
     assert len(machine.events) == 3
@@ -642,6 +642,9 @@ COURSE = {
     "max_blocks": 50,
     "trial_timeout": 77,
     "comm_timeout": 88,
+    "namespace": "lab",
+    "registry": "registry.example/team",
+    "containerd": "/run/containerd/other.sock",
 }
 
 

@@ -25,6 +25,7 @@ from suite.errors import RequestError
 from suite.records.environment import Environment, Environments
 from suite.results.store import Run
 from tests.analysis.conftest import measured, record, without_plan
+from tests.hostile.mutations import FULL
 
 Bench = Callable[..., Result]
 Cell = tuple[str, str]
@@ -91,7 +92,9 @@ def equal(one: dict[str, Any], cells: dict[Cell, list[float]]) -> dict[str, Any]
     return one | {"cells": one["cells"] | cells}
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])  # tables, not numbers
+@settings(
+    deadline=None, max_examples=1000 if FULL else 30, suppress_health_check=[HealthCheck.too_slow]
+)  # tables, not numbers
 @given(sides(), sides(), st.booleans())
 def test_the_gate_is_green_only_if_every_cell_was_compared_and_excluded_to_be_slower(
     old: dict[str, Any], new: dict[str, Any], alike: bool

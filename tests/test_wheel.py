@@ -81,26 +81,30 @@ def test_a_wheel_has_the_recipe_and_the_plans_of_its_checkout(
     assert (done.stdout.strip(), done.stderr) == (expected(), "")
 
 
-def third_party() -> set[str]:
-    """The top-level modules that the suite imports, without its own and those of the standard library."""
+def third_party(*rooms: Path) -> set[str]:
+    """The distributions that these rooms import from, without the standard library."""
     own = {"cli", *(room.name for room in ROOMS)}
     found = set()
-    for path in (REPOSITORY / "cli.py", *(path for room in ROOMS for path in room.rglob("*.py"))):
+    for path in (path for room in rooms for path in (room.rglob("*.py") if room.is_dir() else (room,))):
         for node in ast.walk(ast.parse(path.read_text(), str(path))):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 found.add(str(node.module).partition(".")[0])
-    return found - own - set(sys.stdlib_module_names)
+    distributions = packages_distributions()
+    return {distributions[module][0].lower() for module in found - own - set(sys.stdlib_module_names)}
 
 
 def test_every_import_is_declared_and_every_declaration_is_used() -> None:
-    distributions = packages_distributions()
-    imported = {distributions[module][0].lower() for module in third_party()}
+    worker = REPOSITORY / "worker"
+    imported = third_party(REPOSITORY / "cli.py", *(room for room in ROOMS if room != worker))
+    ran = third_party(worker)
+    in_image = set(re.findall(r"^([a-z0-9_-]+)==", (REPOSITORY / "docker/requirements.txt").read_text(), re.MULTILINE))
     declared = {re.split("[=>]", requirement)[0] for requirement in PROJECT["project"]["dependencies"]}
     # pip is run as a program; torchvision is imported by a function that mends what a build of it lacks.
-    assert declared - imported == {"pip", "torchvision"}
+    assert declared - imported - ran == {"pip", "torchvision"}
     assert imported <= declared
+    assert ran <= in_image
 
 
 def test_what_is_declared_is_what_the_constraints_pin() -> None:

@@ -3,14 +3,14 @@
 import os
 from collections.abc import Callable
 
-from provisioning.engines.base import get_engine
 from provisioning.lab.nat import rules_for
 from provisioning.nodes import local_node
 from provisioning.targets import Choices
 from suite.errors import RequestError, option
-from suite.job.distributed import DistributedJob, check_memory, cpus_are_shared
+from suite.job.distributed import DistributedJob, Strategy, check_memory, cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.job.lab import LabSpec, parse_lab
+from suite.job.serving import SERVE
 from suite.request.request import RunRequest
 from suite.targets import VMS
 
@@ -32,12 +32,12 @@ def lab_job(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> 
         )
     if "container" in targets:
         if asked.network == "host":
-            get_engine(choices.engine).host_network("/run/netns/lab")  # refused for docker: its daemon lives elsewhere
+            choices.container_engine.host_network("/run/netns/lab")  # refused for docker: its daemon lives elsewhere
         if asked.network == "bridge":
             with local_node((), None) as node:
                 rules_for(node)
     return DistributedJob(
-        strategy=asked.strategy,
+        strategy=strategy_of(request),
         workers=workers,
         servers=servers,
         network=asked.network,
@@ -52,9 +52,16 @@ def comm_timeout_s(request: RunRequest, targets: tuple[str, ...], accelerator: s
     return request.distributed.comm_timeout or (EMULATED_COMM_TIMEOUT_S if emulated else COMM_TIMEOUT_S)
 
 
+def strategy_of(request: RunRequest) -> Strategy | None:
+    """Return how the workers train together; None where they are clients of a server."""
+    return None if request.scenario == SERVE else request.distributed.strategy
+
+
 def ranks_of(request: RunRequest) -> tuple[int, int]:
     """Return how many workers and servers there are. Raises RequestError for servers where the strategy has none."""
     asked = request.distributed
+    if request.scenario == SERVE:
+        return 1, 1
     reduces = asked.strategy == "all-reduce"
     if reduces and asked.ps:
         raise RequestError(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.run.distributed import comm_timeout_s, ranks_of
+from commands.run.distributed import comm_timeout_s, ranks_of, strategy_of
 from provisioning.images.image import Image
 from provisioning.isa import lowest_of
 from provisioning.remote.data import check_data, directory_of
@@ -49,7 +49,7 @@ class InventoryMachines:
             for found, envelope in zip(self.discovery.machines, self.envelopes, strict=True)
         )
         return DistributedJob(
-            strategy=request.distributed.strategy,
+            strategy=strategy_of(request),
             workers=workers,
             servers=servers,
             network=request.distributed.network,

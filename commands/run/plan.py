@@ -8,23 +8,34 @@ import psutil
 
 from commands.run.distributed import check_instances, lab_job
 from commands.run.resolve import Resolved
+from commands.run.serving import serving_of
 from commands.run.shared import check_shares, sharing_of
 from commands.run.turns import check_turns, fitted
-from commands.run.validate import ablations_of, check_data, check_ratios, check_workloads
+from commands.run.validate import (
+    ablations_of,
+    check_checkpoints,
+    check_data,
+    check_engine,
+    check_ratios,
+    check_workloads,
+)
 from provisioning import isa
 from provisioning.machines.base import GuestSpec, get_provider
 from scenarios.members import source_sha256
 from scenarios.probe import scratch_bytes
+from suite.errors import RequestError, option
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
-from suite.job.distributed import DistributedJob
-from suite.job.envelope import Envelope, parse_bytes, plan_envelope
+from suite.job.distributed import JOINED, DistributedJob
+from suite.job.envelope import Envelope, format_cpu_list, parse_bytes, plan_envelope
 from suite.job.job import Alternating, CpuCapability, Devices, Job, Loading
-from suite.job.profiles import PROFILES, Profile, Sizes
+from suite.job.profiles import MOST_STEPS, PROFILES, Profile, Sizes
+from suite.job.serving import SERVE
 from suite.job.sharing import Sharing, architecture, sizes_of
 from suite.plan import Plan
 from suite.registries import AGGRESSORS, DATA_KINDS, PROBES, WORKLOADS
 from suite.request.parts import DataOptions
+from worker.data.order import steps_of_epoch
 
 Note = Callable[[str], None]
 LEAST_BLOCKS_TO_WARM_UP = 3
@@ -37,14 +48,16 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     check_workloads(request, resolved.models)
     check_ratios(request, targets)
     check_turns(request, targets)
+    check_checkpoints(request)
     profile = PROFILES[request.measurement.profile]
     distributed = None
-    if request.scenario == "distributed":
+    if request.scenario in JOINED:
         machines = resolved.machines
         distributed = machines.distributed_job(request) if machines else lab_job(request, resolved.choices, targets)
     sharing = sharing_of(request, profile)
     instances = len(distributed.roles) if distributed else 1 + (sharing.copies if sharing else 0)
-    envelope = _envelope(resolved, profile, instances)
+    check_engine(request, resolved.choices, targets)
+    envelope = _allotted(resolved, _envelope(resolved, profile, instances), note)
     if sharing:
         check_shares(sharing, envelope, targets, note)
     if distributed:
@@ -59,14 +72,39 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
 def _envelope(resolved: Resolved, profile: Profile, instances: int) -> Envelope:
     if resolved.machines:
         return resolved.machines.envelopes[0]
-    asked = resolved.request.envelope
+    asked, host_cpus = resolved.request.envelope, sorted(os.sched_getaffinity(0))
     return plan_envelope(
         str(asked.cpus) if asked.cpus else None,
         parse_bytes(asked.memory) if asked.memory else profile.memory_bytes * instances,
         asked.threads,
-        host_cpus=os.sched_getaffinity(0),
+        host_cpus=host_cpus[: _most_cpus(resolved)],
         host_memory_bytes=psutil.virtual_memory().total,
     )
+
+
+def _most_cpus(resolved: Resolved) -> int | None:
+    return resolved.choices.container_engine.most_cpus() if "container" in resolved.targets else None
+
+
+def _allotted(resolved: Resolved, envelope: Envelope, note: Note) -> Envelope:
+    """Return the envelope with the CPUs that the engine gives to its containers, where it chooses them itself."""
+    choices = resolved.choices
+    if "container" not in resolved.targets or resolved.machines:
+        return envelope
+    found = choices.container_engine.allotment(choices.image, len(envelope.cpus), envelope.memory_bytes)
+    if found is None:
+        return envelope
+    if not found.here and set(resolved.targets) != {"container"}:
+        raise RequestError(
+            f"the containers of {choices.engine} run on another machine, which no other target runs on: there is no "
+            "bare metal to compare them with",
+            remedy=f"use {option('target')} container alone, or a {option('node')} that is this machine",
+        )
+    if found.cpus is None:
+        note(f"{choices.engine} gives no CPUs by number: every target has a quota of {len(envelope.cpus)} CPUs on any")
+        return envelope.model_copy(update={"pinning": "quota"})
+    note(f"{choices.engine} gives the CPUs {format_cpu_list(found.cpus)}: every target is pinned to them")
+    return envelope.model_copy(update={"cpus": found.cpus})
 
 
 def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapability | None:
@@ -83,17 +121,30 @@ def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapabi
 
 
 def _sizes(resolved: Resolved, profile: Profile) -> dict[str, Sizes]:
-    """Return the sizes of each model; of probes and commands there are none."""
+    """Return the sizes of each model that is trained."""
     request = resolved.request
-    if request.scenario == "probe" or resolved.command:
+    if request.scenario in ("probe", SERVE) or resolved.command:
         return {}
-    names = ("batch", "image_px", "channels", "steps", "warmup_steps")
+    names = ("batch", "image_px", "channels", "steps", "warmup_steps", "epochs")
     changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
     given = _given_by(resolved.dataset)
-    return {
+    sizes = {
         model: sizes_of(profile, model, (given if WORKLOADS.get(architecture(model)).channels else {}) | changed)
         for model in resolved.models
     }
+    devices, images = request.gpus.devices or 1, resolved.dataset.images if resolved.dataset else 0
+    return {model: _in_epochs(model, own, images, devices) if own.epochs else own for model, own in sizes.items()}
+
+
+def _in_epochs(model: str, sizes: Sizes, images: int, devices: int) -> Sizes:
+    """Return the sizes with the steps of their epochs, of which the first stands for the warm-up."""
+    steps = (sizes.epochs or 1) * steps_of_epoch(images, sizes.batch * devices)
+    if steps > MOST_STEPS:
+        raise RequestError(
+            f"{option('epochs')} {sizes.epochs} of {model} are {steps:,} steps, and a trial has at most {MOST_STEPS:,}",
+            remedy=f"give fewer, or a larger {option('batch')}",
+        )
+    return sizes.model_copy(update={"steps": steps, "warmup_steps": 0})
 
 
 def _given_by(dataset: Dataset | None) -> dict[str, int]:
@@ -165,9 +216,11 @@ def _plan(
             dataset=dataset,
             page_cache=(request.data.cache or "cold") if read else None,
             loading=_loading(request.data, model) if read else None,
+            checkpoint=None if asked.checkpoint == "off" else asked.checkpoint,
             distributed=distributed,
             sharing=sharing,
             command=resolved.command,
+            serving=serving_of(request, profile, model),
             fio_job=fio_job,
             workload_sha256=None if resolved.command else source_sha256(registry, architecture(model)),
             layers=resolved.choices.layers(),

@@ -13,6 +13,7 @@ from provisioning.images import image as images
 from provisioning.images.image import Image
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import get_provider
+from provisioning.nodes import local_node
 from provisioning.paths import home
 from provisioning.targets import Choices
 from scenarios.command_files import files_of
@@ -133,8 +134,8 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
     """Return what the layers of this machine's targets are made of. Raises RequestError for what does not work."""
     working = [check.name for check in checks if check.kind == "engine" and check.usable]
     engine = request.targets.engine or default_engine(working)
-    if "container" in targets:
-        get_engine(engine)  # an engine of another package that does not load has no check
+    options = {name: str(request.value(name)) for name in get_engine(engine).options if request.value(name)}
+    if "container" in targets and not get_engine(engine).options:
         check = next(check for check in checks if check.kind == "engine" and check.name == engine)
         if not check.usable:
             raise RequestError(f"{option('engine')} {engine}: {check.reason}", remedy=check.remedy)
@@ -150,7 +151,11 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         )
     vfio = pci_addresses(request.gpus.vfio) if request.gpus.vfio else ()
     image, provider = _image_of(request), request.targets.provider
-    return Choices(image, engine, accel, _gpus_of(request), vfio, provider=provider)
+    choices = Choices(image, engine, accel, _gpus_of(request), vfio, provider=provider, engine_options=options)
+    if "container" in targets and choices.container_engine.options:
+        with local_node((), None) as node:
+            note(f"{engine} {choices.container_engine.version(node)}")
+    return choices
 
 
 def _image_of(request: RunRequest) -> Image:

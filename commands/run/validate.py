@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 
+from provisioning.engines.base import get_engine
 from provisioning.targets import Choices, refuse_ablation
 from suite.errors import RequestError, option
 from suite.job import ablations
 from suite.job.command import COMMAND
 from suite.job.datasets import SYNTHETIC
+from suite.job.distributed import JOINED
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability
+from suite.job.serving import SERVE
 from suite.job.sharing import architecture
 from suite.plan import Plan, lower
-from suite.registries import ABLATIONS, WORKLOADS
+from suite.registries import ABLATIONS, ENGINES, WORKLOADS
 from suite.request.parts import DECIDED
 from suite.request.request import RunRequest
 from suite.targets import BASELINE, CONTAINERS, VMS
@@ -42,9 +45,15 @@ def check_ratios(request: RunRequest, targets: tuple[str, ...]) -> None:
 
 
 def check_workloads(request: RunRequest, models: tuple[str, ...]) -> None:
-    """Raise RequestError for a workload that cannot be trained in the scenario, or on several devices."""
+    """Raise RequestError for a workload that cannot be trained or served in the scenario, or on several devices."""
     for model in models if request.scenario not in ("probe", COMMAND) else ():
         workload = WORKLOADS.get(architecture(model))
+        if request.scenario == SERVE:
+            if not workload.generates:
+                able = ", ".join(name for name in WORKLOADS.own if WORKLOADS.get(name).generates)
+                remedy = f"use {option('model')} with one of {able}"
+                raise RequestError(f"{model} makes no images that could be served", remedy=remedy)
+            continue
         if workload.scenarios and request.scenario not in workload.scenarios:
             fitting = " or ".join(workload.scenarios)
             raise RequestError(
@@ -56,6 +65,36 @@ def check_workloads(request: RunRequest, models: tuple[str, ...]) -> None:
                 f"{model} has a training step of its own, which cannot be spread over devices or instances",
                 remedy=f"leave out {option('parallel')}, or use another {option('model')} or {option('scenario')}",
             )
+
+
+def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> None:
+    """Raise RequestError for what an engine with options of its own, which is a cluster's, cannot be asked for."""
+    if "container" not in targets or not choices.container_engine.options:
+        return
+    cpus = str(request.envelope.cpus or "1")
+    asked = {
+        f"{option('target')} container-vm": "container-vm" in targets,
+        f"{option('scenario')} {request.scenario}": request.scenario in (*JOINED, "shared"),
+        f"{option('device')} {request.gpus.device}": request.gpus.device != "cpu",
+        f"{option('data_disk')}": bool(request.data.data_disk),
+        f"{option('cpus')} {cpus}": not (cpus.isascii() and cpus.isdigit()),
+    }
+    for words, given in asked.items():
+        if given:
+            remedy = f"say how many with {option('cpus')}: the kubelet chooses which" if "cpus" in words else None
+            raise RequestError(
+                f"{option('engine')} {choices.engine} does not go with {words}",
+                remedy=remedy or f"leave one of them out, or use {option('engine')} podman",
+            )
+
+
+def check_checkpoints(request: RunRequest) -> None:
+    """Raise RequestError for checkpoints of a training that is spread over devices."""
+    if request.measurement.checkpoint != "off" and request.gpus.parallel != "none":
+        raise RequestError(
+            f"{option('checkpoint')} {request.measurement.checkpoint}: what several devices train is not written",
+            remedy=f"leave out {option('checkpoint')} or {option('parallel')}",
+        )
 
 
 def refuse_ignored(request: RunRequest) -> None:
@@ -70,6 +109,7 @@ def refuse_ignored(request: RunRequest) -> None:
     why = {
         **dict.fromkeys(("devices", "parallel", "gpus", "vfio"), cpu),
         **dict.fromkeys(("engine", "network"), no_container),
+        **_options_of_other_engines(request.targets.engine),
         **dict.fromkeys(("provider", "accel"), no_vm),
         **dict.fromkeys(("loader_workers", "decoder"), no_data),
         "channels": generated and "a data set has channels of its own",
@@ -81,6 +121,17 @@ def refuse_ignored(request: RunRequest) -> None:
     for name, reason in why.items():
         if reason and name in given:
             raise RequestError(f"{option(name)} would change nothing: {reason}", remedy="leave it out")
+
+
+def _options_of_other_engines(engine: str | None) -> dict[str, str]:
+    """Return why each option of an engine that is not used would change nothing."""
+    used = get_engine(engine).options if engine else ()
+    return {
+        name: f"it is about {option('engine')} {each}"
+        for each in ENGINES.own
+        for name in get_engine(each).options
+        if name not in used
+    }
 
 
 def check_data(plan: Plan, devices: int) -> None:

@@ -1,4 +1,4 @@
-"""``bench sweep schedule``: run a sweep at set times, by a timer of the host."""
+"""``bench sweep schedule``: run a sweep at set times, by a timer of the host or a cluster."""
 
 import os
 import shlex
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commands.output import Output
 from commands.run.options import PlanFile
+from commands.sweep.backends.base import backend_of
 from provisioning.timers.base import ScheduledJob, check_name
 from provisioning.timers.choose import TIMERS, choose, present
 from suite.errors import RequestError
@@ -36,7 +37,7 @@ class Scheduled(BaseModel):
 
 
 class SchedulesOutput(Output):
-    """The schedules that are installed on this host."""
+    """The schedules that are installed on this host, and in the kubeconfig's current namespace."""
 
     schedules: list[Scheduled]
 
@@ -65,7 +66,7 @@ class SchedulesOutput(Output):
 @click.option("--remove", metavar="NAME", help="Remove a schedule.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
-    """Run a sweep at set times: install a systemd timer, a crontab entry or a Slurm scrontab entry.
+    """Run a sweep at set times: install a systemd timer, a crontab or Slurm scrontab entry, or a Kubernetes CronJob.
 
     A schedule of the same name is replaced. Entries that bench has not made are never touched.
 
@@ -75,6 +76,7 @@ def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench sweep schedule nightly --every "02:00 mon,wed" --baseline results/good --fail-above 5% \\
           --notify "mail -s regression me@example.org" --keep-last 14
       bench sweep schedule nightly --every 6h --with cron --dry-run
+      bench sweep schedule ./cluster.toml --every 6h --with kubernetes
       bench sweep schedule --list
       bench sweep schedule --remove nightly
     """
@@ -128,22 +130,17 @@ def job_of(options: dict[str, Any]) -> ScheduledJob:
             "FILE and --every are required",
             remedy='bench sweep schedule FILE --every "02:00 daily"; or --list, --remove NAME',
         )
-    load_sweep(file)  # refused now, and not at two in the morning
+    sweep = load_sweep(file)  # refused now, and not at two in the morning
+    backend_of(sweep).check(sweep)
     name = check_name(options["name"] or file.stem)
     # Not results/NAME: there bench sweep run keeps the sweep of this name, which is mostly the baseline.
     into = (options["into"] or RESULTS / f"{name}-scheduled").absolute()
     return ScheduledJob(
         name=name,
         schedule=parse_schedule(options["every"]),
-        argv=(
-            *bench_argv(),
-            "sweep",
-            "schedule-run",
-            str(file.absolute()),
-            "--into",
-            str(into),
-            *_checked(options, into),
-        ),
+        plan=file,
+        command=(*bench_argv(), "sweep", "schedule-run", str(file.absolute()), "--into", str(into)),
+        options=tuple(_checked(options, into)),
         directory=str(Path.cwd()),
         environment={"PATH": PATH} | {key: os.environ[key] for key in ("VIRTBENCH_HOME",) if key in os.environ},
         log=f"{into}.log",

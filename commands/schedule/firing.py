@@ -11,6 +11,7 @@ import click
 from commands.run.options import PlanFile, shares
 from commands.schedule.command import bench_argv, notify_argv, refuse_itself
 from provisioning import foreground
+from provisioning.kubernetes import own_pod
 from suite.errors import BenchError, RequestError
 from suite.results.pruning import PruneRule, candidates, remove
 from suite.results.runs import find_runs
@@ -44,6 +45,7 @@ def schedule_run(
     if baseline:
         refuse_itself(baseline, into)
     with Run(into).exclusive():  # a firing that still runs is not run beside
+        own_pod.use_account(into)
         result = _fire(file, into, baseline, fail_above)
         result["removed"] = _clear_up(into, [baseline, Path(result["directory"])], keep_last)
         _store(result)

@@ -16,12 +16,13 @@ from commands.sweep.backends.local import run_block
 from commands.sweep.resolve import refuse_refused, resolve
 from provisioning import ledger, paths
 from provisioning.images import image
+from provisioning.kubernetes import own_pod
 from suite import __version__
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Observer
 from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.file_transfer import ENDED, GIVEN, Outbox, encode_file, receive_file
+from suite.sweep.file_transfer import ENDED, GIVEN, Outbox, encode_file, receive_file, unpacked
 from suite.sweep.locks import WHOLE, locked
 from suite.sweep.pool import PoolMember, join_pool
 
@@ -30,10 +31,12 @@ from suite.sweep.pool import PoolMember, join_pool
 @click.argument("block", type=click.IntRange(min=0))
 @click.option("--name", required=True, help="Name of the sweep, under which an earlier try has left its records.")
 @click.option("--scratch", type=click.Path(path_type=Path), help="Directory for records on their way.")
-def block(block: int, name: str, scratch: Path | None) -> None:
+@click.option("--given", type=click.Path(path_type=Path), help="File that holds what else comes on standard input.")
+def block(block: int, name: str, scratch: Path | None, given: Path | None) -> None:
     """Run one block of a sweep: its files come on standard input, and records leave on standard output.
 
-    For ``bench sweep run`` with the engines ssh and slurm. It ends in order when its standard input does.
+    For ``bench sweep run`` with the engines ssh, slurm and kubernetes. It ends in order when its standard input does;
+    with ``--given`` it is ended by a signal.
 
     \b
     Examples:
@@ -44,14 +47,17 @@ def block(block: int, name: str, scratch: Path | None) -> None:
     directory = (scratch or paths.state("blocks")) / f"{name}-block-{block:03d}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths.refuse_foreign(directory, "give --scratch a directory that others may not write to")
+    if given:
+        os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # a pod has one log: no line is cut by another's
+        own_pod.use_account(directory)
     outbox = Outbox(directory)
-    for line in iter(sys.stdin.readline, ""):
+    for line in unpacked(given.read_text()) if given else iter(sys.stdin.readline, ""):
         if line.rstrip("\n") == GIVEN:
             break
         outbox.mark_sent(receive_file(directory, line))
     else:
         raise MeasurementError("the sweep's files did not all arrive", kind="connection")
-    ended = _end_with_standard_input()
+    ended = threading.Event() if given else _end_with_standard_input()
 
     def send() -> None:
         for path in outbox.unsent():

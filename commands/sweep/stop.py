@@ -52,17 +52,20 @@ def cancel(directory: Path | None) -> None:
     sweep = SweepDirectory(path).begun().sweep
     found = holders(path)
     here = {holder.owner.pid: holder for holder in found if holder.owner.lives_here()}
-    done = backend_of(sweep).cancel(sweep, path)
+    try:
+        # The sweep before its blocks, and both before the queue: it would take what leaves the queue for lost.
+        for holder in reversed(here.values()):
+            click.echo(_end(path, holder), err=True)
+    finally:
+        done = backend_of(sweep).cancel(sweep, path)
+        for line in done:
+            click.echo(line, err=True)
     if not here and not done:
         where = f"it is {', '.join(str(holder.owner) for holder in found)}: cancel it there"
         raise RequestError(
             f"no process that is seen from here runs the sweep in {path}",
             remedy=where if found else f"see bench sweep status {path}",
         )
-    for line in done:
-        click.echo(line, err=True)
-    for holder in here.values():
-        click.echo(_end(path, holder), err=True)
 
 
 def _end(directory: Path, holder: LockHolder) -> str:
@@ -80,6 +83,8 @@ def _end(directory: Path, holder: LockHolder) -> str:
         if not owner.lives_here():
             return f"{owner} has ended"
         if not is_held(directory, holder):
+            if all(each.owner != owner for each in holders(directory)):
+                return f"{owner} has ended"  # by itself: the file of a lock goes before its socket
             raise RequestError(
                 f"{owner} is left alone: {directory} names it, and it does not hold the sweep's lock",
                 remedy="see who has written .locks there; a bench of another user, or in another network namespace, is "

@@ -10,6 +10,8 @@ from suite.units import parse_duration_s
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:&|*()\[\]@+-]*$", max_length=500)]
 """A name that the cluster knows, or an expression of names such as ``intel&nvme``."""
+ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
+"""The name of an object of Kubernetes."""
 FURTHER = frozenset(
     {
         "begin",
@@ -101,6 +103,31 @@ class SlurmOptions(_Options):
     """More options for sbatch, each a whole word: ``--licenses=lustre``. See ``FURTHER`` for those that it may be."""
     poll_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds between two looks at the queue."""
+
+
+class KubernetesOptions(_Options):
+    """A cluster of Kubernetes: every block is a Job, whose pod runs bench and opens pods on its own node."""
+
+    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)]
+    """The image of the suite, as the cluster knows it: ``registry.example.org/virtbench-suite@sha256:...``."""
+    context: Word | None = None
+    """The context of the kubeconfig. Default: the current one."""
+    namespace: ObjectName | None = None
+    """Default: that of the context."""
+    service_account: ObjectName = "virtbench"
+    """The account of the pods that run bench, with the role in docs/kubernetes.md."""
+    nodes: tuple[ObjectName, ...] = ()
+    """The nodes to use, by their label ``kubernetes.io/hostname``. Default: any."""
+    at_once: Annotated[int, Field(gt=0)] = 1
+    """The most blocks to run at the same time, each on a node of its own."""
+    memory: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[KMG]i$")] = "1Gi"
+    """The memory of the pod that runs bench; what is measured has its own."""
+    claim: ObjectName | None = None
+    """A volume claim on which records lie until they are received. Without one they come through the pod's log."""
+    queue: ObjectName | None = None
+    """The queue of Kueue that starts the Jobs."""
+    poll_s: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds between two looks at a Job."""
 
 
 class SshOptions(_Options):

@@ -5,7 +5,7 @@ is a node like every other.
 """
 
 import subprocess
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from provisioning.images.image import Image
 from suite.errors import CommandError
 from suite.interfaces import Node
 from suite.job.envelope import most_processes, parse_cpu_list
+from suite.job.properties import Properties
 from suite.registries import ENGINES
 
 SLEEPER = ("/opt/virtbench/guest/sleeper",)
@@ -96,20 +97,53 @@ class GuestStore:
     """Makes the disk if it is missing. Raises RequestError or MeasurementError if it cannot."""
 
 
+@dataclass(frozen=True)
+class Allotment:
+    """What an engine that chooses the CPUs itself gives to the containers of a run."""
+
+    cpus: tuple[int, ...] | None
+    """The CPUs that a container has to itself; None where it has the time of so many, on any."""
+    here: bool
+    """Whether the containers run on this machine."""
+
+
 class ContainerEngine(Protocol):
     """One way to run a container on a node. Inherit from it to get its defaults."""
 
     name: str
+    options: tuple[str, ...] = ()
+    """The options of a run that only this engine knows; one with some is used only where it is named."""
     rootfs: str
     """The way in which the tree becomes the container's root: ``overlay`` or ``directory``."""
     commands_are_children: bool
     """Whether a command in the container descends from the client that starts it, not from a shim or a daemon."""
+    network: str = "none"
+    """The network of a container that is told of none: an empty one of its own."""
     gpus_by_edits: bool = False
     """Whether it takes GPUs as devices and mounts (``ContainerSpec.edits``) and not by an option of its own."""
     guest_store: GuestStore | None = None
     """The disk that a guest needs in which the engine is to run; None if the image's tree is enough."""
     says_gone: tuple[str, ...] = ()
     """The messages, in lower case, with which ``removal`` fails for a container that is gone, if it does."""
+
+    def configured(self, given: Mapping[str, str]) -> "ContainerEngine":  # noqa: ARG002 (engines with options do)
+        """Return the engine with those of its options that were given."""
+        return self
+
+    def hindrance(self, properties: Properties) -> str | None:  # noqa: ARG002 (engines that lack one do)
+        """Return why containers cannot have these properties; None where they can."""
+        return None
+
+    def most_cpus(self) -> int | None:
+        """Return how many CPUs a container can have; None where it is this machine that decides."""
+        return None
+
+    def allotment(self, image: Image, cpus: int, memory_bytes: int) -> Allotment | None:  # noqa: ARG002 (see above)
+        """Try which CPUs a container gets; None for an engine that gives those that it is told.
+
+        Raises BenchError where it cannot run one.
+        """
+        return None
 
     def version(self, node: Node) -> str:
         """Return the version of the engine, started first where nobody else starts it: in a guest of the suite's.
@@ -147,8 +181,20 @@ class ContainerEngine(Protocol):
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container."""
 
-    def main_pid(self, node: Node, name: str) -> int:
-        """Return the process id, on the node, of the container's first process."""
+    def entered(self, node: Node, spec: ContainerSpec) -> Node:  # noqa: ARG002 (engines without a command line do)
+        """Return the node on which the words of ``exec_argv`` are said: for most engines the one below."""
+        return node
+
+    def main_pid(self, node: Node, name: str) -> int | None:
+        """Return the process id, on the node, of the container's first process; None if it is on another machine."""
+
+    def entry(self, name: str) -> tuple[str, str]:
+        """Return the kind and the text of the container's entry in the ledger of this machine."""
+        return "container", f"{self.name}:{name}"
+
+    def await_end(self, name: str) -> None:  # noqa: ARG002 (engines that only say that it is gone do)
+        """Return when nothing of a removed container runs on this machine any more."""
+        return
 
     def removal(self, name: str) -> list[list[str]]:
         """Return the commands that kill the container and remove it with all that belongs to it."""
@@ -179,4 +225,5 @@ def get_engine(name: str) -> ContainerEngine:
 def default_engine(usable: Collection[str]) -> str:
     """Return the first engine of the registry that is usable; the last of the suite's own if none is."""
     # With none on this machine one is still needed for its guests, whose image has them all; the last needs no daemon.
-    return next((name for name in ENGINES if name in usable), tuple(ENGINES.own)[-1])
+    own = [name for name in ENGINES.own if not get_engine(name).options]
+    return next((name for name in ENGINES if name in usable and not get_engine(name).options), own[-1])

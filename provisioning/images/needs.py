@@ -41,8 +41,9 @@ MODULES = {
     "simplejpeg": "simplejpeg",
     "torch": "torch",
     "torchvision": "worker.training.models:torchvision_version",
+    "waitress": "waitress",
 }
-"""What is imported, by the name of the Python package that has it. The last is imported as the worker does it."""
+"""What is imported, by the name of the Python package that has it; torchvision as the worker does it."""
 ANSWER_WITHIN_S = 600.0
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tarfile
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -19,6 +20,7 @@ from suite.userland import EXCLUDED
 # Modules that a guest needs before it has its disk; those it depends on are found in modules.dep.
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "ext4")
 LABEL = "virtbench"
+BLOBS = "blobs/sha256"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 # Of the top directory: a root without capabilities may then write there, and see what of its files is in memory.
 OWNED_BY_ROOT = ("-E", "root_owner=0:0")
@@ -55,43 +57,74 @@ def oci_archive(tree: Path, target: Path, digest: str) -> None:
 
     Owners and times are those of no host, so that the same tree gives the same archive.
     """
-    layer = target.with_suffix(".layer")
+    layer = _layer(tree, target.with_suffix(".layer"), _anonymous)
     try:
-        with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as tar:
-            for path in sorted(p for p in tree.iterdir()):
-                tar.add(path, arcname=path.name, filter=_anonymous)
-        layer_sha = sha256(layer)
-        blob = f"blobs/sha256/{layer_sha}"
         with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
-            info = tarfile.TarInfo(blob)
-            info.size = layer.stat().st_size
-            with layer.open("rb") as file:
-                tar.addfile(info, file)
-            config, config_bytes = _add(
-                tar,
-                {
-                    "architecture": "amd64",
-                    "os": "linux",
-                    "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
-                    "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_sha}"]},
-                    # Without it podman cannot build upon the image: it counts the layers here.
-                    "history": [{"created_by": "bench image build"}],
-                },
-            )
-            manifest = {
-                "schemaVersion": 2,
-                "mediaType": MANIFEST_TYPE,
-                "config": _descriptor("application/vnd.oci.image.config.v1+json", config, config_bytes),
-                "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", layer_sha, info.size)],
-            }
-            index = _descriptor(MANIFEST_TYPE, *_add(tar, manifest))
-            index["annotations"] = {"org.opencontainers.image.ref.name": image_reference(digest)}
-            _add(tar, {"imageLayoutVersion": "1.0.0"}, "oci-layout")
-            _add(tar, {"schemaVersion": 2, "manifests": [index]}, "index.json")
-            older = {"Config": f"blobs/sha256/{config}", "RepoTags": [image_reference(digest)], "Layers": [blob]}
-            _add(tar, [older], "manifest.json")
+            _finish(tar, image_reference(digest), [_add_file(tar, layer)])
     finally:
         layer.unlink(missing_ok=True)
+
+
+def add_layer(base: Path, tree: Path, target: Path, reference: str, owned: Callable[[tarfile.TarInfo], Any]) -> None:
+    """Pack the image of ``base``, an archive of ``oci_archive``, with a second layer. ``owned`` completes its files."""
+    layer = _layer(tree, target.with_suffix(".layer"), owned)
+    try:
+        with tarfile.open(base) as old, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
+            (blob,) = _read(old, "manifest.json")[0]["Layers"]
+            info = old.getmember(blob)
+            tar.addfile(info, old.extractfile(info))
+            _finish(tar, reference, [(PurePath(blob).name, info.size), _add_file(tar, layer)])
+    finally:
+        layer.unlink(missing_ok=True)
+
+
+def _layer(tree: Path, layer: Path, owned: Callable[[tarfile.TarInfo], Any]) -> Path:
+    with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(tree.iterdir()):
+            tar.add(path, arcname=path.name, filter=owned)
+    return layer
+
+
+def _read(tar: tarfile.TarFile, name: str) -> Any:  # noqa: ANN401 (JSON)
+    found = tar.extractfile(name)
+    return json.loads(found.read()) if found else None
+
+
+def _finish(tar: tarfile.TarFile, reference: str, layers: Sequence[tuple[str, int]]) -> None:
+    """Add what makes an image of the layers: its configuration, and the manifests of both formats."""
+    config, config_bytes = _add(
+        tar,
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha}" for sha, _ in layers]},
+            # Without it podman cannot build upon the image: it counts the layers here.
+            "history": [{"created_by": "bench image build"}] * len(layers),
+        },
+    )
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": _descriptor("application/vnd.oci.image.config.v1+json", config, config_bytes),
+        "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", *layer) for layer in layers],
+    }
+    index = _descriptor(MANIFEST_TYPE, *_add(tar, manifest))
+    index["annotations"] = {"org.opencontainers.image.ref.name": reference}
+    _add(tar, {"imageLayoutVersion": "1.0.0"}, "oci-layout")
+    _add(tar, {"schemaVersion": 2, "manifests": [index]}, "index.json")
+    blobs = [f"{BLOBS}/{sha}" for sha, _ in layers]
+    _add(tar, [{"Config": f"{BLOBS}/{config}", "RepoTags": [reference], "Layers": blobs}], "manifest.json")
+
+
+def _add_file(tar: tarfile.TarFile, path: Path) -> tuple[str, int]:
+    """Add a file as a blob; return its digest and size."""
+    sha = sha256(path)
+    info = tarfile.TarInfo(f"{BLOBS}/{sha}")
+    info.size = path.stat().st_size
+    with path.open("rb") as file:
+        tar.addfile(info, file)
+    return sha, info.size
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -112,7 +145,7 @@ def _add(tar: tarfile.TarFile, value: object, name: str | None = None) -> tuple[
     """Add a value as JSON, by its own digest if it has no name; return the digest and the size."""
     content = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     sha = hashlib.sha256(content).hexdigest()
-    info = tarfile.TarInfo(name or f"blobs/sha256/{sha}")
+    info = tarfile.TarInfo(name or f"{BLOBS}/{sha}")
     info.size = len(content)
     tar.addfile(info, io.BytesIO(content))
     return sha, len(content)

@@ -61,26 +61,25 @@ class ContainerLayer:
             check_one_filesystem(node, spec.data[0])
         with ExitStack() as stack:
             if node.local:
-                stack.enter_context(ledger.holding("container", f"{engine.name}:{spec.name}"))
+                stack.callback(engine.await_end, spec.name)
+                stack.enter_context(ledger.holding(*engine.entry(spec.name)))
             else:
                 for argv in reversed(engine.removal(spec.name)):
                     stack.enter_context(undone_when_lost(node, argv))
                 stack.callback(engine.remove, node, spec.name)
             with node.opening.running("container"):
                 engine.begin(node, spec)
-            if self.plug:
-                pid = engine.main_pid(node, spec.name)
+            if self.plug and (pid := engine.main_pid(node, spec.name)):
                 with node.opening.running("network"):
                     stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
             enter = engine.exec_argv(spec)
             host_processes = None
-            if node.local:
+            if node.local and (pid := engine.main_pid(node, spec.name)):
                 # Its group is where the engine has put its first process.
-                pid = engine.main_pid(node, spec.name)
                 host_processes = HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
             elsewhere = spec.layer and not same_device(Path(engine.layers_at(node)), Path(spec.layer[0]))
             yield WrappedNode(
-                parent=node,
+                parent=engine.entered(node, spec),
                 wrap=lambda argv: [*enter, *argv],
                 name=f"{node.name}/{engine.name}",
                 userland="/",
@@ -118,7 +117,7 @@ class ContainerLayer:
 
 
 def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> dict[str, object]:
-    network = plug.bridge.name if plug else "host" if spec.network else "none"
+    network = plug.bridge.name if plug else "host" if spec.network else engine.network
     rootfs = "bind" if spec.bound_tree else engine.rootfs
     facts: dict[str, object] = {}
     facts["container_engine"] = Engine(name=engine.name, version=version, network=network, rootfs=rootfs).model_dump()

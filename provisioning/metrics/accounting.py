@@ -6,7 +6,7 @@ sleeps meanwhile (see ``cache_counters``).
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
@@ -21,10 +21,12 @@ from suite.records.usage import Conditions, Resources, Usage
 
 
 def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":
-    """Return the account for the opened instances; of machines of an inventory, where this host only launches, none."""
-    if trial.job.distributed and trial.job.distributed.machines:
-        return NoAccount()
+    """Return the account for the opened instances; of those on other machines, where this host only launches, none."""
     nodes = [instance.node for instance in instances]
+    pods = [node.facts.get("pod") for node in nodes]
+    elsewhere = any(isinstance(pod, Mapping) and not pod["this_machine"] for pod in pods)
+    if elsewhere or (trial.job.distributed and trial.job.distributed.machines):
+        return NoAccount()
     return HostAccount(trial.job.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes))
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from suite.errors import RequestError
@@ -19,7 +20,11 @@ class ScheduledJob:
 
     name: str
     schedule: ScheduleSpecification
-    argv: tuple[str, ...]
+    plan: Path
+    command: tuple[str, ...]
+    """The command on this host, up to ``options``; it names the plan file and the directory of the firings."""
+    options: tuple[str, ...]
+    """The options of ``bench sweep schedule-run`` besides."""
     directory: str
     environment: Mapping[str, str]
     log: str
@@ -34,6 +39,11 @@ class ScheduledJob:
                     f"{word!r}: a schedule cannot hold line breaks or other control characters",
                     remedy="name files and directories without them",
                 )
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Return the whole command on this host."""
+        return (*self.command, *self.options)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,18 @@ SECCOMP = Ablation(
     lambda usual: replace(usual, seccomp=False),
     differs=("seccomp",),
 )
+PODMAN = Ablation(
+    "the container by podman instead of the run's own engine",
+    "by podman",
+    ("container",),
+    lambda usual: replace(usual, engine="podman"),
+)
+RUNC = Ablation(
+    "the container by runc instead of the run's own engine",
+    "by runc",
+    ("container",),
+    lambda usual: replace(usual, engine="runc"),
+)
 NETWORK = Ablation(
     "the network of the node itself instead of a namespace of the container's own",
     "network of the node",

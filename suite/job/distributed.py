@@ -7,11 +7,14 @@ from pydantic import Field, model_validator
 from suite.errors import RequestError, option
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
+from suite.job.serving import SERVE
 from suite.part import Part
 
 Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
 ContainerNetwork = Literal["overlay", "bridge", "host"]
-Role = Literal["server", "worker", "victim", "aggressor"]
+Role = Literal["server", "worker", "client", "victim", "aggressor"]
+JOINED = ("distributed", SERVE)
+"""The scenarios whose instances are joined by a network."""
 LEAST_INSTANCE_BYTES = 640 << 20
 """A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
 
@@ -29,7 +32,8 @@ class MachineSpec(Part):
 class DistributedJob(Part):
     """A distributed job. Ranks are numbered with the servers first; each has a node of the lab, or a machine."""
 
-    strategy: Strategy
+    strategy: Strategy | None = None
+    """None where the workers train nothing: they are clients of a server."""
     workers: Annotated[int, Field(ge=1, le=64)]
     servers: Annotated[int, Field(ge=0, le=64)]
     network: ContainerNetwork
@@ -54,7 +58,7 @@ class DistributedJob(Part):
     @property
     def roles(self) -> tuple[Role, ...]:
         servers: list[Role] = ["server"]
-        workers: list[Role] = ["worker"]
+        workers: list[Role] = ["worker" if self.strategy else "client"]
         return (*servers * self.servers, *workers * self.workers)
 
 

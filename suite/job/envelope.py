@@ -1,7 +1,7 @@
 """The envelope: the CPUs, memory and threads that every target of a run gets alike."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ class Envelope(Part):
     cpus: Annotated[tuple[int, ...], Field(min_length=1)]
     memory_bytes: Annotated[int, Field(gt=0)]
     threads: Annotated[int, Field(gt=0)]
+    pinning: Literal["quota"] | None = None
+    """``quota`` where every target has the time of so many CPUs, on any of them; None where they are pinned."""
 
 
 def most_processes(cpus: int) -> int:

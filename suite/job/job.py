@@ -15,6 +15,7 @@ from suite.job.datasets import Dataset, PageCache
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Recipe, Sizes
+from suite.job.serving import Serving
 from suite.job.sharing import Sharing
 from suite.part import Part
 
@@ -64,6 +65,8 @@ class Layers(Part):
     accelerator: str | None = None
     image: str | None = None
     """The image's digest."""
+    runtime_class: str | None = None
+    """The runtime class of pods: what runs them in place of the node's usual runtime."""
     gpus: str | None = None
     """GPUs of containers and bare metal, by index: ``0,1``."""
     vfio: str | None = None
@@ -78,12 +81,12 @@ class Job(Part):
 
     scenario: Name
     model: Name
-    """The workload that is trained, the probe, or the name of the command."""
+    """The workload that is trained or served, the probe, or the name of the command."""
     data: Name
     profile: Name
     recipe: Recipe = "reference"
     sizes: Sizes | None = None
-    """None for a probe."""
+    """None for a job that trains nothing."""
     unit: Name | None = None
     """What the throughput counts: ``images``, ``tokens``. None for a job that has none."""
     envelope: Envelope
@@ -94,10 +97,14 @@ class Job(Part):
     dataset: Dataset | None = None
     page_cache: PageCache | None = None
     loading: Loading | None = None
+    checkpoint: Literal["on", "fsync"] | None = None
+    """Whether a checkpoint is written after every epoch, and is then on the disk. None for a job that writes none."""
     distributed: DistributedJob | None = None
     sharing: Sharing | None = None
     command: CommandJob | None = None
     """The program that is run as it is, in place of a training or a probe. Its files are the ``dataset``."""
+    serving: Serving | None = None
+    """The load of a generator that is served, in place of a training."""
     fio_job: Digest | None = None
     """Digest of the user's own job file for the disk probe."""
     workload_sha256: Digest | None = None

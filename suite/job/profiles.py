@@ -28,6 +28,8 @@ class Sizes(Part):
     """None for a workload that takes colour images and no others."""
     warmup_steps: Annotated[int, Field(ge=0)]
     steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
+    epochs: Positive | None = None
+    """The whole epochs that the steps are; None for a number of steps."""
 
 
 class Profile(Part):

@@ -19,6 +19,8 @@ class Properties:
     """Whether the job's memory is in transparent huge pages."""
     lower_isa: bool = False
     """Whether the vector instructions are capped one level lower than in the target as it is."""
+    engine: str | None = None
+    """The container engine in place of the run's own."""
     seccomp: bool = True
     """Whether the container has the engine's system call filter."""
     host_network: bool = False

@@ -120,7 +120,9 @@ def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]
     in_lab = trial.job.distributed is not None and trial.job.distributed.lab is not None
     shared = in_lab and cpus_are_shared(trial.job.envelope, len(trial.instances))
     named = [name for instance in instances for name in instance.node.substitutes]
-    return tuple(dict.fromkeys([*named, *(["cpus:shared-by-instances"] if shared else [])]))
+    named += ["cpus:shared-by-instances"] if shared else []
+    named += ["cpus:quota"] if trial.job.envelope.pinning else []
+    return tuple(dict.fromkeys(named))
 
 
 def _differences(trial: Trial, measured: Measurement) -> list[str]:
@@ -150,7 +152,7 @@ def _numbers(trial: Trial, measured: Measurement | None) -> dict[str, Any]:
     """Return the fields of a record that only a trial which came to its end has."""
     if measured is None:
         return {}
-    names = ["throughput_per_s", "steps", "timeline", "data_use", "clock_ratio"]
+    names = ["throughput_per_s", "steps", "timeline", "data_use", "epochs", "clock_ratio"]
     names += [] if trial.job.turns else ["elapsed_s"]
     copied = {name: getattr(measured, name) for name in names}
     copied |= {"ranks": list(measured.ranks), "aggressors": list(measured.aggressors)}

@@ -49,6 +49,19 @@ def _many(treatment: Treatment, why: str, *paths: str) -> tuple[Field, ...]:
     return tuple(Field(path, treatment, why) for path in paths)
 
 
+_OF_POD = {
+    "kubelet": "kubelet",
+    "runtime": "container runtime",
+    "runtime_class": "runtime class",
+    "quality": "quality of service",
+    "cpu_manager": "CPU manager",
+    "memory_manager": "memory manager",
+    "topology_manager": "topology manager",
+    "reserved_cpus": "CPUs kept from pods",
+    "cpu_quota": "quotas of pods",
+    "cgroup_driver": "driver of control groups",
+}
+
 INSIDE = (
     _refused("userland_sha256", "userland", "other libraries are another program"),
     _refused("userland_differences", "departures from the userland's manifest", "see the userland"),
@@ -81,6 +94,12 @@ INSIDE = (
     _constant("container_engine.version", "engine version", "belongs to the container"),
     _constant("container_engine.network", "container network", "belongs to the container"),
     _constant("container_engine.rootfs", "root file system", "belongs to the container"),
+    _named("pod.node", "node of the cluster", "machine", "another node is another machine"),
+    *(_constant(f"pod.{name}", label, "belongs to the pod") for name, label in _OF_POD.items()),
+    Field("pod.changed", "ignored", "what would not be comparable is refused"),
+    Field("pod.others", "ignored", "what they take of the CPUs is in the conditions"),
+    Field("pod.this_machine", "ignored", "follows from the node"),
+    Field("pod.image_id", "ignored", "a name of the image; the userland is compared itself"),
     Field("hostname", "ignored", "each instance has a new one"),
     Field("pid1", "ignored", "tells what kind of place it is, which the target's name does"),
     Field("kernel_memory_bytes", "ignored", "the memory that is left is in the envelope"),
@@ -137,6 +156,8 @@ _ELSEWHERE = (
     Field("steps.losses.*", "measured", "a warning says what they show"),
     *_many("checked", "steps and their phases sum to the measured span", "steps.*"),
     *_many("checked", "its parts sum to the elapsed time", "timeline.*"),
+    _named("epochs.checkpoints.filesystem", "file system of checkpoints", "checkpoints", "memory is no disk"),
+    *_many("ignored", "the metrics are made of it: epoch, first-epoch, checkpoint, epoch-scaled", "epochs.*"),
     *_many("measured", "the parts of a metric", "opening.*"),
     *_many("checked", "trials of a block take turns together, and never at once", "alternation.instances"),
     *_many("checked", "see alternation.instances", "alternation.block_s", "alternation.bursts.begun_s"),

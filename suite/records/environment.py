@@ -15,6 +15,33 @@ class Engine(Part):
     """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
 
 
+class Pod(Part):
+    """The pod that the target is, and how the kubelet of its node treats it. Null where the user may not read it."""
+
+    node: str
+    this_machine: bool
+    """Whether the node is the machine that the suite ran on."""
+    kubelet: str
+    runtime: str
+    """The container runtime of the node, and its version."""
+    runtime_class: str | None = None
+    quality: str
+    """The quality of service class: ``Guaranteed``."""
+    image_id: str
+    changed: list[str]
+    """What admission has changed of the pod that was sent."""
+    cpu_manager: str | None = None
+    memory_manager: str | None = None
+    topology_manager: str | None = None
+    reserved_cpus: str | None = None
+    """The CPUs that the kubelet keeps from pods."""
+    cpu_quota: bool | None = None
+    """Whether limits of CPUs are quotas; kubelets before 1.33 hold back pods that have CPUs to themselves, too."""
+    cgroup_driver: str | None = None
+    others: list[str] | None = None
+    """The other pods that ran on the node."""
+
+
 class Gpu(Part):
     """One GPU as seen from inside."""
 
@@ -49,6 +76,7 @@ class Environment(Part):
     disk_limit_bytes_per_s: int | None = None
     """The limit of each disk in each direction, as the control group or QEMU has it; null if there is no one limit."""
     container_engine: Engine | None = None
+    pod: Pod | None = None
     cgroup_version: Literal[1, 2] | None = None
     seccomp: Literal["disabled", "strict", "filter"] | None = None
     no_new_privileges: bool | None = None

@@ -53,6 +53,8 @@ class Steps(Part):
 class Timeline(Part):
     """The parts of the elapsed time, on the worker's monotonic clock; the launch and the exit on the host's.
 
+    Of a job of whole epochs ``measured_s`` is the sum of these, and what is done between them is a part of its own.
+
     ``launch_s`` is from the launch on the host until the worker's first line comes in; ``teardown_s`` from the last
     measured step to the worker's last line; ``exit_s`` from that line until the job has ended: the interpreter with
     torch in it takes up to a second to end.
@@ -63,8 +65,45 @@ class Timeline(Part):
     build_s: Seconds | None = None
     warmup_s: Seconds | None = None
     measured_s: Seconds | None = None
+    between_epochs_s: Seconds | None = None
+    """Checkpoints, and the collection of garbage; null for a job of a number of steps."""
     teardown_s: Seconds | None = None
     exit_s: Seconds | None = None
+
+
+class Checkpoints(Part):
+    """The checkpoints of a trial, one after each epoch."""
+
+    seconds: Annotated[list[Seconds], Field(min_length=1)]
+    size_bytes: Count
+    """The size of the last one."""
+    filesystem: str | None = None
+    """The file system that they were written to, in the target: ``tmpfs`` is memory, and knows no disk."""
+
+
+class Epochs(Part):
+    """The epochs of a training on a data set, or the share of one that its steps were."""
+
+    steps: Annotated[int, Field(gt=0)]
+    """The steps of one epoch: the whole batches that the data set fills."""
+    seconds: list[Seconds] = []
+    """The time of each whole epoch, from asking for its first batch to the end of its last step."""
+    scaled_share: Annotated[float, Field(gt=0)] | None = None
+    """The share of an epoch that was measured, and from which the time of a whole one was scaled; null for whole ones.
+    """
+    checkpoints: Checkpoints | None = None
+
+    @model_validator(mode="after")
+    def _whole_or_scaled(self) -> Self:
+        if bool(self.seconds) == bool(self.scaled_share):
+            raise ValueError("either whole epochs were measured, or a share of one")
+        return self
+
+
+EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT = "epoch", "first-epoch", "epoch-scaled", "checkpoint"
+"""The metrics of epochs: the median of those after the first, the first one, the time of a whole epoch as scaled from
+a share of one, and the median of the checkpoints."""
+EPOCH_METRICS = (EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT)
 
 
 class DataUse(Part):
@@ -263,8 +302,10 @@ class TrialRecord(Part):
     """The turns of a job of the alternating design."""
     timeline: Timeline | None = None
     metrics: dict[str, Metric] = {}
-    """The numbers of a probe, in place of a throughput, by name."""
+    """The numbers of a probe, in place of a throughput, by name; or a training's own, and those of its epochs."""
     data_use: DataUse | None = None
+    epochs: Epochs | None = None
+    """Null for a job without a data set, or one that is distributed or takes turns."""
     ranks: list[Rank] = []
     aggressors: list[AggressorInstance] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -155,11 +155,10 @@ class Option:
         return self.description(flag) + (" Repeatable." if self.several else "")
 
     def whose(self) -> str:
-        """Return the scenarios that know it: ``real or distributed``, ``any but probe``, ``any``."""
-        if not self.about.only:
-            return " but ".join(["any", *self.about.never])
-        *others, last = self.about.only
-        return f"{', '.join(others)} or {last}" if others else last
+        """Return the scenarios that know it: ``real or distributed``, ``any but probe or command``, ``any``."""
+        *others, last = self.about.only or self.about.never or ("any",)
+        names = f"{', '.join(others)} or {last}" if others else last
+        return f"any but {names}" if self.about.never else names
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
         """Return the JSON schema of a key of a plan file that gives this option."""

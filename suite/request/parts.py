@@ -16,11 +16,12 @@ from suite.errors import RequestError, option
 from suite.job.ablations import get_ablation
 from suite.job.command import UNIT, parse_command, parse_pattern
 from suite.job.datasets import PageCache, parse_data
-from suite.job.distributed import ContainerNetwork, Strategy
+from suite.job.distributed import JOINED, ContainerNetwork, Strategy
 from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.job import SEQUENTIAL, Alternating
 from suite.job.lab import parse_lab
 from suite.job.profiles import PROFILES, Recipe
+from suite.job.serving import MOST_CLIENTS, MOST_REQUESTS, SERVE, parse_rates
 from suite.job.sharing import BareMetalCpus, victim_names
 from suite.registries import ABLATIONS, AGGRESSORS, DATA_KINDS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
 from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about
@@ -32,10 +33,13 @@ MOST_BLOCKS = 100
 ROUNDS, BURST_STEPS = 8, 5
 """The turns of a job in a block, and the steps of one, where nothing else is asked for."""
 _DATA = ("real", "distributed")
+_REAL = ("real",)
 _DISTRIBUTED = ("distributed",)
 _PROBE = ("probe",)
 _COMMAND = ("command",)
-_UNTRAINED = (*_PROBE, *_COMMAND)
+_SERVE = (SERVE,)
+_WITHOUT_MODEL = (*_PROBE, *_COMMAND)
+_UNTRAINED = (*_WITHOUT_MODEL, *_SERVE)
 _SHARED = ("shared",)
 _ENDS = f"{option('until')} or {option('detect')}"
 DECIDED = "decided"
@@ -90,18 +94,19 @@ class MeasurementOptions(OptionGroup):
         "synthetic",
         "What is run. synthetic: training on data in memory. real: training on images from the disk. probe: what a "
         "layer costs by itself. distributed: one job over several instances. shared: a job alone, and beside "
-        "another on the same machine. command: a program of your own, as it is.",
+        "another on the same machine. command: a program of your own, as it is. serve: a generator behind HTTP.",
         members=(SCENARIOS,),
         common=True,
     )
     model: tuple[Text, ...] = about(
         (),
-        "What is trained; or a workload of your own, by its file: ./my_model.py, or ./my_model.py:NAME. alexnet-small, "
-        f"with its small batch, is a victim of {option('scenario')} shared. "
-        f"Default: resnet50; with {option('scenario')} shared the paper's, except in the profile smoke.",
+        "What is trained or served; or a workload of your own, by its file: ./my_model.py, or ./my_model.py:NAME. "
+        f"alexnet-small, with its small batch, is a victim of {option('scenario')} shared. "
+        f"Default: resnet50; with {option('scenario')} serve gan; with shared the paper's, except in the profile "
+        "smoke.",
         choices=_models,
         members=(WORKLOADS,),
-        never=_UNTRAINED,
+        never=_WITHOUT_MODEL,
         own_code=True,
         common=True,
     )
@@ -119,15 +124,26 @@ class MeasurementOptions(OptionGroup):
         "allocator that keeps memory.",
     )
     batch: Count | None = about(None, "Images per step and device.", never=_UNTRAINED)
-    image_px: Count | None = about(None, "Width and height of the images.", never=_UNTRAINED)
+    image_px: Count | None = about(None, "Width and height of the images.", never=_WITHOUT_MODEL)
     channels: Literal["1", "3"] | None = about(
         None,
         f"Channels of the images of workloads that take one or three. Default: those of {option('data')}, else the "
         "workload's.",
-        never=_UNTRAINED,
+        never=_WITHOUT_MODEL,
     )
     steps: Count | None = about(None, "Measured steps of a trial that takes no turns.", never=_UNTRAINED)
     warmup_steps: NotNegative | None = about(None, "Steps before the measured ones.", never=_UNTRAINED)
+    epochs: Count | None = about(
+        None,
+        f"Measured epochs of a trial, in place of {option('steps')}: each goes once through the data set, in whole "
+        "batches. The first is timed apart and stands for the warm-up. Drawn data have no end, and so no epochs.",
+        only=_REAL,
+    )
+    checkpoint: Literal["off", "on", "fsync"] = about(
+        "off",
+        f"Write a checkpoint after each of the {option('epochs')}, timed apart. fsync: wait until it is on the disk.",
+        only=_REAL,
+    )
     design: Literal["sequential", "alternating", "both"] = about(
         SEQUENTIAL,
         "How the trials of a block share the machine. sequential: one after the other, each launched and ended. "
@@ -144,6 +160,19 @@ class MeasurementOptions(OptionGroup):
     trial_timeout: Count | None = about(
         None, "Seconds after which a job, or a turn of it, is given up. Default: the profile's.", meaning=False
     )
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Self:
+        ways = [option(name) for name in ("steps", "warmup_steps") if getattr(self, name) is not None]
+        ways += [] if self.design == SEQUENTIAL else [f"{option('design')} {self.design}"]
+        if self.epochs and ways:
+            raise RequestError(f"{option('epochs')} and {' and '.join(ways)} exclude each other", remedy="give one")
+        if self.checkpoint != "off" and not self.epochs:
+            raise RequestError(
+                f"{option('checkpoint')} {self.checkpoint}: checkpoints are written after whole epochs",
+                remedy=f"add {option('epochs')} 2, or leave it out",
+            )
+        return self
 
     @property
     def turns(self) -> Alternating | None:
@@ -164,6 +193,29 @@ class TargetOptions(OptionGroup):
     )
     engine: Text | None = about(
         None, "Container engine. Default: the first that works.", members=(ENGINES,), common=True
+    )
+    context: Text | None = about(
+        None, f"With {option('engine')} kubernetes: context of the kubeconfig. Default: the current one."
+    )
+    namespace: Text | None = about(
+        None, f"With {option('engine')} kubernetes: namespace of the pods. Default: the context's.", meaning=False
+    )
+    node: Text | None = about(
+        None,
+        f"With {option('engine')} kubernetes: node that the pods run on. Default: the one that is this machine, or the "
+        "only one.",
+    )
+    registry: Text | None = about(
+        None,
+        f"With {option('engine')} kubernetes: registry that has the image, such as registry.example/team. Default: it "
+        "is imported into the containerd of this machine.",
+        meaning=False,
+    )
+    containerd: Text | None = about(
+        None, f"With {option('engine')} kubernetes: socket of this machine's containerd.", meaning=False
+    )
+    runtime_class: Text | None = about(
+        None, f"With {option('engine')} kubernetes: runtime class of the pods, such as gvisor or kata."
     )
     image: Text | None = about(
         None,
@@ -394,19 +446,19 @@ class DistributedOptions(OptionGroup):
         None,
         "Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: a node for each instance, 1gbit.",
         parse=parse_lab,
-        only=_DISTRIBUTED,
+        only=JOINED,
     )
-    inventory: Path | None = about(None, "Machines reached by SSH, in place of a lab: hosts.toml.", only=_DISTRIBUTED)
+    inventory: Path | None = about(None, "Machines reached by SSH, in place of a lab: hosts.toml.", only=JOINED)
     network: ContainerNetwork = about(
         "overlay",
         "Network of the containers. overlay: VXLAN between the nodes, as flannel makes it. bridge: address "
         "translation and published ports. host: the node's own.",
-        only=_DISTRIBUTED,
+        only=JOINED,
     )
     comm_timeout: Count | None = about(
         None,
-        "Seconds after which a silent rank is given up. Default: 60; 600 with emulated VMs.",
-        only=_DISTRIBUTED,
+        "Seconds after which a silent rank or server is given up. Default: 60; 600 with emulated VMs.",
+        only=JOINED,
         meaning=False,
     )
 
@@ -432,6 +484,25 @@ class SharedOptions(OptionGroup):
         "unrestricted: every job on bare metal has the whole envelope, as in the paper. equal: each has a share of "
         "its own, as on other targets.",
         only=_SHARED,
+    )
+
+
+class ServingOptions(OptionGroup):
+    """With --scenario serve."""
+
+    requests: Annotated[int, Field(gt=0, le=MOST_REQUESTS, strict=True)] | None = about(
+        None, "Requests of each part of the measurement. Default: the profile's.", only=_SERVE
+    )
+    rates: Text | None = about(
+        None,
+        "Requests per second that are sent whether those before are answered or not: 10,50. Default: the profile's.",
+        parse=parse_rates,
+        only=_SERVE,
+    )
+    clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS, strict=True)] | None = about(
+        None,
+        "Connections at saturation, and the most that are open at a rate. Default: the profile's.",
+        only=_SERVE,
     )
 
 

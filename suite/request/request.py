@@ -7,6 +7,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from suite.errors import RequestError, option
+from suite.job.serving import SERVE
 from suite.job.sharing import PAPERS_VICTIMS
 from suite.request.option import Option, OptionGroup
 from suite.request.parts import (
@@ -18,6 +19,7 @@ from suite.request.parts import (
     MeasurementOptions,
     ProbeOptions,
     RepetitionOptions,
+    ServingOptions,
     SharedOptions,
     TargetOptions,
 )
@@ -36,6 +38,7 @@ class RunRequest(OptionGroup):
     probes: ProbeOptions = ProbeOptions()
     distributed: DistributedOptions = DistributedOptions()
     shared: SharedOptions = SharedOptions()
+    serving: ServingOptions = ServingOptions()
     own: CommandOptions = CommandOptions()
 
     @classmethod
@@ -84,9 +87,11 @@ class RunRequest(OptionGroup):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Return what is trained: what was named, or the scenario's usual."""
+        """Return what is trained or served: what was named, or the scenario's usual."""
         if self.measurement.model:
             return self.measurement.model
+        if self.scenario == SERVE:
+            return ("gan",)
         # The smoke profile proves the path, and on an emulated CPU every victim takes minutes.
         return PAPERS_VICTIMS if self.scenario == "shared" and self.measurement.profile != "smoke" else ("resnet50",)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from suite.errors import RequestError
 from suite.job.command import COMMAND
+from suite.job.serving import SERVE
 from suite.plan import MOST_TRIALS
 from suite.request.parts import Repetitions
 from suite.request.request import OPTIONS, RunRequest
@@ -104,7 +105,7 @@ def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
 
     The number of blocks is no part of it: a longer sweep goes on with the same cells.
     """
-    named = {"probe": ("probe", "all"), COMMAND: (COMMAND, "")}
+    named = {"probe": ("probe", "all"), COMMAND: (COMMAND, ""), SERVE: ("model", "gan")}
     what = settings.get(*named.get(settings["scenario"], ("model", "resnet50")))
     words = [settings["scenario"], what.rpartition("/")[2], *(settings[key] for key in _NAMED if key in settings)]
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, words)).lower())[:_LONGEST_SLUG].strip("-")

@@ -40,6 +40,15 @@ class Accepted(Part):
     sweep: Sweep
     cells: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,99}$")], dict[str, Any]]
 
+    @classmethod
+    def of(cls, sweep: Sweep, cells: Iterable[Cell]) -> "Accepted":
+        """Return what is stored of a plan with these cells."""
+        return cls(sha256=plan_hash(sweep), sweep=sweep, cells={cell.cell_id: cell.settings for cell in cells})
+
+    def text(self) -> str:
+        """Return the content of the file."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
 
 class ConvergedCells(Part):
     """The cells that need no further block, as decided by the process that hands out blocks.
@@ -123,10 +132,9 @@ class SweepDirectory:
     def accept(self, sweep: Sweep, cells: Sequence[Cell]) -> None:
         """Store the plan. An equal file is left as it is: several machines may do this at once."""
         self._refuse_a_run()
-        settings = {cell.cell_id: cell.settings for cell in cells}
-        accepted = Accepted(sha256=plan_hash(sweep), sweep=sweep, cells=settings)
+        accepted = Accepted.of(sweep, cells)
         if self.accepted() != accepted:
-            write_atomic(self.path / "sweep.json", accepted.model_dump_json(indent=1, exclude_none=True) + "\n")
+            write_atomic(self.path / "sweep.json", accepted.text())
 
     def _refuse_a_run(self) -> None:
         if (self.path / PLAN).exists():

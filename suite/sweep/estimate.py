@@ -63,8 +63,11 @@ class Durations:
         if not header.ok:
             return
         seconds = took_s or header.duration_s
+        try:
+            fit = _fit(header, seconds)
+        except (ArithmeticError, AttributeError, MemoryError, TypeError, ValueError):
+            return  # what others have made: its steps are no numbers
         self._seconds[_key(header.job, header)].append(seconds)
-        fit = _fit(header, seconds)
         for key in _similar(header.job, header):
             self._fits[key].append(fit)
 

@@ -4,10 +4,12 @@ A line is written when its file is finished, so what has arrived is whole, and w
 worse. The other machine is not trusted with paths: only names that a run's directory can hold are accepted.
 """
 
+import base64
+import gzip
 import json
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from suite.errors import BenchError
@@ -19,6 +21,8 @@ GIVEN = '{"given": "all"}'
 """The line after the last file that is sent to the machine which runs a block."""
 ENDED = '{"ended": true}'
 """The line after the last file that comes back: the block is complete."""
+FILE = '{"path": '
+"""The beginning of every line that holds a file."""
 LONGEST_LINE_BYTES = 64 << 20
 """A longer line is refused: a record of 100,000 steps takes less than a third of it."""
 DEEPEST = 3
@@ -40,6 +44,16 @@ def encode_file(root: Path, path: Path) -> str:
 def encode(name: str, text: str) -> str:
     """Return one line for a file that is to have the name and the text on the other machine."""
     return json.dumps({"path": name, "text": text})
+
+
+def packed(lines: Iterable[str]) -> str:
+    """Return lines as one short word, for those who can give a block no standard input."""
+    return base64.b64encode(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)).decode()
+
+
+def unpacked(word: str) -> list[str]:
+    """Return the lines that ``packed`` was given."""
+    return gzip.decompress(base64.b64decode(word)).decode().splitlines()
 
 
 def receive_file(root: Path, line: str) -> Path:

@@ -108,7 +108,7 @@ class SweepEngine(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    kind: Text = Field(default="local", description="local, slurm or ssh, or that of an installed package.")
+    kind: Text = Field(default="local", description="local, slurm, ssh or kubernetes, or that of an installed package.")
 
     @property
     def table(self) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 
 from provisioning.doctor import Check, examine
 from provisioning.engines.docker_store import daemon_argv
 from provisioning.images.image import Image, current
+from provisioning.nodes import IMAGE_PYTHON
 from suite.job.envelope import GIB, Envelope
 
 ENVELOPE = Envelope(cpus=tuple(sorted(os.sched_getaffinity(0)))[:2], memory_bytes=GIB, threads=1)
@@ -46,6 +48,16 @@ def require_root() -> None:
 def require_image() -> Image:
     require("image", "cpu")
     return current()
+
+
+def workers() -> list[psutil.Process]:
+    """Return the workers of jobs: engines carry their words too, and unit tests have some with another interpreter."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or [""]
+        if words[0] == IMAGE_PYTHON[0] and "worker" in words and "--attest" not in words:
+            found.append(process)
+    return found
 
 
 @contextmanager

@@ -74,6 +74,7 @@ def in_second_trial(sweep: RemoteSweep) -> int:
     return sum("[1/4]" in path.read_text() for path in (sweep.out / "logs").glob("slurm-*.log"))
 
 
+@pytest.mark.beside
 def test_a_job_of_higher_priority_takes_the_nodes_and_no_trial_is_lost_or_twice(slurm: Slurm, tmp_path: Path) -> None:
     bench = fake_bench(tmp_path / "fake", slow_s=4)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=2) + engine(bench=bench), slurm.env)
@@ -94,6 +95,7 @@ def test_a_job_of_higher_priority_takes_the_nodes_and_no_trial_is_lost_or_twice(
     assert list(sweep.out.glob("*/attempts/*")) == [], "what was cut off is no failure"
 
 
+@pytest.mark.beside
 def test_blocks_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_again(
     slurm: Slurm, tmp_path: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_blocks_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_
     assert "blocks in the queue" not in sweep.log.read_text()
 
 
+@pytest.mark.beside
 def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm: Slurm, tmp_path: Path) -> None:
     bench = fake_bench(tmp_path / "fake", slow_s=2)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=3) + engine(bench=bench, at_once=1), slurm.env)
@@ -124,6 +127,7 @@ def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm
     assert set(sweep.records()) == sweep.planned()
 
 
+@pytest.mark.beside
 def test_cancel_takes_the_blocks_out_of_the_queue(slurm: Slurm, tmp_path: Path) -> None:
     bench = fake_bench(tmp_path / "fake", slow_s=20)
     sweep = RemoteSweep(tmp_path, FAST.format(blocks=2) + engine(bench=bench, at_once=1), slurm.env)
@@ -141,6 +145,7 @@ def test_cancel_takes_the_blocks_out_of_the_queue(slurm: Slurm, tmp_path: Path) 
     assert set(sweep.records()) == sweep.planned()
 
 
+@pytest.mark.beside
 def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_too(slurm: Slurm, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     bench = fake_bench(tmp_path / "fake", slow_s=3)

@@ -60,6 +60,7 @@ def far_processes(place: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.beside
 def test_blocks_go_to_machines_as_these_become_free(inventory: Path, tmp_path: Path) -> None:
     benches = {name: fake_bench(tmp_path / name, slow_s=0.05) for name in NAMES}
     sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=4), benches)
@@ -72,6 +73,7 @@ def test_blocks_go_to_machines_as_these_become_free(inventory: Path, tmp_path: P
         assert list((tmp_path / name).glob("home/blocks/*")) == []
 
 
+@pytest.mark.beside
 def test_a_machine_that_is_lost_loses_its_block_to_another_and_no_record(inventory: Path, tmp_path: Path) -> None:
     benches = {"one": fake_bench(tmp_path / "one", slow_s=3), "two": fake_bench(tmp_path / "two", slow_s=0.01)}
     sweep = sweep_on(inventory, tmp_path, FAST.format(blocks=6), benches)
@@ -87,6 +89,7 @@ def test_a_machine_that_is_lost_loses_its_block_to_another_and_no_record(invento
     assert all(sweep.records()[name] == record for name, record in kept.items())
 
 
+@pytest.mark.beside
 def test_an_unequal_machine_is_refused_with_what_differs_before_it_measures(inventory: Path, tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two CPUs: the unequal machine has one")
@@ -111,6 +114,7 @@ def in_mid_run(inventory: Path, tmp_path: Path) -> RemoteSweep:
     return sweep
 
 
+@pytest.mark.beside
 def test_ctrl_c_ends_the_far_side_in_order(inventory: Path, tmp_path: Path) -> None:
     sweep = in_mid_run(inventory, tmp_path)
     sweep.process.send_signal(signal.SIGINT)
@@ -122,6 +126,7 @@ def test_ctrl_c_ends_the_far_side_in_order(inventory: Path, tmp_path: Path) -> N
     assert set(sweep.records()) == sweep.planned()
 
 
+@pytest.mark.beside
 def test_the_far_side_ends_itself_when_this_one_is_killed(inventory: Path, tmp_path: Path) -> None:
     sweep = in_mid_run(inventory, tmp_path)
     sweep.process.kill()

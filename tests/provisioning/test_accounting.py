@@ -258,7 +258,7 @@ def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger
     assert beside
     assert serving.cpu_s == pytest.approx(burnt_s, abs=0.1)
     assert beside.cpu_s is not None
-    assert beside.cpu_s > 0.1
+    assert beside.cpu_s > 0.05  # what the kernel counts in ticks begins and ends inside of one
     assert (beside.disk_read_bytes, beside.minor_faults) == (None, None)
 
 

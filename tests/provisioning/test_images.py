@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from provisioning.images import image as module
 from provisioning.images.image import PACKED, Image, current, find, images, prune
-from provisioning.images.pack import cpio, joined, oci_archive
+from provisioning.images.pack import add_layer, cpio, joined, oci_archive
 from provisioning.nodes import local_node
 from suite.errors import RequestError
 
@@ -65,6 +66,27 @@ def test_a_file_that_was_touched_and_is_the_same_is_believed(make_image: MakeIma
     os.utime(image.file("disk.img"), (1, 1))
     image.check()
     assert image.verify() == []
+
+
+def test_a_file_that_was_touched_is_hashed_once_for_all_benches(
+    make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, hashed, sha256 = make_image(), list[str](), module.sha256
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256(path)
+
+    monkeypatch.setattr(module, "sha256", counted)
+    os.utime(image.file("disk.img"), (1, 1))
+    others = current()
+    image.check()
+    current().check()
+    assert hashed == ["disk.img"]
+    image.file("oci.tar").chmod(0o666)
+    others.check()
+    others.check()
+    assert hashed == ["disk.img", "disk.img", "oci.tar", "oci.tar"], "what others may write to is hashed each time"
 
 
 def test_another_content_under_the_old_time_is_found_by_verifying(make_image: MakeImage) -> None:
@@ -233,6 +255,24 @@ def test_the_same_tree_gives_the_same_archive_whenever_and_wherever(tmp_path: Pa
     oci_archive(one, tmp_path / "one.tar", DIGEST)
     oci_archive(other, tmp_path / "other.tar", DIGEST)
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "other.tar").read_bytes()
+
+
+def test_a_second_layer_lies_upon_the_first_and_all_digests_are_right(tmp_path: Path) -> None:
+    oci_archive(tree(tmp_path / "one"), tmp_path / "one.tar", DIGEST)
+    (tmp_path / "more/usr").mkdir(parents=True)
+    (tmp_path / "more/usr/added").write_text("added")
+    add_layer(tmp_path / "one.tar", tmp_path / "more", tmp_path / "two.tar", "virtbench-suite:1", lambda info: info)
+    first, second = unpacked(tmp_path / "one.tar"), unpacked(tmp_path / "two.tar")
+    (entry,) = json.loads(second["index.json"])["manifests"]
+    assert entry["annotations"] == {"org.opencontainers.image.ref.name": "virtbench-suite:1"}
+    manifest = json.loads(blob(second, entry))
+    layers = [blob(second, layer) for layer in manifest["layers"]]
+    (older,) = json.loads(first["manifest.json"])
+    assert layers[0] == first[older["Layers"][0]]
+    with tarfile.open(fileobj=io.BytesIO(layers[1])) as layer:
+        assert "usr/added" in layer.getnames()
+    rootfs = json.loads(blob(second, manifest["config"]))["rootfs"]
+    assert rootfs["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
 
 
 @pytest.mark.skipif(shutil.which("cpio") is None, reason="cpio is not installed")

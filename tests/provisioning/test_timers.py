@@ -22,7 +22,9 @@ def job(**changes: Any) -> ScheduledJob:
     values: dict[str, Any] = {
         "name": "night",
         "schedule": parse_schedule("02:00 daily"),
-        "argv": ("/opt/python", "/opt/cli.py", "--notify", "tee 'a b' 100%"),
+        "plan": Path("/home/me/night.toml"),
+        "command": ("/opt/python", "/opt/cli.py"),
+        "options": ("--notify", "tee 'a b' 100%"),
         "directory": "/home/me/my runs",
         "environment": {"PATH": "/usr/bin:/bin"},
         "log": "/home/me/night.log",
@@ -33,7 +35,7 @@ def job(**changes: Any) -> ScheduledJob:
 def test_the_shell_of_cron_gets_back_every_word_as_it_was(tmp_path: Path) -> None:
     shown = tmp_path / "it's a log"
     words = ("/usr/bin/printf", "%s\\n", "tee 'a b'", "$HOME `id` \\ %", '"')
-    text = line(job(argv=words, directory=str(tmp_path), log=str(shown), environment={"A": "b c"}))
+    text = line(job(command=words, options=(), directory=str(tmp_path), log=str(shown), environment={"A": "b c"}))
     # As cron does: the five fields go, an escaped % is one, and the rest is the shell's.
     subprocess.run(["sh", "-c", text.split(None, 5)[5].replace(r"\%", "%")], env={}, check=True)
     assert shown.read_text().splitlines() == list(words[2:])
@@ -137,7 +139,7 @@ def test_a_host_whose_first_process_is_not_systemd_has_no_such_timer(program: An
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    made = job(argv=("/bin/echo", "a 'b' \"c\" 100% $HOME \\"), directory="/tmp")
+    made = job(command=("/bin/echo",), options=("a 'b' \"c\" 100% $HOME \\",), directory="/tmp")
     for place, text in Systemd(tmp_path).render(made).items():
         Path(place).write_text(text)
     units = [str(tmp_path / f"virtbench-night.{suffix}") for suffix in ("service", "timer")]
@@ -151,8 +153,9 @@ def test_a_word_is_quoted_as_systemd_reads_it() -> None:
 
 def test_without_any_timer_the_reason_of_each_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
     with pytest.raises(RequestError, match=r"systemd: systemctl is not installed; cron: crontab is not installed; scr"):
         choose(None)
     for kind in TIMERS:
-        with pytest.raises(RequestError, match="not installed"):
+        with pytest.raises(RequestError, match=r"not installed|no kubeconfig"):
             choose(kind)

@@ -12,6 +12,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.job import IN_COLUMNS, NOT_IN_KEY, Alternating, Devices, Job, Layers, Loading, leaves, settings
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
+from suite.job.serving import Serving
 from suite.job.sharing import Sharing
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
@@ -43,8 +44,10 @@ WHOLE = Job(
     distributed=LAB,
     sharing=Sharing(aggressors=("alexnet",), workloads={"alexnet": SIZES}, sources={"toy": "e" * 64}),
     command=CommandJob(argv=("python", "train.py"), throughput="json"),
+    serving=Serving(requests=100, rates=(20.0,), clients=4, image_px=28, channels=1),
     fio_job="b" * 64,
     workload_sha256="c" * 64,
+    checkpoint="fsync",
     layers=Layers(
         engine="runc",
         provider="qemu",

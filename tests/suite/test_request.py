@@ -19,6 +19,12 @@ from suite.sweep.model import key_of
 WRITTEN = {
     "cpus": ("2", "0-1", "0,2"),
     "memory": ("4G", "512M"),
+    "context": ("minikube", "arn:aws:eks:eu-west-1:1:cluster/lab"),
+    "namespace": ("lab",),
+    "node": ("n1",),
+    "registry": ("registry.example/team",),
+    "containerd": ("/run/k3s/containerd/containerd.sock",),
+    "runtime_class": ("gvisor",),
     "image": ("mine", "1f0c5a2b77d1"),
     "until": ("2%", "0.02", "decided"),
     "margin": ("5%", "0.05"),
@@ -31,6 +37,7 @@ WRITTEN = {
     "command": ("python train.py --epochs 1", "./my 'program of mine'"),
     "throughput_pattern": (r"(?P<throughput>[0-9.]+) images/s", "json"),
     "unit": ("tokens", "samples"),
+    "rates": ("10,50", "0.5"),
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
 }
 """What can be written for options that take a text of some form."""
@@ -66,6 +73,10 @@ def requests(draw: st.DrawFn, scenario: str) -> RunRequest:
     open_ended = {"until", "detect"} & set(values)
     for name in ("blocks",) if open_ended else ("max_blocks", "budget"):
         values.pop(name, None)
+    if {"steps", "warmup_steps", "design"} & set(values):
+        values.pop("epochs", None)
+    if "epochs" not in values:
+        values.pop("checkpoint", None)
     return RunRequest.of({"scenario": scenario, **values})
 
 

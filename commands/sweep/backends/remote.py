@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.rounds import files_to_send
-from provisioning.batch.pool import Pool
+from provisioning.batch.pool import Executor, Pool
 from provisioning.batch.remote import RemoteExecutor, Wrap
 from provisioning.batch.slurm import job_name
 from suite.sweep.file_transfer import encode_file
@@ -13,7 +13,7 @@ from suite.sweep.receiving import Receiver
 BLOCK = ("sweep", "block")
 
 
-def run_on(executors: Sequence[RemoteExecutor], request: SweepRequest, blocks: list[int]) -> None:
+def run_on(executors: Sequence[Executor], request: SweepRequest, blocks: list[int]) -> None:
     """Run the blocks on the executors as these become free."""
     Pool(executors, blocks, request.observer.note, request.directory.stop_requested).run()
 

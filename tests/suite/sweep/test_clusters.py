@@ -1,6 +1,7 @@
 """Sweeps for other machines, up to the point where these begin; and a block, as one of them runs it."""
 
 import io
+import json
 import os
 import shlex
 import subprocess
@@ -14,12 +15,14 @@ import pytest
 
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.rounds import blocks_left, estimate_s, files_to_send, next_round
-from provisioning.batch.options import SlurmOptions, SshOptions
+from provisioning.batch import kubernetes
+from provisioning.batch.options import KubernetesOptions, SlurmOptions, SshOptions
 from suite.progress import Lines
 from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import load_sweep
-from suite.sweep.file_transfer import ENDED, GIVEN, decode, encode_file
+from suite.sweep.file_transfer import ENDED, FILE, GIVEN, decode, encode_file, packed, unpacked
+from tests.kubernetes_schema import invalid
 from tests.suite.sweep.conftest import REPOSITORY, Machine
 
 Request = Callable[[], SweepRequest]
@@ -60,6 +63,23 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(machine: Machine, with_en
     assert not machine.out.exists()
 
 
+def test_a_dry_run_prints_a_job_for_each_block_that_can_be_applied(
+    machine: Machine, with_engine: Callable[..., None]
+) -> None:
+    with_engine('kind = "kubernetes"', 'image = "localhost/virtbench-suite:1"', 'nodes = ["n1"]')
+    ended = machine.sweep_to_its_end("--dry-run")
+    assert ended.returncode == 0, ended.stderr
+    jobs = [json.loads(text) for text in ended.stdout.split("---\n")[1:]]
+    assert [invalid(job) for job in jobs] == [[], [], []]
+    assert len({job["metadata"]["name"] for job in jobs}) == 3
+    template = jobs[2]["spec"]["template"]
+    assert template["spec"]["containers"][0]["command"][-1] == "2"
+    given = unpacked(template["metadata"]["annotations"][kubernetes.GIVEN])
+    assert [decode(line)[0] for line in given[:-1]] == ["sweep.json"]
+    assert given[-1] == GIVEN
+    assert not machine.out.exists()
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -67,6 +87,8 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(machine: Machine, with_en
         (['kind = "slurm"', "at_once = 0"], ["engine.at_once = 0", "docs/clusters.md"]),
         (['kind = "slurm"', 'time_limit = "soon"'], ["engine.time_limit", "is not a span of time"]),
         (['kind = "ssh"'], ["engine.inventory is missing"]),
+        (['kind = "kubernetes"'], ["engine.image is missing"]),
+        (['kind = "kubernetes"', 'image = "i"', 'claim = "No_Claim"'], ["engine.claim = 'No_Claim'"]),
         (['kind = "ssh"', 'inventory = "none.toml"'], ["none.toml", "No such file"]),
         (['kind = "ssh"', 'inventory = "hosts.toml"', 'nodes = ["n3"]'], ["'n3' is not in the inventory", "n1"]),
     ],
@@ -188,6 +210,17 @@ def test_a_block_gives_back_what_it_has_made_and_nothing_else(machine: Machine) 
     assert not list((machine.place / "home/blocks").iterdir())
 
 
+def test_a_block_that_is_given_a_file_needs_no_input_and_writes_one_log(machine: Machine) -> None:
+    given = machine.place / "given"
+    given.write_text(packed([*given_by(machine), GIVEN]))
+    ended = machine.run("sweep", "block", "--name", "night-1", "--given", str(given), "2")
+    assert ended.returncode == 0, ended.stdout
+    assert ended.stderr == ""
+    files = [decode(line)[0] for line in ended.stdout.splitlines() if line.startswith(FILE)]
+    assert len([name for name in files if name.endswith("-b002.json")]) == 4
+    assert ended.stdout.splitlines()[-1] == ENDED
+
+
 def test_a_block_ends_in_order_when_its_input_does_and_keeps_what_it_has(machine: Machine) -> None:
     given = given_by(machine)
     process = block(machine, given, SLOW_S="3")
@@ -215,14 +248,14 @@ def test_a_block_takes_no_name_that_leads_elsewhere(name: str, machine: Machine)
 
 def test_every_key_of_the_engines_is_documented() -> None:
     text = (REPOSITORY / "docs/clusters.md").read_text()
-    for model in (SlurmOptions, SshOptions):
+    for model in (SlurmOptions, SshOptions, KubernetesOptions):
         assert not [key for key in model.model_fields if f"`{key}`" not in text]
 
 
 def test_the_tables_of_the_documentation_are_accepted(machine: Machine) -> None:
     text = (REPOSITORY / "docs/clusters.md").read_text()
     tables = [block for block in text.split("\n\n") if block.lstrip().startswith("[engine]")]
-    assert len(tables) == 3
+    assert len(tables) == 4
     for table in tables:
         machine.plan.write_text(machine.plan.read_text().split("[engine]")[0] + table.replace("\n    ", "\n"))
         (machine.place / "hosts.toml").write_text(

@@ -31,18 +31,18 @@ def wait_for(what: object, process: object) -> None:
         time.sleep(0.002)
 
 
-def test_a_sweep_killed_at_twenty_moments_comes_to_the_same_records_as_one_that_was_not(long: Machine) -> None:
+def test_a_sweep_killed_at_ten_moments_comes_to_the_same_records_as_one_that_was_not(long: Machine) -> None:
     moments = random.Random(7)
     kept: dict[str, bytes] = {}
     killed = 0
-    for _ in range(20):
+    for _ in range(10):
         killed += killed_once(long, moments.uniform(0, 0.25))
         now = long.contents()
         assert kept.items() <= now.items(), "a finished record was lost or changed"
         for content in now.values():
             TrialRecord.model_validate_json(content)  # none is torn
         kept = now
-    assert killed >= 15, "the sweep is to be long enough for that"
+    assert killed >= 7, "the sweep is to be long enough for that"
     assert kept
     assert long.sweep_to_its_end().returncode == 0
     assert kept.items() <= long.contents().items()

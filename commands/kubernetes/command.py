@@ -1,0 +1,191 @@
+"""``bench kubernetes pipeline``: a generator that is trained in a cluster and served there."""
+
+import json
+import signal
+from collections.abc import Callable
+
+import click
+from pydantic import ValidationError
+
+from commands.kubernetes.lifecycle import RIGHTS, address_of, ask, ensure, follow, remove
+from commands.kubernetes.manifests import PORT, Pipeline, service, training
+from commands.kubernetes.parts import Part, parts_of
+from commands.output import Output
+from provisioning.kubernetes.cluster import Cluster
+from suite.errors import RequestError
+from suite.job.envelope import parse_bytes
+from suite.job.profiles import PROFILES, check_sizes
+from suite.registries import WORKLOADS
+
+_REMEDIES = {
+    "name": "write lower-case letters, digits and hyphens: faces",
+    "image": "write it by its digest: registry.example.org/virtbench@sha256:…",
+}
+
+
+class PipelineOutput(Output):
+    """A pipeline as the cluster has it."""
+
+    name: str
+    context: str
+    namespace: str
+    parts: list[Part]
+    """The objects that are there; none where the pipeline is not up."""
+    address: str | None
+    """Where pods of the namespace reach the service; None until it answers."""
+
+
+@click.group()
+def kubernetes() -> None:
+    """Train a generator in a Kubernetes cluster and serve it there.
+
+    \b
+    Examples:
+      bench kubernetes pipeline up --image NAME@sha256:…
+    """
+
+
+@kubernetes.group()
+def pipeline() -> None:
+    """Bring up, show or remove a pipeline: a claim, a Job that trains, a Deployment and a Service that answer.
+
+    \b
+    Examples:
+      bench kubernetes pipeline up --image NAME@sha256:… --model gan
+      bench kubernetes pipeline status
+      bench kubernetes pipeline down --claim
+    """
+
+
+def _place(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which pipeline, and in which cluster."""
+    for each in (
+        click.option("--namespace", help="Where in the cluster. Default: the kubeconfig's."),
+        click.option("--context", help="Context of the kubeconfig. Default: the current one."),
+        click.option(
+            "--name", default="pipeline", show_default=True, help="The beginning of the names of all objects."
+        ),
+    ):
+        command = each(command)
+    return command
+
+
+@pipeline.command()
+@_place
+@click.option("--image", required=True, metavar="NAME@sha256:…", help="The suite's image in a registry, by its digest.")
+@click.option("--model", default="gan", show_default=True, help="The generator.")
+@click.option(
+    "--profile", default="quick", show_default=True, type=click.Choice(list(PROFILES)), help="Sizes and steps."
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed of the weights.")
+@click.option("--cpus", default=1, show_default=True, type=click.IntRange(1), help="CPUs of each pod.")
+@click.option("--memory", default="2G", show_default=True, help="Memory of each pod.")
+@click.option("--claim", default="20G", show_default=True, help="Size of the volume.")
+@click.option(
+    "--access-mode",
+    default="ReadWriteOnce",
+    show_default=True,
+    type=click.Choice(["ReadWriteOnce", "ReadWriteMany"]),
+    help="How the volume can be mounted: by the pods of one node, or of all.",
+)
+@click.option("--storage-class", help="Class of the volume. Default: the cluster's.")
+@click.option("--dry-run", is_flag=True, help="Print the manifests as kubectl apply takes them; ask no cluster.")
+def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) -> None:
+    """Train a generator in a cluster, serve it, and ask for one image. What is there already is gone on with.
+
+    It stays until it is removed with down. A claim that is there is used as it is; without one it is made.
+
+    \b
+    Examples:
+      bench kubernetes pipeline up --image NAME@sha256:… --model dcgan --storage-class fast
+      bench kubernetes pipeline up --image NAME@sha256:… --dry-run > pipeline.json
+    """
+    asked = _checked(**given)
+    if dry_run:
+        items = [*training(asked), *service(asked)]
+        click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
+        return
+    cluster = Cluster.connect(context, namespace)
+    cluster.demand(RIGHTS)
+    try:
+        _bring_up(cluster, asked)
+    except KeyboardInterrupt:
+        _note("interrupted: what was made stays in the cluster, and goes on there")
+        _note("follow it again with the same command; remove it with bench kubernetes pipeline down")
+        click.get_current_context().exit(128 + signal.SIGINT)
+
+
+def _checked(model: str, profile: str, memory: str, claim: str, **given: object) -> Pipeline:
+    """Return the pipeline that was asked for. Raises RequestError."""
+    able = [name for name in WORKLOADS.own if WORKLOADS.get(name).generates]
+    if model not in able:
+        raise RequestError(f"--model {model}: the image holds no such generator", remedy=f"use {' or '.join(able)}")
+    sizes = PROFILES[profile].sizes_of(model)
+    check_sizes(model, sizes, model)
+    amounts = {"memory_bytes": parse_bytes(memory), "claim_bytes": parse_bytes(claim)}
+    try:
+        return Pipeline.model_validate({"model": model, "sizes": sizes, **amounts, **given})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        raise RequestError(
+            f"--{name} {first['input']!r}: {first['msg']}",
+            remedy=_REMEDIES.get(name, "bench kubernetes pipeline up --help says what it takes"),
+        ) from None
+
+
+def _bring_up(cluster: Cluster, asked: Pipeline) -> None:
+    for stage in (training(asked), service(asked)):
+        for manifest in stage:
+            ensure(cluster, manifest)
+        # The last of each is what the others are for. A ReadWriteOnce volume is on one node at a time: so one by one.
+        follow(cluster, asked.name, stage[-1], _note)
+    hindrance = ask(cluster, asked)
+    _note(f"it could not be asked from here: {hindrance}" if hindrance else "asked for an image, it gave one")
+    click.echo(f"inside the cluster: {address_of(cluster, asked.name)}")
+    forward = f"kubectl --context {cluster.context} -n {cluster.namespace} port-forward"
+    click.echo(f"from here: {forward} service/{asked.name}-serve {PORT}")
+
+
+@pipeline.command()
+@_place
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(name: str, context: str | None, namespace: str | None, as_json: bool) -> None:
+    """Show the objects of a pipeline, and where it answers.
+
+    \b
+    Examples:
+      bench kubernetes pipeline status
+      bench kubernetes pipeline status --name faces --json
+    """
+    cluster = Cluster.connect(context, namespace)
+    parts = list(parts_of(cluster, name))
+    answers = any(part.kind == "Deployment" and part.state == "ready" for part in parts)
+    address = address_of(cluster, name) if answers else None
+    if as_json:
+        PipelineOutput(
+            name=name, context=cluster.context, namespace=cluster.namespace, parts=parts, address=address
+        ).tell()
+        return
+    for part in parts:
+        click.echo(f"{part.kind} {part.name}: {part.state} {part.reason}".rstrip())
+    click.echo(f"inside the cluster: {address}" if address else "it does not answer" if parts else "nothing is there")
+
+
+@pipeline.command()
+@_place
+@click.option("--claim", is_flag=True, help="Remove the claim, too, and with it the model.")
+def down(name: str, context: str | None, namespace: str | None, claim: bool) -> None:
+    """Remove a pipeline: exactly the objects with its labels. The claim with the model stays, unless --claim is given.
+
+    \b
+    Examples:
+      bench kubernetes pipeline down
+      bench kubernetes pipeline down --name faces --claim
+    """
+    removed = remove(Cluster.connect(context, namespace), name, claim=claim)
+    click.echo("\n".join(f"removed {each}" for each in removed) or "nothing is there")
+
+
+def _note(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,140 @@
+"""A pipeline in a cluster: its objects are created, followed until an image was made, and removed."""
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+
+from commands.kubernetes.manifests import DATASET, PORT, Pipeline
+from commands.kubernetes.parts import KINDS, Seen, seen, selector
+from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
+from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
+from provisioning.kubernetes.owned import not_found_is_fine, remove_selected
+from provisioning.kubernetes.refusals import ApiError, AwayError
+from suite.errors import MeasurementError, RequestError
+
+RIGHTS = {
+    "persistentvolumeclaims": ("get", "create"),
+    "networkpolicies.networking.k8s.io": ("get", "create"),
+    "jobs.batch": ("get", "create"),
+    "services": ("get", "create"),
+    "deployments.apps": ("get", "create"),
+    "pods": ("list",),
+    "pods/log": ("get",),
+    "events": ("list",),
+}
+"""What ``up`` needs; ``services/proxy`` besides, to ask for an image from here."""
+LOOKED_EVERY_S, SAID_WITHIN_S = 1.0, 30.0
+SAID_LINES = 20
+INTERNAL_ERROR = 500
+_REMEDIES = {
+    "image": "push it there, or give the namespace's service account a pull secret; then the same command goes on",
+    "unschedulable": "free what is missing, then the same command goes on; or remove it with down and ask for less",
+    "killed": "remove it with bench kubernetes pipeline down, and give it more with --memory",
+}
+_AGAIN = "mend what it says, remove it with bench kubernetes pipeline down, and bring it up again"
+
+
+def ensure(cluster: Cluster, manifest: Object) -> None:
+    """Create an object unless it is there. Raises RequestError where another one has its name."""
+    with not_found_is_fine():
+        live = cluster.get(f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}")
+        _refuse_other(manifest, live)
+        return
+    cluster.create(manifest)
+
+
+def _refuse_other(manifest: Object, live: Object) -> None:
+    called = f"{manifest['kind']} {manifest['metadata']['name']}"
+    wanted, found = (each["spec"].get("accessModes") for each in (manifest, live))
+    if wanted != found:
+        raise RequestError(
+            f"the {called} has the access mode {', '.join(found)}, and {', '.join(wanted)} is asked for",
+            remedy=f"take it as it is with --access-mode {found[0]}, or choose another --name",
+        )
+    if _program(manifest) != _program(live):
+        raise RequestError(
+            f"the {called} is there already, for another image, model or size",
+            remedy="remove it with bench kubernetes pipeline down, or choose another --name",
+        )
+
+
+def _program(manifest: Object) -> list[tuple[str, list[str]]]:
+    """Return image and command of the containers: they hold all that was asked for."""
+    containers = manifest["spec"].get("template", {}).get("spec", {}).get("containers", [])
+    return [(each["image"], each["command"]) for each in containers]
+
+
+def follow(cluster: Cluster, name: str, manifest: Object, tell: Callable[[str], None]) -> None:
+    """Wait until a Job is complete or a Deployment answers, and tell what changes.
+
+    Raises MeasurementError for what has failed, and for what keeps it waiting over ``SCHEDULED_WITHIN_S``.
+    """
+    kind, path = manifest["kind"], f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}"
+    told, well_s = None, time.monotonic()
+    while True:
+        found = seen(cluster, name, kind, cluster.request("GET", path, patience_s=AWAY_AT_MOST_S))
+        part, now_s = found.part, time.monotonic()
+        if part != told and part.state != "failed":
+            told = part
+            tell(f"{part.kind} {part.name}: {part.state} {part.reason}".rstrip())
+        if part.state in ("complete", "ready"):
+            return
+        if found.fault is None:
+            well_s = now_s
+        elif part.state == "failed" or now_s - well_s > SCHEDULED_WITHIN_S:
+            raise _failure(cluster, found, found.fault)
+        time.sleep(LOOKED_EVERY_S)
+
+
+def _failure(cluster: Cluster, found: Seen, fault: MeasurementError) -> MeasurementError:
+    """Return why a part does not go on, with the end of its log."""
+    said: deque[str] = deque(maxlen=SAID_LINES)
+    if found.pod:
+        try:
+            said.extend(cluster.log_lines(found.pod, SAID_WITHIN_S))
+        except MeasurementError:  # a container that was never started has no log
+            said.clear()
+    return MeasurementError(
+        f"{found.part.kind} {found.part.name}: {fault.message}",
+        kind=fault.kind,
+        output_tail="\n".join(said),
+        remedy=_REMEDIES.get(fault.kind, _AGAIN),
+    )
+
+
+def ask(cluster: Cluster, pipeline: Pipeline) -> str | None:
+    """Ask the Service for one image through the API server; return why it cannot be asked from here.
+
+    Raises MeasurementError if the answer is no image.
+    """
+    path = cluster.path("services", f"{pipeline.name}-serve:http", part="proxy/generate")
+    try:
+        answer = cluster.request("POST", path, {"dataset": DATASET, "model": pipeline.model})
+    except AwayError as error:  # a network policy lets the request run out of time
+        return error.message
+    except ApiError as error:
+        if error.status == INTERNAL_ERROR:  # the service's own word: it could make no image
+            raise
+        return error.message
+    text = str(answer.get("text", ""))
+    if text[1:4] != "PNG":
+        said = text[:300] or json.dumps(answer)[:300]
+        raise MeasurementError(
+            f"Service {pipeline.name}-serve: no image, but {said}",
+            remedy=f"kubectl logs deployment/{pipeline.name}-serve says more",
+        )
+    return None
+
+
+def address_of(cluster: Cluster, name: str) -> str:
+    """Return where the pods of the cluster reach the service."""
+    return f"http://{name}-serve.{cluster.namespace}:{PORT}/generate"
+
+
+def remove(cluster: Cluster, name: str, *, claim: bool) -> list[str]:
+    """Remove the objects with the pipeline's labels, the claim only where it is asked for; return their names."""
+    *others, claims = KINDS.values()
+    # A ReplicaSet that is there would make another pod; and a volume that is in use cannot be removed.
+    made = ["apps/v1/replicasets", "v1/pods"]
+    return remove_selected(cluster, selector(name), [*others, *made, *([claims] if claim else [])])

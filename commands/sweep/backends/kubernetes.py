@@ -1,0 +1,113 @@
+"""The sweep backend ``kubernetes``: each block is a Job whose pod runs bench."""
+
+import json
+from pathlib import Path
+
+import click
+
+from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
+from commands.sweep.backends.remote import BLOCK, run_on
+from commands.sweep.backends.rounds import files_to_send, next_round, run_rounds
+from provisioning.batch import kubernetes
+from provisioning.batch.job_executor import JobExecutor
+from provisioning.batch.options import KubernetesOptions
+from provisioning.batch.slurm import job_name
+from provisioning.kubernetes.cluster import Cluster, Object
+from suite.errors import BenchError
+from suite.sweep.cells import cells_of
+from suite.sweep.directory import Accepted
+from suite.sweep.file_transfer import GIVEN, encode, encode_file, packed
+from suite.sweep.model import Sweep
+from suite.sweep.receiving import Receiver
+
+
+class Kubernetes(Backend):
+    """Runs blocks as Jobs of a cluster, one on a node at a time; nothing in them is privileged."""
+
+    options = KubernetesOptions
+
+    def run(self, request: SweepRequest) -> SweepEnd:
+        options = options_of(KubernetesOptions, request.sweep)
+        cluster = _cluster(options)
+        cluster.demand(kubernetes.RIGHTS)
+        return run_rounds(request, lambda blocks: _by_jobs(request, options, cluster, blocks), options.at_once)
+
+    def dry_run(self, request: SweepRequest) -> None:
+        """Print the manifests as ``kubectl apply`` takes them, a document for each object."""
+        options = options_of(KubernetesOptions, request.sweep)
+        blocks = next_round(request, options.at_once)
+        click.echo(
+            f"# {len(blocks)} blocks would go to Kubernetes, {options.at_once} at once, each to a node of its own."
+        )
+        for block in blocks:
+            click.echo(f"---\n{json.dumps(_manifest(request, options, block), indent=2)}")
+
+    def queue(self, sweep: Sweep, directory: Path) -> list[str]:
+        try:
+            found = _jobs(sweep, directory)[1]
+        except BenchError as error:  # the records are here all the same
+            return [f"the cluster cannot be seen from here: {error.message}"]
+        return [f"in the cluster: block {job.block}, {job.state} {job.reason}".rstrip() for job in found]
+
+    def stop(self, sweep: Sweep, directory: Path) -> list[str]:
+        """Remove the Jobs that have not begun."""
+        return _remove(sweep, directory, waiting_alone=True)
+
+    def cancel(self, sweep: Sweep, directory: Path) -> list[str]:
+        """Remove all Jobs; those that run are ended."""
+        return _remove(sweep, directory, waiting_alone=False)
+
+
+def _cluster(options: KubernetesOptions) -> Cluster:
+    return Cluster.connect(options.context, options.namespace)
+
+
+def _label(sweep: Sweep, directory: Path) -> str:
+    return kubernetes.label_of(job_name(sweep.name, directory))
+
+
+def _jobs(sweep: Sweep, directory: Path) -> tuple[Cluster, list[kubernetes.Job]]:
+    cluster = _cluster(options_of(KubernetesOptions, sweep))
+    return cluster, kubernetes.jobs(cluster, _label(sweep, directory))
+
+
+def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
+    cluster, found = _jobs(sweep, directory)
+    removed = [job for job in found if job.state == "waiting" or not waiting_alone]
+    for job in removed:
+        kubernetes.remove(cluster, job.name)
+    return [f"block {job.block} was removed from the cluster ({job.state} {job.reason})" for job in removed]
+
+
+def _manifest(request: SweepRequest, options: KubernetesOptions, block: int) -> Object:
+    directory = request.directory.path.absolute()
+    label = _label(request.sweep, directory)
+    # What a dry run prints is whole before the directory is there, and can be applied by hand.
+    plan = encode("sweep.json", Accepted.of(request.sweep, cells_of(request.sweep)).text())
+    others = [encode_file(directory, path) for path in files_to_send(directory, block) if path.name != "sweep.json"]
+    given = packed([plan, *others, GIVEN])
+    places = ["--given", kubernetes.GIVEN_AT, "--scratch", kubernetes.RECORDS_AT]
+    return kubernetes.manifest(options, label, block, given, ["bench", *BLOCK, "--name", label, *places])
+
+
+def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster, blocks: list[int]) -> None:
+    label = _label(request.sweep, request.directory.path)
+    receive = Receiver(request.sweep, request.directory)
+    executors = [
+        JobExecutor(
+            name=f"kubernetes-{number}",
+            cluster=cluster,
+            sweep=label,
+            manifest=lambda block: _manifest(request, options, block),
+            receive=receive,
+            logs=request.directory.path / "logs",
+            poll_s=options.poll_s,
+        )
+        for number in range(min(len(blocks), options.at_once))
+    ]
+    try:
+        run_on(executors, request, blocks)
+    except KeyboardInterrupt:
+        request.observer.note("the Jobs stay in the cluster; bench sweep run follows them again")
+        request.observer.note(f"end them with: bench sweep cancel {request.directory.path}")
+        raise

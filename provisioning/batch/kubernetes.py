@@ -1,0 +1,212 @@
+"""The blocks of a sweep as Jobs of a Kubernetes cluster, each with a pod that runs bench.
+
+The cluster is the only memory, as the queue is with Slurm: Jobs are found by a label that is made from the output
+directory, and a block has one name, which the server gives to one Job at a time. So no block runs twice.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from provisioning.batch.options import KubernetesOptions
+from provisioning.kubernetes import own_pod
+from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGED, Cluster, Object
+from provisioning.kubernetes.owned import not_found_is_fine
+from provisioning.kubernetes.pod import HOSTNAME_LABEL, UNPRIVILEGED, USER, as_nobody
+from provisioning.kubernetes.refusals import ApiError
+from suite.errors import RequestError
+
+SWEEP, BLOCK = "virtbench.dev/sweep", "virtbench.dev/block"
+"""The labels by which Jobs and their pods are found."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+CONTAINER = "bench"
+GIVEN = "virtbench.dev/given"
+"""The annotation with the files of a block, which its pod sees as a file: so a Job is one object, there or not."""
+GIVEN_AT = "/given/lines"
+RECORDS_AT = "/records"
+MOST_GIVEN_BYTES = 250_000
+"""The server takes 256 KiB of annotations."""
+CLOSES_WITHIN_S = 120
+KEPT_S = 7 * 24 * 3600
+"""How long a Job that nobody has followed is kept, with its log."""
+POD_FAILURES = {
+    # A pod that the cluster takes away is made again; what bench itself refuses or fails at is decided here.
+    "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+}
+RIGHTS = {
+    "jobs.batch": ("create", "get", "list", "delete"),
+    "pods": ("list",),
+    "pods/log": ("get",),
+}
+"""What the user who submits needs; ``role`` is what the pods themselves need."""
+CONFLICT = 409
+
+
+@dataclass(frozen=True)
+class Job:
+    """One block in the cluster."""
+
+    name: str
+    block: int
+    state: str
+    """``waiting``, ``running``, ``complete`` or ``failed``."""
+    reason: str
+    """The scheduler's reason, the node, or why it failed."""
+    pod: str | None
+    """The newest pod that has begun; None before there is one."""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("complete", "failed")
+
+
+def label_of(job_name: str) -> str:
+    """Return the value of the label of a sweep whose jobs elsewhere would have this name: 63 characters at most."""
+    name, _, hashed = job_name.rpartition("-")
+    return f"{re.sub('[._]', '-', name)[:40].strip('-')}-{hashed}"
+
+
+def manifest(options: KubernetesOptions, sweep: str, block: int, given: str, bench: Sequence[str]) -> Object:
+    """Return the Job of a block.
+
+    ``given`` are the files that it begins with, from ``file_transfer.packed``; ``bench`` is the command that runs a
+    block, whose number is put behind it. Raises RequestError for more files than a Job holds.
+    """
+    labels = {**MANAGED, SWEEP: sweep, BLOCK: str(block)}
+    queued = {QUEUE: options.queue} if options.queue else {}
+    placed = template(options, labels, given, [*bench, str(block)])
+    placed["spec"]["affinity"] = _affinity(options)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": f"{sweep}-{block:03d}",
+            "labels": {**labels, **queued},
+            # Made by the pod of a CronJob, it is removed with that pod.
+            "ownerReferences": own_pod.owners(),
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "podFailurePolicy": POD_FAILURES,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "template": placed,
+        },
+    }
+
+
+def _affinity(options: KubernetesOptions) -> Object:
+    on_nodes = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(options.nodes)}
+    placed = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}
+    }
+    # Two blocks on one node would measure each other.
+    alone = {
+        "labelSelector": {"matchExpressions": [{"key": SWEEP, "operator": "Exists"}]},
+        "topologyKey": HOSTNAME_LABEL,
+    }
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
+    return affinity | ({"nodeAffinity": placed} if options.nodes else {})
+
+
+def template(options: KubernetesOptions, labels: Mapping[str, str], given: str, command: Sequence[str]) -> Object:
+    """Return a pod without rights of its own on the node; what it runs reaches the cluster through the API.
+
+    ``given`` is the content of the file ``GIVEN_AT``. Raises RequestError if it is more than a pod holds.
+    """
+    if len(given.encode()) > MOST_GIVEN_BYTES:
+        raise RequestError(
+            f"the pod needs {len(given.encode())} bytes of files, and a Job takes {MOST_GIVEN_BYTES}",
+            remedy="give [engine] a claim, on which the records of earlier tries stay",
+        )
+    # No CPU is asked for: whole CPUs are the measured pods', and bench waits while they run.
+    memory = {"memory": options.memory}
+    file = {"path": PurePosixPath(GIVEN_AT).name, "fieldRef": {"fieldPath": f"metadata.annotations['{GIVEN}']"}}
+    records = {"persistentVolumeClaim": {"claimName": options.claim}} if options.claim else {"emptyDir": {}}
+    pod = {
+        "serviceAccountName": options.service_account,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": CLOSES_WITHIN_S,
+        "enableServiceLinks": False,
+        "dnsPolicy": "Default",
+        "securityContext": {**as_nobody(), "fsGroup": USER},
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": options.image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": list(command),
+                "env": [
+                    {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": field}}}
+                    for variable, field in own_pod.FIELDS.items()
+                ],
+                "resources": {"requests": memory, "limits": memory},
+                "securityContext": UNPRIVILEGED,
+                "volumeMounts": [
+                    {"name": "given", "mountPath": str(PurePosixPath(GIVEN_AT).parent), "readOnly": True},
+                    {"name": "records", "mountPath": RECORDS_AT},
+                ],
+            }
+        ],
+        "volumes": [{"name": "given", "downwardAPI": {"items": [file]}}, {"name": "records", **records}],
+    }
+    return {"metadata": {"labels": dict(labels), "annotations": {GIVEN: given}}, "spec": pod}
+
+
+def submit(cluster: Cluster, job: Object) -> bool:
+    """Create the Job of a block; return False, and change nothing, if the block has one already."""
+    try:
+        cluster.create(job)
+    except ApiError as error:
+        if error.status == CONFLICT:
+            return False
+        raise
+    return True
+
+
+def jobs(cluster: Cluster, sweep: str, block: int | None = None) -> list[Job]:
+    """Return the Jobs of a sweep in the cluster, or of one block of it."""
+    wanted = f"{SWEEP}={sweep}" + ("" if block is None else f",{BLOCK}={block}")
+    found, pods = (cluster.listed(kind, wanted) for kind in ("batch/v1/jobs", "v1/pods"))
+    return [job_of(each, [pod for pod in pods if _is_of(pod, each)]) for each in found]
+
+
+def _is_of(pod: Object, job: Object) -> bool:
+    return any(owner["uid"] == job["metadata"]["uid"] for owner in pod["metadata"].get("ownerReferences", []))
+
+
+def job_of(job: Object, pods: Sequence[Object]) -> Job:
+    """Return what a Job and its pods say of a block."""
+    about = {"name": job["metadata"]["name"], "block": int(job["metadata"]["labels"][BLOCK])}
+    pod = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
+    status = pod["status"] if pod else {}
+    begun = status.get("phase") in ("Running", "Succeeded", "Failed")
+    name = pod["metadata"]["name"] if pod and begun else None
+    for condition in job["status"].get("conditions", []):
+        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
+            why = _failure(status) or condition.get("message", "")
+            return Job(**about, state=condition["type"].lower(), reason=why, pod=name)
+    if begun and pod:
+        return Job(**about, state="running", reason=f"on {pod['spec']['nodeName']}", pod=name)
+    waits = [each.get("message", "") for each in status.get("conditions", []) if each["status"] == "False"]
+    waits += [
+        each["state"]["waiting"].get("reason", "")
+        for each in status.get("containerStatuses", [])
+        if "waiting" in each["state"]
+    ]
+    return Job(**about, state="waiting", reason=next(filter(None, reversed(waits)), "no pod yet"), pod=None)
+
+
+def _failure(status: Object) -> str:
+    """Return why a pod failed: ``Evicted: The node was low on resource: memory``, ``OOMKilled``."""
+    ended = [each["state"].get("terminated") or {} for each in status.get("containerStatuses", [])]
+    said = [f"{each.get('reason')}, exit code {each.get('exitCode')}" for each in ended if each.get("exitCode")]
+    evicted = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
+    return evicted or (said[0] if said else "")
+
+
+def remove(cluster: Cluster, name: str) -> None:
+    """Remove a Job with its pod and the pods that it has opened; harmless if it is not there."""
+    with not_found_is_fine():
+        path = cluster.path("jobs", name, group="batch/v1")
+        cluster.request("DELETE", path, patience_s=AWAY_AT_MOST_S, query={"propagationPolicy": "Background"})

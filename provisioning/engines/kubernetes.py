@@ -1,0 +1,183 @@
+"""Kubernetes: a pod is a container that a cluster starts. Its node may be this machine, or any other of the cluster."""
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+
+from provisioning import ledger
+from provisioning.engines.base import Allotment, ContainerEngine, ContainerSpec, image_reference
+from provisioning.images.image import Image
+from provisioning.kubernetes import owned
+from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
+from provisioning.kubernetes.faults import failure_of
+from provisioning.kubernetes.images import CONTAINERD, import_image, local_name
+from provisioning.kubernetes.inside import PodNode, await_end, cpus_inside, first_process
+from provisioning.kubernetes.node import ClusterNode, others_on
+from provisioning.kubernetes.opening import Opening
+from provisioning.kubernetes.pod import USER, Placement, changed, container_status, manifest
+from provisioning.nodes import local_node
+from suite.errors import MeasurementError, RequestError, option
+from suite.interfaces import Node
+from suite.job.envelope import format_cpu_list
+from suite.job.properties import AS_IT_IS, Properties
+from suite.records.environment import Pod
+
+RIGHTS = {
+    "pods": ("create", "get", "list", "watch", "delete"),
+    "pods/exec": ("get", "create"),
+    "events": ("list", "watch"),
+}
+KINDS = ("v1/pods",)
+TOLD_WITHIN_S = 10.0
+SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa"}
+"""The properties that a pod can be given, or that are not the pod's."""
+
+
+@dataclass(frozen=True)
+class Kubernetes(ContainerEngine):
+    """See ``base.ContainerEngine``."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    named: bool = False
+    """Whether a run has named it."""
+    name = "kubernetes"
+    rootfs = "overlay"
+    network = "pod"
+    commands_are_children = False
+    options = ("context", "namespace", "node", "registry", "containerd", "runtime_class")
+
+    def configured(self, given: Mapping[str, str]) -> "Kubernetes":
+        return replace(self, given=given, named=True)
+
+    def hindrance(self, properties: Properties) -> str | None:
+        switched = {name for name, usual in vars(AS_IT_IS).items() if getattr(properties, name) != usual}
+        return None if switched <= SWITCHES else "a pod cannot be given it"
+
+    def most_cpus(self) -> int | None:
+        return self._node.whole_cpus
+
+    def version(self, node: Node) -> str:
+        if not node.local:
+            raise RequestError("pods are opened from this machine only", remedy="choose another --engine there")
+        if not find_spec("kubernetes"):  # looked for, and not imported: that takes a second
+            raise not_installed()
+        if self.named:
+            return self._cluster.version()
+        # The doctor is asked before every run: a cluster is spoken to when it is named.
+        if not any(Path(place).is_file() for place in kubeconfig().split(os.pathsep)):
+            raise RequestError(f"there is no kubeconfig at {kubeconfig()}", remedy="set KUBECONFIG, or name another")
+        return f"of the server of a --context of {kubeconfig()}"
+
+    def load(self, host: Node, digest: str, archive: Path) -> None:
+        if not self.given.get("registry") and self._node.here:
+            import_image(host, self.given.get("containerd", CONTAINERD), digest, archive)
+
+    def allotment(self, image: Image, cpus: int, memory_bytes: int) -> Allotment:
+        self._cluster.demand(RIGHTS)
+        if not (self.given.get("registry") or self._node.here):
+            raise RequestError(
+                f"the node {self._node.name} is another machine: its image comes from a registry",
+                remedy=f"name the one that has {image_reference(image.digest)} with {option('registry')}",
+            )
+        name = ledger.fresh("virtbench")
+        spec = ContainerSpec(name, image.digest, str(image.tree), format_cpu_list(range(cpus)), memory_bytes)
+        with local_node((), None) as host, ExitStack() as stack:
+            self.load(host, image.digest, image.file("oci.tar"))
+            stack.callback(await_end, name)
+            stack.enter_context(ledger.holding(*self.entry(name)))
+            self.begin(host, spec)
+            found = cpus_inside(self._inside(host, name))
+        return Allotment(found if len(found) == cpus and self._exclusive else None, self._node.here)
+
+    def layers_at(self, node: Node) -> str:  # noqa: ARG002 (see base)
+        raise RequestError("a pod has no layer for a data set", remedy="leave --ablate data-layer out")
+
+    def host_network(self, namespace: str | None) -> str:
+        if namespace:
+            raise RequestError("a pod cannot join the network of a lab", remedy="choose --engine podman or runc")
+        return "host"
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        if spec.data and spec.data[2]:
+            node.run(["chown", f"{USER}:{USER}", "--", spec.data[0]])
+        Opening(self._cluster, spec.name, node.opening).open(manifest(spec, self._placement(spec)))
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (see base)
+        return []
+
+    def entered(self, node: Node, spec: ContainerSpec) -> Node:
+        live = self._running(spec.name)
+        pod = Pod(
+            **self._node.facts(),
+            runtime_class=live["spec"].get("runtimeClassName"),
+            quality=live["status"]["qosClass"],
+            image_id=container_status(live)["imageID"],
+            changed=changed(manifest(spec, self._placement(spec)), live),
+            others=others_on(self._cluster, self._node.name, spec.name),
+        )
+        inside = self._inside(node, spec.name)
+        pinned = {} if spec.by_count else {"host_cpus": list(cpus_inside(inside))}
+        return replace(inside, facts={"pod": pod.model_dump(), **pinned})
+
+    def _running(self, name: str) -> Object:
+        """Return the live pod once the server knows that it runs: the kubelet tells it up to a second later."""
+        deadline = time.monotonic() + TOLD_WITHIN_S
+        while True:
+            live = self._cluster.get(self._cluster.path("pods", name))
+            if container_status(live).get("imageID"):
+                return live
+            if time.monotonic() > deadline:
+                raise failure_of(live) or MeasurementError("the server does not tell that the pod runs", kind="engine")
+            time.sleep(TOLD_WITHIN_S / 100)
+
+    def main_pid(self, node: Node, name: str) -> int | None:  # noqa: ARG002 (see base)
+        found = first_process(name) if self._node.here else None
+        return found.pid if found else None
+
+    def entry(self, name: str) -> tuple[str, str]:
+        return "kubernetes", owned.entry(self._cluster, name, KINDS)
+
+    def await_end(self, name: str) -> None:
+        if self._node.here:
+            await_end(name)
+
+    def removal(self, name: str) -> list[list[str]]:
+        raise RequestError(f"the pod {name} is removed by the ledger alone", remedy="run: bench clean")
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return Cluster.connect(self.given.get("context"), self.given.get("namespace"))
+
+    @cached_property
+    def _node(self) -> ClusterNode:
+        return ClusterNode.find(self._cluster, self.given.get("node"))
+
+    @property
+    def _exclusive(self) -> bool:
+        """Return whether the kubelet gives pods of whole CPUs these to themselves, as far as it may be asked."""
+        return bool(self._node.kubelet.get("cpuManagerPolicy") == "static")
+
+    def _placement(self, spec: ContainerSpec) -> Placement:
+        registry = self.given.get("registry")
+        image = f"{registry}/{image_reference(spec.image)}" if registry else local_name(spec.image)
+        return Placement(self._node.hostname, image, bool(registry), self.given.get("runtime_class"))
+
+    def _inside(self, node: Node, name: str) -> PodNode:
+        return PodNode(
+            parent=node,
+            wrap=list,
+            name=f"{node.name}/{name}",
+            userland="/",
+            cpus=node.cpus,
+            local=False,
+            cluster=self._cluster,
+            pod=name,
+        )
+
+
+KUBERNETES = Kubernetes()

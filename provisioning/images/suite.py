@@ -1,0 +1,131 @@
+"""The image of the suite itself: what a cluster's pod needs to run bench, as one more layer upon the image of targets.
+
+The layer holds the suite as it is installed here, the libraries that it needs in the versions of this environment, and
+the description of the targets' image. No builder is needed for it.
+"""
+
+import hashlib
+import re
+import shutil
+import sys
+import tarfile
+from importlib import metadata
+from pathlib import Path
+
+from provisioning import artefacts
+from provisioning.images.build import TARGET_PYTHON, Note, workplace
+from provisioning.images.image import DESCRIPTION, Image
+from provisioning.images.pack import add_layer
+from provisioning.kubernetes.pod import USER
+from provisioning.nodes import LocalNode
+from provisioning.paths import RECIPE, ROOMS
+from suite import userland
+
+INSTALLED = ("cli.py", "suite", "worker", "scenarios", "provisioning", "analysis", "commands")
+AT, HOME = "opt/virtbench-suite", "var/lib/virtbench"
+BENCH = f"""\
+#!/bin/sh
+export PYTHONPATH=/{AT} VIRTBENCH_HOME=/{HOME} HOME=/{HOME}
+exec /usr/bin/python3 /{AT}/cli.py "$@"
+"""
+LIBRARIES = ("virtbench", "kubernetes")
+IGNORED = shutil.ignore_patterns("__pycache__")
+
+
+def suite_reference(digest: str) -> str:
+    """Return the name of the suite's image: to be pushed to a registry, or imported."""
+    return f"virtbench-suite:{digest[:12]}"
+
+
+def build_suite(base: Image, note: Note) -> tuple[str, Path]:
+    """Build the image that runs bench upon that of the targets; return its reference and its archive.
+
+    What these sources and libraries have given already is kept. Raises RequestError when space is missing, CommandError
+    when a step fails.
+    """
+    there = needed(*(line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()))
+    pins = [f"{name}=={version}" for name, version in needed(*LIBRARIES).items() if name not in {*there, "virtbench"}]
+    digest = _digest(base, pins)
+    reference, archive = suite_reference(digest), base.file(f"suite-{digest[:12]}.tar")
+    with artefacts.making("the image", note):
+        if archive.exists():
+            note(f"image {reference} is up to date")
+            return reference, archive
+        with workplace(base.file("oci.tar").stat().st_size * 3) as (node, building):
+            layer = building / "layer"
+            note("fetching the libraries of the suite")
+            _install(node, layer / AT, pins)
+            _describe(base, layer / HOME / "images" / base.digest[:12])
+            (layer / "usr/local/bin").mkdir(parents=True)
+            (layer / "usr/local/bin/bench").write_text(BENCH)
+            (layer / "usr/local/bin/bench").chmod(0o755)
+            note("packing the image")
+            add_layer(base.file("oci.tar"), layer, building / archive.name, reference, _owned)
+            for old in archive.parent.glob("suite-*.tar"):
+                old.unlink()
+            (building / archive.name).rename(archive)
+    return reference, archive
+
+
+def _install(node: LocalNode, place: Path, pins: list[str]) -> None:
+    """Copy the suite, and install the libraries that the targets' image lacks, for its Python."""
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-compile",
+    ]
+    argv += ["--only-binary=:all:", "--python-version", TARGET_PYTHON, "--target", str(place)]
+    node.run([*argv, *pins], timeout_s=3600.0)
+    for name in INSTALLED:
+        source = ROOMS / name
+        if source.is_dir():
+            shutil.copytree(source, place / name, ignore=IGNORED)
+        else:
+            shutil.copyfile(source, place / name)
+
+
+def needed(*roots: str) -> dict[str, str]:
+    """Return the version, in this environment, of every library that these need and of themselves, by name."""
+    found: dict[str, str] = {}
+    left = [*roots]
+    while left:
+        name = re.sub("[-_.]+", "-", left.pop()).lower()  # PEP 503
+        if name in found:
+            continue
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # of another system
+            continue
+        wanted = (line.partition(";") for line in metadata.requires(name) or ())
+        left += [re.split(r"[^A-Za-z0-9._-]", word)[0] for word, _, marker in wanted if "extra" not in marker]
+    return found
+
+
+def _describe(base: Image, place: Path) -> None:
+    """Write what bench asks of an image that pods have: its description, and the manifest of its tree."""
+    there = place / "tree" / userland.MANIFEST
+    there.parent.mkdir(parents=True)
+    shutil.copyfile(base.tree / userland.MANIFEST, there)
+    (place / DESCRIPTION).write_text(base.model_copy(update={"files": {}}).text())
+
+
+def _digest(base: Image, pins: list[str]) -> str:
+    """Return the digest of all that decides what the image holds."""
+    digest = hashlib.sha256(" ".join([base.digest, BENCH, *sorted(pins)]).encode())
+    found = (path for name in INSTALLED for path in [ROOMS / name, *(ROOMS / name).rglob("*")])
+    for path in sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts):
+        digest.update(f"{path.relative_to(ROOMS)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Give bench's home to the user that the pod runs as, and all else to root; times are those of no host."""
+    info.uid = info.gid = USER if info.name.startswith(HOME) else 0
+    info.uname = info.gname = ""
+    info.mtime = 0
+    return info

@@ -1,0 +1,1 @@
+"""Kubernetes: the cluster as the user's kubeconfig reaches it, and pods as containers of the suite."""

@@ -1,0 +1,258 @@
+"""A cluster, as the user's kubeconfig reaches it: requests and their answers as JSON, and what a refusal means.
+
+The official client reads the kubeconfig, with every kind of authentication that it knows, and speaks TLS. Its models
+are not used: they drop fields that a server of another version has, or refuse its answers.
+"""
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from provisioning.kubernetes.refusals import AwayError, refusal
+from suite.errors import MeasurementError, RequestError, option
+
+Object = dict[str, Any]
+"""An object of the API, as JSON has it."""
+Query = Mapping[str, object]
+OWNER = "virtbench.dev/owner"
+"""The label of everything that the suite makes in a cluster: the name in the ledger by which it is removed."""
+MANAGED = {"app.kubernetes.io/managed-by": "virtbench"}
+REQUEST_WITHIN_S, ANSWERS_WITHIN_S = 30.0, 5.0
+RETRIED_EVERY_S = 1.0
+AWAY_AT_MOST_S = 120.0
+"""How long a server that is away is waited for by those who follow or remove something."""
+AUTHENTICATION = ["BearerToken"]
+_PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
+
+
+def client_library(module: str = "kubernetes") -> Any:  # noqa: ANN401 (an optional package, without types)
+    """Return a module of the official client. Raises RequestError where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise not_installed() from error
+
+
+def not_installed() -> RequestError:
+    """Return the error of an environment without the client."""
+    said = "the Python client of Kubernetes is not installed"
+    return RequestError(said, remedy="pip install 'virtbench[kubernetes]'")
+
+
+def kubeconfig() -> str:
+    """Return the path, or the paths between colons, of the user's kubeconfig."""
+    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube/config")
+
+
+def labels(owner: str) -> dict[str, str]:
+    """Return the labels of everything that is made for an owner, which is a name of ``ledger.fresh``."""
+    return {**MANAGED, OWNER: owner}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One namespace of a cluster, by a context of the kubeconfig."""
+
+    kubeconfig: str
+    context: str
+    namespace: str
+    api: Any = field(repr=False, compare=False)
+    """The ``ApiClient`` of the official client."""
+
+    @classmethod
+    def connect(cls, context: str | None = None, namespace: str | None = None, config: str | None = None) -> "Cluster":
+        """Read the kubeconfig; nothing is asked of the server yet.
+
+        ``context`` and ``namespace`` are the kubeconfig's own where they are None. Raises RequestError.
+        """
+        library, place = client_library(), config or kubeconfig()
+        known, current = _contexts(place)
+        name = context or current
+        if name not in known:
+            said = f"no context {name!r} in {place}" if name else f"{place} has no current context"
+            named = f"use {option('context')} with one of: {', '.join(known)}" if known else "kubectl config view"
+            raise RequestError(said, remedy=named)
+        configuration = library.client.Configuration()
+        try:
+            library.config.load_kube_config(place, name, configuration)
+        except Exception as error:  # whatever the plugin of a cloud's credentials raises
+            raise RequestError(
+                f"the credentials of the context {name} do not work: {_last_line(error)}",
+                remedy=f"kubectl --context {name} get pods says the same; sign in to the cluster again",
+            ) from error
+        # What has not answered is asked again by those who can wait, and is an error for all others.
+        configuration.retries = False
+        if not configuration.verify_ssl:
+            # The kubeconfig says so itself; the library would say it again with every request.
+            client_library("urllib3").disable_warnings()
+        return cls(place, name, namespace or known[name] or "default", library.client.ApiClient(configuration))
+
+    def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
+        """Return the path of a resource of the namespace: ``path("jobs", "train", "batch/v1")``."""
+        begin = f"/api/{group}" if "/" not in group else f"/apis/{group}"
+        return "/".join(filter(None, (begin, "namespaces", self.namespace, plural, name, part)))
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        patience_s: float = 0.0,
+        within_s: float = REQUEST_WITHIN_S,
+        query: Query = MappingProxyType({}),
+    ) -> Object:
+        """Return the server's answer. While the server is away, ask again for ``patience_s``.
+
+        Raises ApiError for what the server refuses, and AwayError where it does not answer.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                with self._response(method, path, body, within_s, query) as response:
+                    text = response.data.decode(errors="replace")
+                    return json.loads(text) if text.startswith("{") else {"text": text}
+            except AwayError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRIED_EVERY_S)
+
+    def get(self, path: str, **query: object) -> Object:
+        return self.request("GET", path, query=query)
+
+    def listed(self, kind: str, selector: str) -> list[Object]:
+        """Return the objects of a kind (``batch/v1/jobs``) with these labels. A server that is away is waited for."""
+        path, query = self.path_of_kind(kind), {"labelSelector": selector}
+        found: list[Object] = self.request("GET", path, patience_s=AWAY_AT_MOST_S, query=query)["items"]
+        return found
+
+    def create(self, manifest: Object, **query: object) -> Object:
+        """Create an object of the namespace, and return it as admission has left it."""
+        return self.request("POST", self.path_of(manifest), manifest, query=query)
+
+    def path_of_kind(self, kind: str) -> str:
+        """Return the path of the objects of a kind: ``v1/pods``, ``batch/v1/jobs``."""
+        group, _, plural = kind.rpartition("/")
+        return self.path(plural, group=group)
+
+    def path_of(self, manifest: Object) -> str:
+        """Return the path under which objects of this kind are created."""
+        kind = manifest["kind"]
+        return self.path(_PLURALS.get(kind, f"{kind.lower()}s"), group=manifest["apiVersion"])
+
+    def events(self, path: str, within_s: float, **query: object) -> Iterator[tuple[str, Object]]:
+        """Yield each change of what a list holds, as type and object, until ``within_s`` are over."""
+        asked = {"watch": "true", "timeoutSeconds": max(1, round(within_s)), **query}
+        with self._response("GET", path, None, within_s + REQUEST_WITHIN_S, asked) as response:
+            for line in _lines(response):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise refusal("GET", path, event["object"].get("code", 0), json.dumps(event["object"]))
+                yield event["type"], event["object"]
+
+    def log_lines(self, pod: str, within_s: float) -> Iterator[str]:
+        """Yield what a pod has written to its log, and what it still writes."""
+        with self._response("GET", self.path("pods", pod, part="log"), None, within_s, {"follow": "true"}) as response:
+            yield from _lines(response)
+
+    def websocket(self, path: str, query: Sequence[tuple[str, str]]) -> Any:  # noqa: ANN401 (as ``client_library``)
+        """Open a stream to a path: ``exec`` of a pod. Raises as ``request`` does."""
+        streams = client_library("kubernetes.stream.ws_client")
+        _, url, headers, *_ = self._serialized("GET", path, None, list(query))
+        try:
+            return streams.create_websocket(self.api.configuration, streams.get_websocket_url(url), headers)
+        except Exception as error:
+            # The library of WebSockets raises an exception with ``status_code`` for an answer that is no switch.
+            status = getattr(error, "status_code", None)
+            if status is None:
+                raise AwayError(self.context, str(error)) from error
+            raise refusal("POST", path, status, _last_line(error)) from error
+
+    def may(self, verb: str, name: str) -> bool:
+        """Return whether the user may do this in the namespace, as the server says itself. See ``demand``."""
+        whole, _, part = name.partition("/")
+        resource, _, group = whole.partition(".")
+        asked = {"verb": verb, "group": group, "resource": resource, "subresource": part}
+        wanted = {"namespace": self.namespace, **asked}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": wanted},
+        }
+        answer = self.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        return bool(answer["status"]["allowed"])
+
+    def demand(self, rights: Mapping[str, Sequence[str]]) -> None:
+        """Raise RequestError unless the user has these rights: verbs by resource.
+
+        A resource is written as kubectl has it: ``pods``, ``pods/exec`` for a part of one, ``jobs.batch`` with a group.
+        """
+        for name, verbs in rights.items():
+            for verb in verbs:
+                if not self.may(verb, name):
+                    raise RequestError(
+                        f"the user of the context {self.context} may not {verb} {name} in {self.namespace}",
+                        remedy="give it the role in docs/kubernetes.md, or choose another namespace",
+                    )
+
+    def version(self) -> str:
+        """Return the version of the server: ``v1.20.2``."""
+        return str(self.request("GET", "/version", within_s=ANSWERS_WITHIN_S)["gitVersion"])
+
+    def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401
+        headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body else {})}
+        asked = {"header_params": headers, "query_params": query, "body": body, "auth_settings": AUTHENTICATION}
+        try:
+            return self.api.param_serialize(method, path, **asked)
+        except Exception as error:  # a plugin of a cloud's credentials is asked here once more
+            raise MeasurementError(
+                f"the credentials of the context {self.context} do not work: {_last_line(error)}",
+                kind="kubernetes",
+                remedy="sign in to the cluster again",
+            ) from error
+
+    @contextmanager
+    def _response(self, method: str, path: str, body: Object | None, within_s: float, query: Query) -> Iterator[Any]:
+        serialized = self._serialized(method, path, body, list(query.items()))
+        errors = client_library("urllib3.exceptions")
+        try:
+            with closing(self.api.call_api(*serialized, _request_timeout=within_s).response) as response:
+                if response.status >= 400:
+                    raise refusal(method, path, response.status, response.data.decode(errors="replace"))
+                yield response
+        except (errors.HTTPError, OSError) as error:
+            raise AwayError(self.context, str(error)) from error
+
+
+def _contexts(place: str) -> tuple[dict[str, str | None], str | None]:
+    """Return the namespace of each context of a kubeconfig by name, and the name of the current one."""
+    loader = client_library("kubernetes.config.kube_config")
+    try:
+        config = loader.KubeConfigMerger(place).config
+    except Exception as error:
+        raise RequestError(f"{place}: {_last_line(error)}", remedy="kubectl config view says more") from error
+    if config is None:
+        raise RequestError(f"there is no kubeconfig at {place}", remedy="set KUBECONFIG to the file that kubectl uses")
+    contexts: list[Any] = [getattr(each, "value", each) for each in config.value.get("contexts") or []]
+    names = {each["name"]: each["context"].get("namespace") for each in contexts}
+    return names, config.value.get("current-context")
+
+
+def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library``)
+    pending = b""
+    for piece in response.stream():
+        *whole, pending = (pending + piece).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole if line)
+    if pending:
+        yield pending.decode(errors="replace")
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]

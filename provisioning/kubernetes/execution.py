@@ -1,0 +1,165 @@
+"""Commands in a pod: in this process, over the WebSocket of the API server's ``exec``.
+
+A client program for each command would cost its start inside the measured time.
+"""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import IO
+
+from provisioning.hearing import Tail
+from provisioning.kubernetes.cluster import Cluster, client_library
+from provisioning.processes import HeardProcess
+from suite.errors import BenchError, CommandError, MeasurementError
+
+STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
+"""The channels of the stream: the first byte of each message. The last closes another, from version 5 on."""
+ENDED_HERE = ("sh", "-c", 'head -c "$0" | "$@"')
+"""What gives a command an end of its input: until version 5, which servers have since 1.30, the stream has none.
+
+The text is constant: the number of bytes and the command follow it as words.
+"""
+KILL_ALL = ("kill", "-KILL", "--", "-1")
+"""Kills everything in the pod but its first process: nothing ends with the stream that has started it."""
+CLOSES = "v5.channel.k8s.io"
+KILLED_WITHIN_S = 20.0
+NOT_STARTED = 126
+"""The exit status of a command that could not be started, as shells have it."""
+_CHUNK = 1 << 16
+
+
+class PodProcess(HeardProcess):
+    """A command in a pod."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pod: str,
+        argv: Sequence[str],
+        stdin: bytes | IO[bytes],
+        fate: Callable[[], BenchError | None],
+    ) -> None:
+        """Start the command. ``fate`` returns why the pod does not run any more; None if it runs."""
+        self.argv = list(argv)
+        self._cluster, self._pod, self._fate = cluster, pod, fate
+        self._killed = False
+        self._status: int | None = None
+        said = [*ENDED_HERE, str(len(stdin)), *argv] if isinstance(stdin, bytes) and stdin else list(argv)
+        query = [("command", word) for word in said]
+        query += [(name, "true") for name in ("stdout", "stderr", *(["stdin"] if stdin else []))]
+        self._library = client_library("websocket")
+        self._socket = cluster.websocket(cluster.path("pods", pod, part="exec"), query)
+        reading, writing = os.pipe()
+        error_reading, error_writing = os.pipe()
+        self._stdout, self._stderr = os.fdopen(reading, "rb"), Tail(error_reading)
+        self._reader = threading.Thread(target=self._read, args=(writing, error_writing), daemon=True, name="exec")
+        self._reader.start()
+        if stdin:
+            # A thread: what the command says meanwhile must be heard, or neither side goes on.
+            threading.Thread(target=self._feed, args=(stdin,), daemon=True, name="standard input").start()
+
+    def lines(self, timeout_s: float) -> Iterator[str]:
+        if self._stdout.closed:
+            return
+        yield from self._heard(self._stdout, timeout_s)
+        self._stdout.close()
+
+    def wait(self, timeout_s: float) -> int:
+        self._reader.join(None if timeout_s == float("inf") else timeout_s)
+        if self._reader.is_alive():
+            self.kill()
+            raise CommandError(self.argv, None, self.output_tail())
+        if self._status is None:
+            raise self._fate() or MeasurementError(
+                "the connection to the pod was cut before the command had ended; the pod itself runs",
+                kind="kubernetes-away",
+                remedy="see whether the API server, the kubelet or something on the way was started anew",
+            )
+        if self._status == 128 + signal.SIGKILL and not self._killed and (why := self._fate()):
+            raise why
+        return self._status
+
+    def running(self) -> bool:
+        return self._reader.is_alive()
+
+    def kill(self) -> None:
+        if not self._reader.is_alive():
+            self._stdout.close()
+            return
+        self._killed = True
+        with suppress(BenchError):  # a pod that is gone has nothing left to kill
+            killer = PodProcess(self._cluster, self._pod, KILL_ALL, b"", self._fate)
+            # Waited for without being killed in turn, where nothing in the pod gets on any more.
+            killer._reader.join(KILLED_WITHIN_S)
+            killer._socket.shutdown()
+            killer._stdout.close()
+        self._reader.join(KILLED_WITHIN_S)
+        self._socket.shutdown()
+
+    def output_tail(self) -> str:
+        return self._stderr.text()
+
+    def close(self) -> None:
+        self.kill()
+        self._stdout.close()
+
+    def _send(self, channel: int, content: bytes) -> None:
+        # The server may have closed the stream: the reader says why.
+        with suppress(OSError, self._library.WebSocketException):
+            self._socket.send_binary(bytes([channel]) + content)
+
+    def _feed(self, source: bytes | IO[bytes]) -> None:
+        """Pass on all bytes, or what comes out of a pipe until it is closed; called by a thread."""
+        if isinstance(source, bytes):
+            for begin in range(0, len(source), _CHUNK):
+                self._send(STDIN, source[begin : begin + _CHUNK])
+            return
+        with source:
+            while content := os.read(source.fileno(), _CHUNK):
+                self._send(STDIN, content)
+        # A worker that takes turns, the one that reads a pipe, takes an empty line for the end.
+        closing = self._socket.subprotocol == CLOSES
+        self._send(CLOSE if closing else STDIN, bytes([STDIN]) if closing else b"\n")
+
+    def _read(self, stdout: int, stderr: int) -> None:
+        """Take the stream apart until it ends; called by a thread."""
+        # The pipes are closed in the end, whatever comes: who reads them waits for it.
+        with os.fdopen(stdout, "wb", buffering=0) as said, os.fdopen(stderr, "wb", buffering=0) as complained:
+            with suppress(OSError, self._library.WebSocketException):
+                while content := self._next():
+                    channel, content = content[0], content[1:]
+                    if channel == STATUS:
+                        self._status, why = exit_status(content)
+                        channel, content = STDERR, why.encode()
+                    _write_all({STDOUT: said, STDERR: complained}.get(channel), content)
+            self._socket.shutdown()
+
+    def _next(self) -> bytes:
+        """Return the next message of the server; nothing at the end of the stream."""
+        codes = self._library.ABNF
+        while True:
+            code, frame = self._socket.recv_data_frame(True)
+            if code == codes.OPCODE_CLOSE:
+                return b""
+            if code in (codes.OPCODE_BINARY, codes.OPCODE_TEXT) and frame.data:
+                return bytes(frame.data)
+
+
+def exit_status(content: bytes) -> tuple[int, str]:
+    """Return the exit status in the last message of a stream, and why there is none of the command's own."""
+    said = json.loads(content)
+    if said.get("status") == "Success":
+        return 0, ""
+    causes = (said.get("details") or {}).get("causes") or []
+    if said.get("reason") == "NonZeroExitCode" and causes:
+        return int(causes[0]["message"]), ""
+    return NOT_STARTED, str(said.get("message"))
+
+
+def _write_all(place: IO[bytes] | None, content: bytes) -> None:
+    while place and content:
+        content = content[place.write(content) :]

@@ -1,0 +1,169 @@
+"""A CronJob, whose pod fires the schedule in the cluster: it submits the blocks as Jobs and follows them."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from provisioning.batch.kubernetes import GIVEN_AT, POD_FAILURES, RECORDS_AT, template
+from provisioning.batch.options import KubernetesOptions
+from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
+from provisioning.timers.base import Installed, ScheduledJob, check_name
+from suite.errors import BenchError, RequestError
+from suite.sweep.file import load_sweep
+
+SCHEDULE, SENT = "virtbench.dev/schedule", "virtbench.dev/sent"
+"""The label with the name of a schedule, and the annotation with the hash of what was sent."""
+TODAYS = "batch/v1"
+RIGHTS = {"cronjobs.batch": ("create", "get", "list", "update", "delete")}
+LATE_AT_MOST_S = 600
+"""How late a firing may begin that was missed, by a controller that was away or by an earlier firing."""
+LOCALTIME = Path("/etc/localtime")
+_OF_THIS_HOST = ("--baseline", "--notify")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
+"""A CronJob's name has 52 characters at most, ten of which are the prefix."""
+_ZONE = re.compile(r"[A-Z]\w*([/+-]\w+)*", re.ASCII)
+
+
+class Kubernetes:
+    """See ``base.Timer``. CronJobs are in the namespace of the kubeconfig's current context."""
+
+    kind = "kubernetes"
+
+    def missing(self) -> str | None:
+        try:
+            cluster = Cluster.connect()
+            cluster.version()
+            cluster.demand({"cronjobs.batch": ("list",)})
+        except BenchError as error:
+            return error.message
+        return None
+
+    def asleep(self) -> str | None:
+        return None
+
+    def render(self, job: ScheduledJob) -> Mapping[str, str]:
+        try:
+            group = _group(Cluster.connect())
+        except BenchError:  # a dry run needs no cluster
+            group = TODAYS
+        return {f"cronjobs/{_object(job.name)}": json.dumps(manifest(job, group), indent=2)}
+
+    def install(self, job: ScheduledJob) -> bool:
+        cluster = Cluster.connect()
+        cluster.demand(RIGHTS)
+        wanted = manifest(job, _group(cluster))
+        there = {each["metadata"]["name"]: each for each in _found(cluster)}.get(wanted["metadata"]["name"])
+        if there is None:
+            cluster.create(wanted)
+        elif there["metadata"].get("annotations", {}).get(SENT) != wanted["metadata"]["annotations"][SENT]:
+            cluster.request("PUT", f"{cluster.path_of(wanted)}/{wanted['metadata']['name']}", wanted)
+        else:
+            return False
+        return True
+
+    def installed(self) -> list[Installed]:
+        cluster = Cluster.connect()
+        return [
+            Installed(
+                each["metadata"]["labels"][SCHEDULE],
+                f"{each['spec']['schedule']} ({each['spec'].get('timeZone', 'in the time zone of the cluster')})",
+                f"cronjobs/{each['metadata']['name']} in {cluster.namespace} of {cluster.context}",
+            )
+            for each in _found(cluster)
+        ]
+
+    def remove(self, name: str) -> bool:
+        if check_name(name) not in {one.name for one in self.installed()}:
+            return False
+        cluster = Cluster.connect()
+        path = cluster.path("cronjobs", _object(name), group=_group(cluster))
+        cluster.request("DELETE", path, query={"propagationPolicy": "Background"})
+        return True
+
+
+def manifest(job: ScheduledJob, group: str) -> Object:
+    """Return the CronJob: its pod holds the plan file and writes the firings onto the claim of the plan.
+
+    Raises RequestError for a plan or options that a pod cannot be given.
+    """
+    labels = {**MANAGED, SCHEDULE: job.name}
+    into = f"{RECORDS_AT}/{PurePosixPath(job.log).stem}"
+    firing = ["bench", "sweep", "schedule-run", GIVEN_AT, "--into", into, *job.options]
+    spec = {
+        "schedule": job.schedule.cron,
+        "timeZone": time_zone(),  # dropped by servers before 1.25
+        "concurrencyPolicy": "Forbid",
+        "startingDeadlineSeconds": LATE_AT_MOST_S,
+        "jobTemplate": {
+            "metadata": {"labels": labels},
+            "spec": {
+                "backoffLimit": 0,
+                "podFailurePolicy": POD_FAILURES,
+                "template": template(_options(job), labels, job.plan.read_text(), firing),
+            },
+        },
+    }
+    sent = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    metadata = {"name": _object(job.name), "labels": labels, "annotations": {SENT: sent}}
+    return {"apiVersion": group, "kind": "CronJob", "metadata": metadata, "spec": spec}
+
+
+def time_zone() -> str:
+    """Return the name of this host's time zone: ``Europe/Berlin``. Raises RequestError where it has none."""
+    given = os.environ.get("TZ") or (str(LOCALTIME.resolve()) if LOCALTIME.exists() else "Etc/UTC")
+    name = given.lstrip(":").rpartition("zoneinfo/")[2]
+    if not _ZONE.fullmatch(name):
+        raise RequestError(f"{given} does not name a time zone", remedy="set TZ to one, such as TZ=Europe/Berlin")
+    return name
+
+
+def _options(job: ScheduledJob) -> KubernetesOptions:
+    engine = load_sweep(job.plan).engine
+    if engine.kind != "kubernetes":
+        raise RequestError(
+            f"{job.plan} runs its blocks by the engine {engine.kind}, and a CronJob runs none itself",
+            remedy='write kind = "kubernetes" into [engine], see docs/clusters.md; or choose another --with',
+        )
+    options = KubernetesOptions.model_validate(engine.table)
+    if options.context or options.namespace:
+        raise RequestError(
+            f"{job.plan} names a context or a namespace, which its pod does not know",
+            remedy="leave both out of [engine]; the kubeconfig's current ones are used",
+        )
+    if not options.claim:
+        raise RequestError(
+            f"{job.plan} names no claim, and the records of a firing would go with its pod",
+            remedy="name a volume claim in [engine]: claim = ...",
+        )
+    if given := [word for word in job.options if word in _OF_THIS_HOST]:
+        raise RequestError(
+            f"{', '.join(given)}: a pod has neither the files nor the programs of this host",
+            remedy="leave it out, and use bench compare or bench history with what the claim holds",
+        )
+    return options
+
+
+def _object(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            f"{name!r} cannot be the name of a CronJob",
+            remedy="use small letters, digits and - (at most 42), with --name",
+        )
+    return f"virtbench-{name}"
+
+
+def _group(cluster: Cluster) -> str:
+    """Return the version of CronJobs on the server; today's where it does not tell."""
+    try:
+        known = cluster.get("/apis/batch/v1")["resources"]
+    except BenchError:
+        return TODAYS
+    return TODAYS if any(each["name"] == "cronjobs" for each in known) else "batch/v1beta1"
+
+
+def _found(cluster: Cluster) -> list[Object]:
+    wanted = ",".join([*(f"{key}={value}" for key, value in MANAGED.items()), SCHEDULE])
+    return list(cluster.get(cluster.path("cronjobs", group=_group(cluster)), labelSelector=wanted)["items"])

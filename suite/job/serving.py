@@ -1,0 +1,51 @@
+"""A generator behind HTTP as a job: the images that it makes, and the load that it is given."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from suite.errors import RequestError
+from suite.part import Part
+
+SERVE = "serve"
+"""The scenario."""
+MOST_REQUESTS, MOST_CLIENTS, MOST_RATE_PER_S = 100_000, 1000, 100_000.0
+"""The most requests are as many latencies as the worker can say in one line, whose length is bounded."""
+Rate = Annotated[float, Field(gt=0, le=MOST_RATE_PER_S, allow_inf_nan=False)]
+
+
+class Load(Part):
+    """The requests of a trial: one client in a closed loop, then each rate, then all clients at once."""
+
+    requests: Annotated[int, Field(gt=0, le=MOST_REQUESTS)]
+    """The requests of each part. A percentile that so few do not have is left out: the 99th takes 100 of them."""
+    rates: tuple[Rate, ...]
+    """Requests per second, sent whether those before are answered or not."""
+    clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS)]
+    """The connections at saturation, and at a rate the most that are open."""
+
+
+LOADS = {
+    "paper": Load(requests=2000, rates=(10.0, 50.0), clients=16),
+    "quick": Load(requests=500, rates=(10.0, 50.0), clients=8),
+    "smoke": Load(requests=100, rates=(20.0,), clients=4),
+}
+"""The load by the name of a profile."""
+
+
+class Serving(Load):
+    """The load, and the shape of the images."""
+
+    image_px: Annotated[int, Field(gt=0)]
+    channels: Annotated[int, Field(gt=0)]
+
+
+def parse_rates(text: str) -> tuple[float, ...]:
+    """Return the requests per second of ``"10,50"``, each once. Raises RequestError on anything else."""
+    try:
+        rates = tuple(dict.fromkeys(float(word) for word in text.split(",")))
+    except ValueError:
+        rates = ()
+    if not rates or not all(0 < rate <= MOST_RATE_PER_S for rate in rates):
+        raise RequestError(f"{text!r} holds no rates", remedy="write requests per second: 10,50")
+    return rates

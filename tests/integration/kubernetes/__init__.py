@@ -1,0 +1,1 @@
+"""Tests on a genuine Kubernetes of two nodes."""

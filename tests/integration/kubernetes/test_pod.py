@@ -1,0 +1,205 @@
+"""The container as a pod of a genuine cluster, beside bare metal, runc and podman in the same blocks."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning import ledger
+from provisioning.engines.base import ContainerEngine
+from provisioning.engines.kubernetes import KUBERNETES
+from provisioning.images.image import current
+from provisioning.kubernetes import opening
+from provisioning.kubernetes.cluster import OWNER, Cluster, Object
+from provisioning.layers.container import ContainerLayer
+from provisioning.nodes import local_node
+from suite.errors import CommandError, MeasurementError, RequestError
+from suite.interfaces import Node
+from suite.job.envelope import GIB
+from suite.records.record import TrialRecord
+from tests.kubernetes_cluster import cluster as fixture
+
+pytestmark = pytest.mark.integration
+BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"))
+SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0", "--cpus", "1")
+
+
+@pytest.fixture(autouse=True)
+def kubeconfig(cluster: fixture.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+
+
+@pytest.fixture
+def given(cluster: fixture.Cluster) -> dict[str, str]:
+    """The options that name the first node."""
+    address = {"containerd": cluster.containerd["n1"]} if cluster.containerd else {}
+    return {"node": cluster.nodes[0], **address}
+
+
+@pytest.fixture
+def engine(given: dict[str, str]) -> ContainerEngine:
+    return KUBERNETES.configured(given)
+
+
+@pytest.fixture
+def pod(engine: ContainerEngine) -> Iterator[Node]:
+    image = current()
+    with local_node((0,), str(image.tree)) as host:
+        engine.load(host, image.digest, image.file("oci.tar"))
+        with ContainerLayer(engine, image.digest, GIB).opened(host) as inside:
+            yield inside
+
+
+@pytest.fixture
+def lab(kubeconfig: None) -> Iterator[Cluster]:  # noqa: ARG001 (the cluster that is reached)
+    """A namespace of the test's own."""
+    found = Cluster.connect(namespace="lab")
+    found.request("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})
+    yield found
+    found.request("DELETE", "/api/v1/namespaces/lab")
+    fixture.wait_for("end of the namespace", lambda: "lab" not in names(found.get("/api/v1/namespaces")))
+
+
+def names(listed: Object) -> list[str]:
+    return [each["metadata"]["name"] for each in listed["items"]]
+
+
+def left() -> list[str]:
+    """Return the pods of containers that are in the cluster."""
+    return names(Cluster.connect().get("/api/v1/pods", labelSelector=OWNER))
+
+
+def words(given: dict[str, str], out: Path) -> list[str]:
+    options = [word for name, value in given.items() for word in (f"--{name}", value)]
+    return [*BENCH, "run", "--target", "container", "--engine", "kubernetes", *options, *SMALL, "--out", str(out)]
+
+
+@pytest.mark.timeout(900)
+def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
+    cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
+) -> None:
+    asked = [*words(given, tmp_path / "run"), "--target", "bare-metal", "--ablate", "runc", "--ablate", "podman"]
+    done = subprocess.run([*asked, "--blocks", "2"], check=False, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
+    assert len(found) == 8
+    inside = {(each.target, each.ablation): each.environment.target for each in found}
+    assert {each.outcome.status for each in found} == {"ok"}
+    for seen in inside.values():
+        assert seen is not None
+        assert (seen.userland_sha256, seen.userland_differences) == (current().digest, [])
+        assert tuple(seen.host_cpus or ()) == cluster.cpus[given["node"]]
+    seen = inside["container", None]
+    assert seen is not None
+    assert seen.pod is not None
+    assert (seen.pod.quality, seen.pod.node, seen.pod.this_machine) == ("Guaranteed", given["node"], True)
+    assert (seen.pod.cpu_manager, seen.pod.changed) == ("static", [])
+    assert (seen.seccomp, seen.no_new_privileges, int(seen.effective_capabilities or "f", 16)) == ("filter", True, 0)
+    record = next(each for each in found if (each.target, each.ablation) == ("container", None))
+    assert {"accepted", "scheduled", "sandbox", "image", "first-instruction"} <= set(record.opening)
+    assert record.resources is not None
+    assert record.resources.serving is not None
+    assert record.resources.serving.cpu_s
+    assert left() == []
+
+
+def test_words_input_and_exit_status_pass_through_the_api_server(pod: Node) -> None:
+    given = ["two words", "semi;colon", "$HOME `id`", "quote\"s and 'quotes'", "new\nline", "", "*", "ümlaut"]
+    assert pod.run(["printf", "%s\\0", *given]).stdout.removesuffix("\n").split("\0") == [*given, ""]
+    content = bytes(range(32, 127)) * 20_000
+    assert pod.run(["cat"], stdin=content).stdout.encode() == content + b"\n"
+    assert pod.run(["sh", "-c", "echo said; echo why >&2; exit 7"], check=False).returncode == 7
+    with pytest.raises(CommandError, match="why"):
+        pod.run(["sh", "-c", "echo why >&2; exit 7"])
+    assert len(pod.run(["seq", "1000000"]).stdout) == len("\n".join(map(str, range(1, 1_000_001)))) + 1
+    assert pod.run(["no-such-program"], check=False).returncode not in (0, None)
+
+
+def test_a_command_that_is_killed_does_not_run_on(pod: Node) -> None:
+    process = pod.start(["sh", "-c", "echo begun; sleep 1000"])
+    assert next(process.lines(30)) == "begun"
+    assert process.running()
+    process.kill()
+    assert not process.running()
+    assert list(process.lines(10)) == []
+    assert "sleep\0001000" not in pod.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).stdout
+    with pytest.raises(CommandError, match="outlived its time limit"):
+        pod.run(["sleep", "1000"], timeout_s=1.0)
+
+
+def test_the_root_is_read_only_and_nothing_of_the_cluster_is_inside(pod: Node) -> None:
+    assert pod.run(["touch", "/x"], check=False).returncode != 0
+    assert pod.run(["ls", "/var/run/secrets"], check=False).returncode != 0
+    # The address of the API server is given to every pod; to the job, whose environment is replaced, it is not.
+    services = [line for line in pod.run(["env"]).stdout.splitlines() if "_SERVICE_HOST=" in line]
+    assert [line for line in services if not line.startswith("KUBERNETES_")] == []
+    assert pod.run(["touch", "/tmp/x", "/dev/shm/x"], check=False).returncode == 0
+
+
+def test_a_job_that_wants_too_much_memory_is_killed(pod: Node) -> None:
+    hungry = f"x = bytearray({GIB + (1 << 28)}); print(len(x))"
+    assert pod.run(["python3", "-c", hungry], check=False).returncode == 128 + signal.SIGKILL
+
+
+def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(pod: Node) -> None:
+    process = pod.start(["sh", "-c", "echo begun; sleep 1000"])
+    assert next(process.lines(30)) == "begun"
+    cluster = Cluster.connect()
+    (name,) = left()
+    cluster.request("DELETE", cluster.path("pods", name), query={"gracePeriodSeconds": 0})
+    with pytest.raises(MeasurementError, match="deleted") as error:
+        process.wait(60)
+    assert error.value.kind == "evicted"
+
+
+def opened(engine: ContainerEngine, digest: str, memory_bytes: int = GIB) -> None:
+    with (
+        local_node((0,), str(current().tree)) as host,
+        ContainerLayer(engine, digest, memory_bytes).opened(host),
+    ):
+        pass
+
+
+def test_what_keeps_a_pod_from_starting_is_told_and_nothing_is_left(
+    engine: ContainerEngine, given: dict[str, str], lab: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "SCHEDULED_WITHIN_S", 3.0)
+    with pytest.raises(MeasurementError, match="Insufficient memory") as error:
+        opened(engine, current().digest, 1 << 50)
+    assert error.value.kind == "unschedulable"
+    with pytest.raises(MeasurementError, match="ErrImageNeverPull") as error:
+        opened(engine, "0" * 64)
+    assert error.value.kind == "image"
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}
+    lab.create({"apiVersion": "v1", "kind": "ResourceQuota", **quota})
+    fixture.wait_for("quota", lambda: "hard" in lab.get(lab.path("resourcequotas", "q")).get("status", {}))
+    with pytest.raises(MeasurementError, match="exceeded quota") as error:
+        opened(KUBERNETES.configured({**given, "namespace": "lab"}), current().digest)
+    assert error.value.kind == "quota"
+    with pytest.raises(RequestError, match="no such node"):
+        opened(KUBERNETES.configured({**given, "node": "n9"}), current().digest)
+    assert left() == []
+
+
+@pytest.mark.timeout(600)
+def test_after_kill_nine_clean_removes_what_was_left(given: dict[str, str], tmp_path: Path) -> None:
+    chance = random.Random(18)
+    for number in range(3):
+        running = subprocess.Popen(
+            [*words(given, tmp_path / str(number)), "--steps", "100000"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        fixture.wait_for("pod", lambda: bool(left()))
+        time.sleep(chance.uniform(0, 8))
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        ledger.clean()
+        assert left() == []

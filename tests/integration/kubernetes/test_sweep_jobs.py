@@ -1,0 +1,205 @@
+"""Sweeps as Jobs of a genuine cluster: the trials that were planned, none lost or twice where a kubelet is killed.
+
+And a CronJob that fires one.
+"""
+
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import pytest
+
+from provisioning.images.image import current
+from provisioning.images.suite import build_suite
+from provisioning.kubernetes.cluster import MANAGED
+from suite.plan import Plan
+from suite.records.record import TrialRecord
+from tests.integration.remote_sweep import BENCH, REPOSITORY, RemoteSweep
+from tests.integration.slurm_cluster import wait_for
+from tests.kubernetes_cluster.cluster import Cluster, import_everywhere
+
+pytestmark = pytest.mark.integration
+
+PLAN = """
+name = "pods"
+targets = ["container"]
+blocks = {blocks}
+warmup_blocks = 0
+[options]
+profile = "smoke"
+engine = "kubernetes"
+registry = "localhost"
+[envelope]
+cpus = 1
+[engine]
+kind = "kubernetes"
+image = {image}
+nodes = [{node}]
+poll_s = 0.5
+"""
+BINDINGS = """
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: virtbench, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: virtbench, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: virtbench}
+subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: virtbench-submit, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: virtbench-submit}
+subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: virtbench-nodes}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: virtbench-nodes}
+subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
+"""
+VOLUME = """
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: firings}}
+spec:
+  capacity: {{storage: 1Gi}}
+  accessModes: [ReadWriteMany]
+  storageClassName: ""
+  hostPath: {{path: {path}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: firings, namespace: default}}
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: ""
+  volumeName: firings
+  resources: {{requests: {{storage: 1Gi}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The image of bench on every node, and the account that its pods have, with the roles of the documentation."""
+    reference, archive = build_suite(current(), print)
+    import_everywhere(archive, reference)
+    documents = [(REPOSITORY / "docs" / name).read_text() for name in ("kubernetes.md", "schedule.md")]
+    roles = "---\n".join(re.findall("(?s)```yaml\n(.*?)```", text)[-1] for text in documents)
+    place = tmp_path_factory.mktemp("role") / "role.yaml"
+    create(cluster, place, roles.replace("namespace: bench", "namespace: default") + BINDINGS)
+    return f"localhost/{reference}"
+
+
+def create(cluster: Cluster, place: Path, manifests: str) -> None:
+    place.write_text(manifests)
+    library: Any = kubernetes
+    library.config.load_kube_config(str(cluster.kubeconfig))
+    library.utils.create_from_yaml(library.client.ApiClient(), str(place))
+
+
+def left(cluster: Cluster) -> list[str]:
+    """Return what of the suite is in the cluster: Jobs, their pods, and the pods that these have opened."""
+    wanted = ",".join(f"{key}={value}" for key, value in MANAGED.items())
+    library: Any = kubernetes
+    library.config.load_kube_config(str(cluster.kubeconfig))
+    jobs = library.client.BatchV1Api().list_job_for_all_namespaces(label_selector=wanted).items
+    pods = library.client.CoreV1Api().list_pod_for_all_namespaces(label_selector=wanted).items
+    return [each.metadata.name for each in (*jobs, *pods)]
+
+
+@pytest.fixture
+def sweep_of(cluster: Cluster, image: str, tmp_path: Path) -> Any:
+    def make(blocks: int) -> RemoteSweep:
+        plan = PLAN.format(blocks=blocks, image=json.dumps(image), node=json.dumps(cluster.nodes[0]))
+        return RemoteSweep(tmp_path, plan, {"KUBECONFIG": str(cluster.kubeconfig)})
+
+    return make
+
+
+def test_blocks_run_as_jobs_and_a_killed_kubelet_costs_no_trial(sweep_of: Any, cluster: Cluster) -> None:
+    sweep = sweep_of(2)
+    wait_for("the first record", lambda: bool(sweep.records()), sweep.said, 300)
+    kept = sweep.records()
+    if cluster.containerd:
+        cluster.process("kubelet", cluster.nodes[0]).kill()
+        time.sleep(1)
+        cluster.restart_kubelet(cluster.nodes[0])
+    assert sweep.end() == 0, sweep.said()
+    records = sweep.records()
+    assert set(records) == sweep.planned()
+    assert all(record.outcome.status == "ok" for record in records.values())
+    assert all(records[name] == record for name, record in kept.items())
+    assert "in the cluster" not in sweep.bench("status").stdout
+    wait_for("an empty cluster", lambda: not left(cluster), lambda: f"left: {left(cluster)}")
+
+
+def test_cancel_removes_the_jobs_and_the_next_run_completes_them(sweep_of: Any, cluster: Cluster) -> None:
+    sweep = sweep_of(2)
+    wait_for("a job", lambda: "block 0, running" in sweep.bench("status").stdout, sweep.said, 120)
+    cancelled = sweep.bench("cancel")
+    assert "block 0 was removed from the cluster" in cancelled.stderr
+    assert sweep.end() != 0
+    sweep.start()
+    assert sweep.end() == 0, sweep.said()
+    assert set(sweep.records()) == sweep.planned()
+    wait_for("an empty cluster", lambda: not left(cluster), lambda: f"left: {left(cluster)}")
+
+
+@pytest.fixture
+def volume(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory behind the claim ``firings``."""
+    if not cluster.containerd:
+        pytest.skip("the claim is a directory of this host, and the nodes are elsewhere")
+    place = tmp_path_factory.mktemp("firings")
+    place.chmod(0o777)  # the pods' user writes there
+    create(cluster, place.with_suffix(".yaml"), VOLUME.format(path=place))
+    return place
+
+
+def test_a_cronjob_fires_a_sweep_whose_records_stay_on_the_claim(
+    cluster: Cluster, image: str, volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    plan = PLAN.format(blocks=1, image=json.dumps(image), node=json.dumps(cluster.nodes[0]))
+    (tmp_path / "pods.toml").write_text(f'{plan}claim = "firings"\n')
+
+    def schedule(*words: str) -> "subprocess.CompletedProcess[str]":
+        argv = [BENCH, "sweep", "schedule", *words]
+        return subprocess.run(argv, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
+
+    def fired() -> list[Path]:
+        return sorted(volume.glob("pods-scheduled/*/schedule.json"))
+
+    def said() -> str:
+        library: Any = kubernetes
+        pods = library.client.CoreV1Api()
+        found = pods.list_namespaced_pod("default").items
+        return "\n".join(f"{each.metadata.name}: {each.status}" for each in found) + str([*volume.rglob("*")])
+
+    installed = schedule("pods.toml", "--every", "1m", "--with", "kubernetes")
+    assert installed.returncode == 0, installed.stderr
+    try:
+        assert "already installed" in schedule("pods.toml", "--every", "1m", "--with", "kubernetes").stderr
+        assert "pods  */1 * * * *" in schedule("--list").stdout
+        wait_for("a firing", lambda: bool(fired()), said, 300)
+    finally:
+        removed = schedule("--remove", "pods")
+    assert removed.returncode == 0, removed.stderr
+    told = json.loads(fired()[0].read_text())
+    assert told["outcome"] == "ok", f"{told} {said()}"
+    (cell,) = (path.parent for path in fired()[0].parent.glob("*/plan.json"))
+    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in cell.glob("trials/*.json")]
+    assert {each.trial_id for each in records} == {
+        each.trial_id for each in Plan.model_validate_json((cell / "plan.json").read_bytes()).trials()
+    }
+    assert [each.outcome.status for each in records] == ["ok"]
+    wait_for("an empty cluster", lambda: not left(cluster), lambda: f"left: {left(cluster)}", 180)

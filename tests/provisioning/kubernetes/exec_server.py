@@ -1,0 +1,88 @@
+"""The server's side of ``exec``, version 4 of its protocol: a command of this machine behind a WebSocket."""
+
+import base64
+import hashlib
+import json
+import struct
+import subprocess
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
+from typing import IO
+
+MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""RFC 6455, 1.3."""
+BINARY, CLOSE = 2, 8
+
+
+def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], *, cut: bool = False) -> None:
+    """Run the command behind the stream; with ``cut`` the stream ends with the first line of its output."""
+    key = handler.headers["Sec-WebSocket-Key"] + MAGIC
+    handler.send_response(101)
+    handler.send_header("Upgrade", "websocket")
+    handler.send_header("Connection", "Upgrade")
+    accepted = base64.b64encode(hashlib.sha1(key.encode(), usedforsecurity=False).digest())
+    handler.send_header("Sec-WebSocket-Accept", accepted.decode())
+    handler.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+    handler.end_headers()
+    handler.close_connection = True
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lock = threading.Lock()
+        threading.Thread(target=_hear, args=(handler.rfile, process), daemon=True).start()
+        complaints = threading.Thread(target=_say, args=(handler.wfile, 2, process.stderr, lock), daemon=True)
+        complaints.start()
+        if cut:
+            _frame(handler.wfile, BINARY, b"\1" + process.stdout.readline(), lock)
+            process.kill()
+        else:
+            _say(handler.wfile, 1, process.stdout, lock)
+            complaints.join()
+            status = process.wait()
+            causes = [{"reason": "ExitCode", "message": str(status if status >= 0 else 128 - status)}]
+            failed = {"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}}
+            said = {"status": "Success"} if status == 0 else failed
+            _frame(handler.wfile, BINARY, b"\3" + json.dumps(said).encode(), lock)
+        _frame(handler.wfile, CLOSE, b"", lock)
+
+
+def _say(place: BufferedIOBase, channel: int, source: IO[bytes], lock: threading.Lock) -> None:
+    while content := source.read1(32768):  # type: ignore[attr-defined]
+        _frame(place, BINARY, bytes([channel]) + content, lock)
+
+
+def _frame(place: BufferedIOBase, code: int, content: bytes, lock: threading.Lock) -> None:
+    size = len(content)
+    head = bytes([size]) if size < 126 else b"\x7e" + struct.pack("!H", size)
+    with lock:
+        place.write(bytes([0x80 | code]) + head + content)
+        place.flush()
+
+
+def _read(place: BufferedIOBase, size: int) -> bytes:
+    """Read so much; nothing where the server has closed the connection meanwhile."""
+    try:
+        return place.read(size)
+    except (OSError, ValueError):
+        return b""
+
+
+def _hear(place: BufferedIOBase, process: "subprocess.Popen[bytes]") -> None:
+    """Pass on what the client sends. As of version 4, there is no end of it."""
+    assert process.stdin is not None
+    while len(head := _read(place, 2)) == 2:
+        size = head[1] & 0x7F
+        if size >= 126:
+            (size,) = struct.unpack("!H" if size == 126 else "!Q", place.read(2 if size == 126 else 8))
+        mask, content = place.read(4), place.read(size)
+        plain = bytes(byte ^ mask[number % 4] for number, byte in enumerate(content))
+        if head[0] & 0xF == CLOSE:
+            return
+        try:
+            process.stdin.write(plain[1:])
+            process.stdin.flush()
+        except OSError:
+            return

@@ -1,0 +1,149 @@
+"""The cluster as the kubeconfig reaches it: every failure says what, where, and what to do."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioning import ledger
+from provisioning.kubernetes import owned
+from provisioning.kubernetes.cluster import OWNER, Cluster, Object, labels
+from provisioning.kubernetes.refusals import ApiError, AwayError
+from suite.errors import RequestError
+from tests.provisioning.kubernetes.conftest import Answer, Server
+
+PODS = "/api/v1/namespaces/lab/pods"
+NAME = "virtbench-0123456789ab"
+
+
+def test_the_context_decides_server_namespace_and_credentials(server: Server, cluster: Cluster) -> None:
+    server.answers["GET /version"] = 200, {"gitVersion": "v1.20.2"}
+    assert (cluster.namespace, cluster.version()) == ("lab", "v1.20.2")
+    assert server.asked == ["GET /version Bearer secret"]
+
+
+def test_the_current_context_is_used_where_none_is_named(server: Server, tmp_path: Path) -> None:
+    assert Cluster.connect(config=server.kubeconfig(tmp_path / "c", current="here")).context == "here"
+
+
+@pytest.mark.parametrize(
+    ("context", "content", "said"),
+    [
+        (None, None, "there is no kubeconfig"),
+        (None, "here", "has no current context"),
+        ("there", "here", "no context 'there'"),
+        (None, "", "empty"),
+    ],
+)
+def test_a_kubeconfig_that_does_not_serve_is_told(
+    server: Server, tmp_path: Path, context: str | None, content: str | None, said: str
+) -> None:
+    path = tmp_path / "config"
+    if content == "here":
+        server.kubeconfig(path)
+    elif content is not None:
+        path.write_text(content)
+    with pytest.raises(RequestError, match=said) as error:
+        Cluster.connect(context, config=str(path))
+    assert error.value.remedy
+
+
+def test_without_the_client_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(RequestError) as error:
+        Cluster.connect()
+    assert error.value.remedy == "pip install 'virtbench[kubernetes]'"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "remedy"),
+    [
+        (401, "Unauthorized", "kubernetes", "sign in"),
+        (403, 'pods is forbidden: User "u" cannot create resource "pods"', "kubernetes", "role"),
+        (403, "pods is forbidden: exceeded quota: compute, requested: cpu=2", "quota", "raise the quota"),
+        (403, 'pods "x" is forbidden: violates PodSecurity "restricted"', "admission", "namespace"),
+        (400, 'admission webhook "policy" denied the request: no', "admission", "namespace"),
+    ],
+)
+def test_a_refusal_says_why_and_what_to_do(
+    server: Server, cluster: Cluster, status: int, message: str, kind: str, remedy: str
+) -> None:
+    server.answers[f"POST {PODS}"] = status, {"kind": "Status", "message": message}
+    with pytest.raises(ApiError) as error:
+        cluster.create({"apiVersion": "v1", "kind": "Pod"})
+    assert message in error.value.message
+    assert (error.value.kind, error.value.status) == (kind, status)
+    assert remedy in str(error.value.remedy)
+
+
+def test_a_right_that_is_missing_is_named_with_its_verb(server: Server, cluster: Cluster) -> None:
+    review = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    server.answers[review] = 201, {"status": {"allowed": False}}
+    with pytest.raises(RequestError, match="may not create pods/exec in lab"):
+        cluster.demand({"pods/exec": ("create",)})
+    with pytest.raises(RequestError, match=r"may not delete jobs.batch in lab"):
+        cluster.demand({"jobs.batch": ("delete",)})
+    reviewed = [json.loads(body)["spec"]["resourceAttributes"] for body in server.sent]
+    assert [(each["group"], each["resource"], each["subresource"]) for each in reviewed] == [
+        ("", "pods", "exec"),
+        ("batch", "jobs", ""),
+    ]
+
+
+def test_a_right_is_asked_for_in_the_group_of_its_resource(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def request(_: Cluster, _method: str, _path: str, body: Object) -> Object:
+        asked.append(body["spec"]["resourceAttributes"])
+        return {"status": {"allowed": True}}
+
+    asked: list[Object] = []
+    monkeypatch.setattr(Cluster, "request", request)
+    cluster.demand({"jobs.batch": ("get",), "pods/log": ("list",)})
+    assert asked == [
+        {"namespace": "lab", "verb": "get", "group": "batch", "resource": "jobs", "subresource": ""},
+        {"namespace": "lab", "verb": "list", "group": "", "resource": "pods", "subresource": "log"},
+    ]
+
+
+def test_a_server_that_is_away_is_waited_for_only_where_there_is_patience(
+    server: Server, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.url, url = "http://127.0.0.1:1", server.url
+    gone = Cluster.connect("here", config=server.kubeconfig(tmp_path / "gone"))
+    with pytest.raises(AwayError, match="does not answer") as error:
+        gone.version()
+    assert error.value.kind == "kubernetes-away"
+    server.url = url
+    server.answers["GET /version"] = 200, {"gitVersion": "v1"}
+    monkeypatch.setattr("time.sleep", lambda _: object.__setattr__(gone, "api", cluster.api))
+    assert gone.request("GET", "/version", patience_s=60.0) == {"gitVersion": "v1"}
+
+
+def test_only_what_has_the_owners_label_is_removed_and_its_end_is_awaited(server: Server, cluster: Cluster) -> None:
+    there = [NAME]
+
+    def listed() -> Answer:
+        return 200, {"items": [{"metadata": {"name": name}} for name in there]}
+
+    def deleted() -> Answer:
+        there.clear()
+        return 200, {}
+
+    server.answers |= {f"GET {PODS}": listed, f"DELETE {PODS}/{NAME}": deleted}
+    with ledger.holding("kubernetes", owned.entry(cluster, NAME, ("v1/pods",))):
+        assert labels(NAME)[OWNER] == NAME
+    assert not there
+    assert all(f"labelSelector=virtbench.dev/owner%3D{NAME}" in one for one in server.asked if one.startswith("GET"))
+    assert any("gracePeriodSeconds=0" in one for one in server.asked)
+
+
+def test_what_was_removed_already_is_no_error(server: Server, cluster: Cluster) -> None:
+    answers: list[Answer] = [(200, {"items": []}), (200, {"items": [{"metadata": {"name": NAME}}]})]
+    server.answers |= {f"GET {PODS}": answers.pop, f"DELETE {PODS}/{NAME}": (404, {"message": "gone"})}
+    owned.remove_selected(cluster, f"{OWNER}={NAME}", ("v1/pods",))
+
+
+def test_an_entry_without_a_name_of_the_suites_is_left_alone(cluster: Cluster) -> None:
+    foreign = json.dumps([cluster.kubeconfig, "here", "lab", "v1/pods", "production"])
+    with pytest.raises(ledger.LedgerError, match="no name that the suite gives"), ledger.holding("kubernetes", foreign):
+        raise AssertionError("it must not be held")

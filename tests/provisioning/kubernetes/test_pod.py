@@ -1,0 +1,209 @@
+"""The pod that is sent, held against the list of what makes pods comparable; and what admission does to it."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioning.engines.base import ContainerSpec, get_engine
+from provisioning.engines.kubernetes import KUBERNETES
+from provisioning.kubernetes.cluster import OWNER
+from provisioning.kubernetes.execution import exit_status
+from provisioning.kubernetes.faults import failure_of, unschedulable
+from provisioning.kubernetes.pod import Placement, changes, manifest, refuse_unfair
+from suite.errors import MeasurementError
+from suite.job.ablations import properties_of
+from suite.job.envelope import GIB
+
+SPEC = ContainerSpec("virtbench-0123456789ab", "f" * 64, "/tree", "2-3", 2 * GIB)
+PLACE = Placement("n1", "localhost/virtbench:ffffffffffff")
+GUARANTEED = {"cpu": "2", "memory": str(2 * GIB)}
+
+
+def at(sent: Any, path: str) -> Any:
+    """Return what stands at ``spec.containers.0.image``; None where nothing does."""
+    for key in path.split("."):
+        sent = (sent[int(key)] if key.isdigit() else sent.get(key)) if sent else None
+    return sent
+
+
+# Every item of the list, in its order: placement, life, image, resources, security, namespaces, volumes, annotations.
+FAIR = {
+    "spec.nodeName": None,
+    "spec.nodeSelector": {"kubernetes.io/hostname": "n1"},
+    "spec.restartPolicy": "Never",
+    "spec.activeDeadlineSeconds": 86400,
+    "spec.terminationGracePeriodSeconds": 0,
+    "spec.initContainers": None,
+    "spec.containers.0.livenessProbe": None,
+    "spec.containers.0.readinessProbe": None,
+    "spec.containers.0.lifecycle": None,
+    "spec.containers.0.imagePullPolicy": "Never",
+    "spec.containers.0.resources": {"requests": GUARANTEED, "limits": GUARANTEED},
+    "spec.resources": None,
+    "spec.containers.0.resizePolicy": None,
+    "spec.securityContext.seccompProfile": {"type": "RuntimeDefault"},
+    "spec.securityContext.runAsNonRoot": True,
+    "spec.securityContext.fsGroup": None,
+    "spec.securityContext.sysctls": None,
+    "spec.containers.0.securityContext.capabilities": {"drop": ["ALL"]},
+    "spec.containers.0.securityContext.allowPrivilegeEscalation": False,
+    "spec.containers.0.securityContext.privileged": False,
+    "spec.containers.0.securityContext.readOnlyRootFilesystem": True,
+    "spec.automountServiceAccountToken": False,
+    "spec.hostNetwork": False,
+    "spec.hostPID": False,
+    "spec.hostIPC": False,
+    "spec.shareProcessNamespace": False,
+    "spec.enableServiceLinks": False,
+    "spec.dnsPolicy": "Default",
+    "spec.runtimeClassName": None,
+}
+
+
+@pytest.mark.parametrize("path", FAIR)
+def test_the_pod_keeps_to_the_list(path: str) -> None:
+    assert at(manifest(SPEC, PLACE), path) == FAIR[path]
+
+
+def test_the_pod_has_one_container_and_a_user_of_its_own() -> None:
+    sent = manifest(SPEC, PLACE)
+    assert len(sent["spec"]["containers"]) == 1
+    assert at(sent, "spec.securityContext.runAsUser") == at(sent, "spec.securityContext.runAsGroup") > 0
+
+
+def test_shared_memory_and_room_for_files_are_memory_as_in_the_other_engines() -> None:
+    sent = manifest(SPEC, PLACE)
+    places = {each["mountPath"]: each["name"] for each in at(sent, "spec.containers.0.volumeMounts")}
+    volumes = {each["name"]: each["emptyDir"] for each in sent["spec"]["volumes"]}
+    assert {"/dev/shm", "/tmp"} <= set(places)
+    assert all(volumes[name] == {"medium": "Memory", "sizeLimit": "1024Mi"} for name in places.values())
+
+
+def test_the_label_of_the_owner_and_what_keeps_others_away_are_on_it() -> None:
+    metadata = manifest(SPEC, PLACE)["metadata"]
+    assert metadata["labels"][OWNER] == metadata["name"] == SPEC.name
+    assert metadata["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert metadata["annotations"]["sidecar.istio.io/inject"] == "false"
+
+
+def test_a_data_set_is_read_only_and_a_scratch_volume_is_not() -> None:
+    for writable in (False, True):
+        sent = manifest(replace(SPEC, data=("/data/set", "/mnt/data", writable)), PLACE)
+        assert sent["spec"]["volumes"][-1]["hostPath"] == {"path": "/data/set", "type": "Directory"}
+        assert at(sent, "spec.containers.0.volumeMounts")[-1]["readOnly"] is not writable
+
+
+def test_ablations_and_options_change_what_they_name_alone() -> None:
+    usual = manifest(SPEC, PLACE)
+    for spec, place, path, value in (
+        (replace(SPEC, seccomp=False), PLACE, "spec.securityContext.seccompProfile.type", "Unconfined"),
+        (replace(SPEC, network="host"), PLACE, "spec.hostNetwork", True),
+        (SPEC, replace(PLACE, runtime_class="gvisor"), "spec.runtimeClassName", "gvisor"),
+        (SPEC, replace(PLACE, pulled=True), "spec.containers.0.imagePullPolicy", "IfNotPresent"),
+    ):
+        sent = manifest(spec, place)
+        assert at(sent, path) == value
+        assert len([*changes(usual, sent), *changes(sent, usual)]) <= 2, path
+
+
+def test_what_a_pod_cannot_be_given_is_refused_and_what_it_can_is_not() -> None:
+    for name in ("seccomp", "network", "isa", "huge-pages"):
+        assert KUBERNETES.hindrance(properties_of(name)) is None
+    for name in ("rootfs", "memory-limit", "disk-limit", "data-layer", "pinning"):
+        assert KUBERNETES.hindrance(properties_of(name))
+    assert get_engine("kubernetes").options
+
+
+# ---- admission
+
+
+def live(sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod as a server has it: with defaults, quantities of its own spelling, and a class of service."""
+    found = copy.deepcopy(sent)
+    del found["spec"]["hostPID"]
+    found["spec"] |= {"schedulerName": "default-scheduler", "serviceAccountName": "default"}
+    for kind in ("requests", "limits"):
+        found["spec"]["containers"][0]["resources"][kind]["memory"] = "2Gi"
+    return {**found, "status": {"qosClass": "Guaranteed"}}
+
+
+def test_the_servers_defaults_are_no_changes() -> None:
+    sent = manifest(SPEC, PLACE)
+    assert refuse_unfair(sent, live(sent)) == []
+
+
+def test_a_harmless_change_is_shown() -> None:
+    sent = manifest(SPEC, PLACE)
+    found = live(sent)
+    found["metadata"]["annotations"]["sidecar.istio.io/inject"] = "true"
+    assert refuse_unfair(sent, found) == ["metadata.annotations.sidecar.istio.io/inject: 'true' instead of 'false'"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda pod: pod["spec"]["containers"].append({"name": "istio-proxy"}), "istio-proxy was added"),
+        (lambda pod: pod["spec"]["containers"][0]["resources"]["requests"].update(cpu="500m"), "'500m' instead of '2'"),
+        (lambda pod: pod["spec"]["securityContext"].pop("seccompProfile"), "seccompProfile"),
+        (lambda pod: pod["status"].update(qosClass="Burstable"), "'Burstable' instead of 'Guaranteed'"),
+        (lambda pod: pod["spec"]["volumes"].append({"name": "token"}), "token was added"),
+    ],
+)
+def test_a_change_that_breaks_the_comparison_is_refused_with_the_reason(change: Any, said: str) -> None:
+    sent = manifest(SPEC, PLACE)
+    found = live(sent)
+    change(found)
+    with pytest.raises(MeasurementError, match="not comparable") as error:
+        refuse_unfair(sent, found)
+    assert said in error.value.message
+    assert (error.value.kind, bool(error.value.remedy)) == ("admission", True)
+
+
+# ---- faults
+
+
+def state(**container: object) -> dict[str, Any]:
+    return {"status": {"phase": "Pending", "containerStatuses": [{"state": container}]}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "kind", "said"),
+    [
+        (state(waiting={"reason": "ErrImageNeverPull", "message": "not present"}), "image", "not present"),
+        (state(waiting={"reason": "ImagePullBackOff", "message": "denied"}), "image", "denied"),
+        (state(terminated={"reason": "OOMKilled", "exitCode": 137}), "killed", "more memory than its limit"),
+        ({"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}}, "evicted", "low on memory"),
+        ({"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "no CPU"}}, "engine", "OutOfcpu: no CPU"),
+        ({"metadata": {"deletionTimestamp": "now"}, "status": {"phase": "Running"}}, "evicted", "being deleted"),
+    ],
+)
+def test_a_pod_that_will_not_run_says_why(pod: dict[str, Any], kind: str, said: str) -> None:
+    found = failure_of(pod)
+    assert found is not None
+    assert (found.kind, said in found.message) == (kind, True)
+
+
+def test_a_pod_that_waits_for_its_container_has_not_failed() -> None:
+    assert failure_of(state(waiting={"reason": "ContainerCreating"})) is None
+
+
+def test_the_schedulers_reason_is_told() -> None:
+    said = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
+    found = unschedulable({"status": {"conditions": [said]}})
+    assert found is not None
+    assert "2 Insufficient cpu" in found.message
+    assert unschedulable({"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "said"),
+    [
+        (b'{"status":"Success"}', 0, ""),
+        (b'{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"message":"137"}]}}', 137, ""),
+        (b'{"status":"Failure","reason":"InternalError","message":"no such program"}', 126, "no such program"),
+    ],
+)
+def test_the_last_message_of_a_stream_is_the_exit_status(message: bytes, status: int, said: str) -> None:
+    assert exit_status(message) == (status, said)

@@ -1,0 +1,141 @@
+"""Schedules as CronJobs: the manifest, what is refused, and what is found and removed again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.kubernetes.cluster import Cluster
+from provisioning.timers import kubernetes
+from provisioning.timers.base import ScheduledJob
+from provisioning.timers.kubernetes import Kubernetes
+from suite.errors import RequestError
+from suite.schedule_specification import parse_schedule
+from tests.kubernetes_schema import invalid
+from tests.provisioning.test_timers import job
+
+ENGINE = '[engine]\nkind = "kubernetes"\nimage = "registry.example.org/virtbench-suite:0123456789ab"\n'
+CLAIM = 'claim = "records"\n'
+
+
+@pytest.fixture
+def nightly(tmp_path: Path) -> ScheduledJob:
+    return planned(tmp_path, ENGINE + CLAIM)
+
+
+def planned(tmp_path: Path, engine: str, **changes: Any) -> ScheduledJob:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'name = "pods"\n{engine}')
+    return job(**{"plan": plan, "options": ("--keep-last", "3"), "log": "/home/me/results/night.log", **changes})
+
+
+class FakeCluster:
+    """A server that keeps CronJobs, as 1.20 or as today's do."""
+
+    namespace, context = "lab", "here"
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.asked: list[str] = []
+
+    path, path_of = Cluster.path, Cluster.path_of
+
+    def demand(self, rights: dict[str, Any]) -> None:
+        assert list(rights) == ["cronjobs.batch"]
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        if path == "/apis/batch/v1":
+            return {"resources": [{"name": kind} for kind in self.kinds]}
+        assert "virtbench.dev/schedule" in query["labelSelector"]
+        return {"items": list(self.kept.values())}
+
+    def create(self, manifest: dict[str, Any]) -> None:
+        self.request("POST", f"{self.path_of(manifest)}/{manifest['metadata']['name']}", manifest)  # type: ignore[misc]
+
+    def request(self, method: str, path: str, body: Any = None, query: Any = None) -> None:
+        self.asked.append(f"{method} {path}")
+        if method == "DELETE":
+            assert query == {"propagationPolicy": "Background"}
+            del self.kept[path]
+        else:
+            self.kept[path] = body
+
+
+@pytest.fixture(params=["batch/v1beta1", "batch/v1"])
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    found = FakeCluster(*(["jobs", "cronjobs"] if request.param == "batch/v1" else ["jobs"]))
+    monkeypatch.setattr(Cluster, "connect", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize("group", ["batch/v1beta1", "batch/v1"])
+def test_the_cronjob_is_valid_in_1_20_and_today(nightly: ScheduledJob, group: str) -> None:
+    assert invalid(kubernetes.manifest(nightly, group)) == []
+
+
+def test_a_firing_runs_the_plan_that_its_pod_holds_and_never_beside_another(
+    nightly: ScheduledJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", ":/usr/share/zoneinfo/Europe/Berlin")
+    spec = kubernetes.manifest(nightly, "batch/v1")["spec"]
+    assert (spec["schedule"], spec["timeZone"]) == ("0 2 * * *", "Europe/Berlin")
+    assert (spec["concurrencyPolicy"], spec["jobTemplate"]["spec"]["backoffLimit"]) == ("Forbid", 0)
+    pod = spec["jobTemplate"]["spec"]["template"]
+    assert list(pod["metadata"]["annotations"].values()) == [nightly.plan.read_text()]
+    (container,) = pod["spec"]["containers"]
+    firing = ["bench", "sweep", "schedule-run", "/given/lines", "--into", "/records/night", "--keep-last", "3"]
+    assert container["command"] == firing
+    assert "affinity" not in pod["spec"]  # else blocks could not run on the node of the firing
+
+
+def test_a_cronjob_is_installed_replaced_listed_and_removed(
+    cluster: FakeCluster, nightly: ScheduledJob, tmp_path: Path
+) -> None:
+    timer = Kubernetes()
+    assert (timer.install(nightly), timer.install(nightly)) == (True, False)
+    assert timer.install(planned(tmp_path, ENGINE + CLAIM, schedule=parse_schedule("6h")))
+    (one,) = timer.installed()
+    assert (one.name, one.when.split(" (")[0]) == ("night", "0 */6 * * *")
+    assert "virtbench-night in lab of here" in one.line
+    assert (timer.remove("night"), timer.remove("night"), timer.installed()) == (True, False, [])
+    group = "batch/v1" if "cronjobs" in cluster.kinds else "batch/v1beta1"
+    place = f"/apis/{group}/namespaces/lab/cronjobs/virtbench-night"
+    assert cluster.asked == [f"POST {place}", f"PUT {place}", f"DELETE {place}"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "said"),
+    [
+        ("", {}, "by the engine local"),
+        (ENGINE, {}, "names no claim"),
+        (f'{ENGINE}{CLAIM}context = "far"\n', {}, "names a context"),
+        (ENGINE + CLAIM, {"options": ("--notify", "mail")}, "--notify: a pod has neither"),
+        (ENGINE + CLAIM, {"name": "Night"}, "cannot be the name of a CronJob"),
+        (ENGINE + CLAIM, {"name": "n" * 43}, "cannot be the name of a CronJob"),
+    ],
+)
+def test_what_a_pod_cannot_be_given_is_refused(tmp_path: Path, engine: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said) as error:
+        kubernetes.manifest(planned(tmp_path, engine, **changes), "batch/v1")
+    assert error.value.remedy
+
+
+def test_a_time_zone_without_a_name_is_refused(
+    nightly: ScheduledJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TZ", raising=False)
+    monkeypatch.setattr(kubernetes, "LOCALTIME", tmp_path / "localtime")
+    assert kubernetes.time_zone() == "Etc/UTC"
+    (tmp_path / "localtime").write_bytes(b"TZif2")
+    with pytest.raises(RequestError, match="does not name a time zone"):
+        kubernetes.manifest(nightly, "batch/v1")
+
+
+def test_without_a_cluster_the_reason_is_told_and_a_dry_run_shows_todays_manifest(
+    nightly: ScheduledJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    timer = Kubernetes()
+    assert "there is no kubeconfig" in str(timer.missing())
+    assert '"apiVersion": "batch/v1"' in timer.render(nightly)["cronjobs/virtbench-night"]

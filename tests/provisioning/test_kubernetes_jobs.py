@@ -1,0 +1,196 @@
+"""Blocks as Jobs: the manifest, what the cluster says of them, and following one to its end."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.batch import kubernetes
+from provisioning.batch.job_executor import JobExecutor
+from provisioning.batch.options import KubernetesOptions
+from provisioning.kubernetes.refusals import ApiError, AwayError
+from suite.errors import BenchError, RequestError
+from suite.sweep.file_transfer import ENDED, GIVEN, encode, packed, unpacked
+from tests.kubernetes_schema import invalid
+
+OPTIONS = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab")
+FILE = encode("sweep.json", "{}")
+
+
+def job(block: int = 3, **options: Any) -> dict[str, Any]:
+    given = packed([FILE, GIVEN])
+    return kubernetes.manifest(OPTIONS.model_copy(update=options), "bench-smoke-1a2b3c4d", block, given, ["bench"])
+
+
+def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    return dict(manifest["spec"]["template"]["spec"])
+
+
+@pytest.mark.parametrize("options", [{}, {"nodes": ("n1", "n2"), "claim": "records", "queue": "training"}])
+def test_the_job_of_a_block_is_valid_in_1_20_and_today(options: dict[str, Any]) -> None:
+    assert invalid(job(**options)) == []
+
+
+def test_the_pod_of_a_block_has_no_rights_on_its_node_and_asks_for_no_cpu() -> None:
+    pod = pod_of(job())
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+    assert "cpu" not in container["resources"]["requests"]
+
+
+def test_two_blocks_never_share_a_node() -> None:
+    (rule,) = pod_of(job())["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (expression,) = rule["labelSelector"]["matchExpressions"]
+    assert expression["key"] in job()["spec"]["template"]["metadata"]["labels"]
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+
+
+def test_a_block_begins_with_the_files_that_it_was_given() -> None:
+    template = job()["spec"]["template"]
+    assert unpacked(template["metadata"]["annotations"][kubernetes.GIVEN]) == [FILE, GIVEN]
+
+
+def test_more_files_than_a_job_holds_are_refused_before_it_is_made() -> None:
+    with pytest.raises(RequestError, match="a Job takes"):
+        kubernetes.manifest(OPTIONS, "bench-a-1", 0, "x" * 300_000, ["bench"])
+
+
+@pytest.mark.parametrize("name", ["nightly", "a.b_c", "n" * 64])
+def test_the_label_of_a_sweep_is_one_that_kubernetes_takes(name: str) -> None:
+    label = kubernetes.label_of(f"bench-{name}-1a2b3c4d")
+    assert len(f"{label}-000-abcde") <= 63
+    assert label.replace("-", "").isalnum()
+    assert label.endswith("-1a2b3c4d")
+
+
+class FakeCluster:
+    """A server with one Job at most, whose pod runs through ``phases``, one a look, and has said ``log``."""
+
+    def __init__(self, phases: list[dict[str, Any]], log: list[str]) -> None:
+        self.phases, self.log = phases, log
+        self.job: dict[str, Any] | None = None
+        self.created = 0
+        self.breaks_after = len(log)
+        self.looked = threading.Event()
+
+    def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
+        return "/".join(filter(None, (group, plural, name, part)))
+
+    def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        if self.job:
+            raise ApiError("it is there", 409)
+        self.created += 1
+        self.job = {**manifest, "metadata": {**manifest["metadata"], "uid": "u"}, "status": {}}
+        return self.job
+
+    def request(self, method: str, path: str, **_: object) -> dict[str, Any]:
+        if method == "DELETE":
+            self.job = None
+            return {}
+        if path.endswith("jobs"):
+            return {"items": [self.job] if self.job else []}
+        self.looked.set()
+        phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
+        if self.job and "job" in phase:
+            self.job["status"] = {"conditions": [{"type": phase["job"], "status": "True"}]}
+        metadata = {"name": "p", "creationTimestamp": "2026", "ownerReferences": [{"uid": "u"}]}
+        return {"items": [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": phase["status"]}]}
+
+    def log_lines(self, pod: str, within_s: float) -> Iterator[str]:
+        del pod, within_s
+        yield from self.log[: self.breaks_after]
+        if self.breaks_after < len(self.log):
+            self.breaks_after = len(self.log)
+            raise AwayError("test", "gone for a moment")
+
+
+WAITING = {"status": {"phase": "Pending", "conditions": [{"status": "False", "message": "Insufficient memory"}]}}
+RUNNING = {"status": {"phase": "Running"}}
+DONE = {"status": {"phase": "Succeeded"}, "job": "Complete"}
+RECORD = encode("cell/trials/000-vm.json", "{}")
+
+
+def executor(cluster: FakeCluster, tmp_path: Path, received: list[str]) -> JobExecutor:
+    return JobExecutor(
+        name="kubernetes-0",
+        cluster=cluster,  # type: ignore[arg-type]
+        sweep="bench-smoke-1a2b3c4d",
+        manifest=job,
+        receive=lambda _, line: received.append(line),
+        logs=tmp_path / "logs",
+        poll_s=0.001,
+    )
+
+
+def test_a_block_is_followed_through_its_log_and_its_job_removed(tmp_path: Path) -> None:
+    received: list[str] = []
+    cluster = FakeCluster([WAITING, RUNNING, DONE], ["on n1", RECORD, ENDED])
+    executor(cluster, tmp_path, received).run(3)
+    assert received == [RECORD]
+    assert cluster.job is None
+    assert (tmp_path / "logs/kubernetes-003.log").read_text() == "on n1\n"
+
+
+def test_a_log_that_breaks_off_is_read_on_and_no_record_taken_twice(tmp_path: Path) -> None:
+    received: list[str] = []
+    cluster = FakeCluster([RUNNING], [RECORD, "more", ENDED])
+    cluster.breaks_after = 1
+    executor(cluster, tmp_path, received).run(3)
+    assert received == [RECORD]
+
+
+def test_a_job_that_is_there_already_is_followed_and_not_made_again(tmp_path: Path) -> None:
+    cluster = FakeCluster([DONE], [ENDED])
+    cluster.create(job())
+    executor(cluster, tmp_path, []).run(3)
+    assert cluster.created == 1
+
+
+def test_an_evicted_block_is_lost_with_the_clusters_reason_and_may_be_tried_again(tmp_path: Path) -> None:
+    evicted = {"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, "job": "Failed"}
+    cluster = FakeCluster([RUNNING, evicted], [RECORD])
+    with pytest.raises(BenchError, match="Evicted: low on memory") as raised:
+        executor(cluster, tmp_path, []).run(3)
+    assert not isinstance(raised.value, RequestError)
+    assert cluster.job is None
+
+
+def test_what_bench_refuses_in_its_pod_is_a_refusal_here(tmp_path: Path) -> None:
+    ended = {"state": {"terminated": {"reason": "Error", "exitCode": RequestError.exit_code}}}
+    refused = {"status": {"phase": "Failed", "containerStatuses": [ended]}, "job": "Failed"}
+    with pytest.raises(RequestError, match="no such model"):
+        executor(FakeCluster([refused], ["bench: no such model"]), tmp_path, []).run(3)
+
+
+def test_an_image_that_the_node_cannot_get_is_a_refusal_and_leaves_no_job(tmp_path: Path) -> None:
+    status = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}
+    cluster = FakeCluster([{"status": status}], [])
+    with pytest.raises(RequestError, match="cannot get the image of bench: ImagePullBackOff"):
+        executor(cluster, tmp_path, []).run(3)
+    assert cluster.job is None
+
+
+def test_stop_leaves_the_job_in_the_cluster(tmp_path: Path) -> None:
+    cluster = FakeCluster([WAITING], [])
+    follower = executor(cluster, tmp_path, [])
+
+    def stop() -> None:
+        cluster.looked.wait(10)
+        follower.stop()
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(BenchError, match="not followed any more"):
+        follower.run(3)
+    assert cluster.job is not None
+
+
+def test_a_job_that_waits_says_why() -> None:
+    cluster = FakeCluster([WAITING], [])
+    cluster.create(job())
+    (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")  # type: ignore[arg-type]
+    assert (found.block, found.state, found.reason) == (3, "waiting", "Insufficient memory")

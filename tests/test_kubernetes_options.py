@@ -1,0 +1,93 @@
+"""What becomes of a run whose engine chooses the CPUs itself, and what such an engine cannot be asked for."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from commands.run.plan import _allotted
+from commands.run.validate import check_engine, refuse_ignored
+from provisioning.engines.base import Allotment, default_engine, get_engine
+from provisioning.engines.kubernetes import Kubernetes
+from suite.errors import RequestError
+from suite.job.envelope import GIB, Envelope
+from suite.job.properties import AS_IT_IS
+from suite.registries import ENGINES
+from suite.request.request import RunRequest
+from tests.jobs import plan_of
+
+ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+
+
+def resolved(found: Allotment | None, *targets: str) -> Any:
+    engine = SimpleNamespace(allotment=lambda *_: found)
+    choices = SimpleNamespace(engine="kubernetes", container_engine=engine, image=None)
+    return SimpleNamespace(choices=choices, targets=targets, machines=None)
+
+
+def test_every_target_is_pinned_to_the_cpus_that_the_kubelet_chose() -> None:
+    notes: list[str] = []
+    found = _allotted(resolved(Allotment((1,), True), "bare-metal", "container"), ENVELOPE, notes.append)
+    assert (found.cpus, found.pinning) == ((1,), None)
+    assert notes == ["kubernetes gives the CPUs 1: every target is pinned to them"]
+
+
+def test_without_cpus_by_number_every_target_has_a_quota_and_is_not_pinned() -> None:
+    notes: list[str] = []
+    found = _allotted(resolved(Allotment(None, True), "bare-metal", "container"), ENVELOPE, notes.append)
+    assert found.pinning == "quota"
+    assert "quota of 1 CPUs" in notes[0]
+    usual = next(plan_of(envelope=ENVELOPE).trials())
+    assert usual.properties == AS_IT_IS
+    assert usual.with_job(envelope=found).properties == replace(AS_IT_IS, pinned=False)
+
+
+def test_pods_of_another_machine_are_compared_with_pods_alone() -> None:
+    with pytest.raises(RequestError, match="no bare metal to compare them with"):
+        _allotted(resolved(Allotment((1,), False), "bare-metal", "container"), ENVELOPE, print)
+    assert _allotted(resolved(Allotment((1,), False), "container"), ENVELOPE, print).cpus == (1,)
+
+
+def test_an_engine_that_chooses_no_cpus_leaves_the_envelope_as_it_is() -> None:
+    assert _allotted(resolved(None, "bare-metal", "container"), ENVELOPE, print) is ENVELOPE
+
+
+@pytest.mark.parametrize(
+    ("given", "targets", "said"),
+    [
+        ({}, ("container", "container-vm"), "--target container-vm"),
+        ({"scenario": "distributed"}, ("container",), "--scenario distributed"),
+        ({"scenario": "shared"}, ("container",), "--scenario shared"),
+        ({"scenario": "serve"}, ("container",), "--scenario serve"),
+        ({"device": "cuda"}, ("container",), "--device cuda"),
+        ({"cpus": "0-1"}, ("container",), "--cpus 0-1"),
+    ],
+)
+def test_what_is_not_built_for_pods_is_refused(given: dict[str, str], targets: tuple[str, ...], said: str) -> None:
+    choices: Any = SimpleNamespace(engine="kubernetes", container_engine=get_engine("kubernetes"))
+    with pytest.raises(RequestError, match=f"does not go with {said}"):
+        check_engine(RunRequest.of({"engine": "kubernetes", **given}), choices, targets)
+    choices.container_engine = get_engine("runc")
+    check_engine(RunRequest.of({"engine": "runc", **given}), choices, targets)
+
+
+def test_an_option_of_a_cluster_is_refused_with_another_engine() -> None:
+    refuse_ignored(RunRequest.of({"target": ["container"], "engine": "kubernetes", "namespace": "lab"}))
+    for engine in ({"engine": "runc"}, {}):
+        with pytest.raises(RequestError, match="--namespace would change nothing"):
+            refuse_ignored(RunRequest.of({"target": ["container"], "namespace": "lab", **engine}))
+
+
+def test_a_cluster_is_never_chosen_where_it_is_not_named() -> None:
+    assert default_engine(["kubernetes"]) == default_engine([]) == "runc"
+    assert default_engine(ENGINES.names()) == "docker"
+
+
+def test_the_doctor_asks_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    node: Any = SimpleNamespace(local=True, name="here")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(RequestError, match="no kubeconfig"):
+        Kubernetes().version(node)
+    (tmp_path / "config").write_text("clusters: [{server: https://127.0.0.1:1}]")
+    assert "config" in Kubernetes().version(node)
