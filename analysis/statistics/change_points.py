@@ -16,6 +16,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 from scipy.signal import lfilter
+from scipy.spatial.distance import pdist
 
 LEAST_RUNS = 5
 """The fewest runs between two change points: below, a change is not told from a few slow nights."""
@@ -32,7 +33,7 @@ def change_points(values: Numbers) -> list[int]:
     The same values give the same places: the orders are drawn from a generator of their own.
     """
     rng = np.random.default_rng(len(values))
-    found = _placed(values, _split(_distances(values), 0, len(values), rng))
+    found = _placed(values, _split(values, 0, len(values), rng))
     while found:
         draws = [_weather_until_matched(part, rng) for part in _around(values, found)]
         weakest = int(np.argmin(draws))
@@ -40,10 +41,6 @@ def change_points(values: Numbers) -> list[int]:
             break
         found = _placed(values, [*found[:weakest], *found[weakest + 1 :]])
     return found
-
-
-def _distances(values: Numbers) -> Numbers:
-    return np.abs(values[:, None] - values[None, :])
 
 
 def _around(values: Numbers, found: list[int]) -> list[Numbers]:
@@ -57,49 +54,45 @@ def _placed(values: Numbers, found: list[int]) -> list[int]:
     found = sorted(found)
     begins = [0, *found]
     parts = zip(begins, _around(values, found), strict=False)
-    return sorted({begin + _best(_distances(part))[0] for begin, part in parts})
+    return sorted({begin + _best(part)[0] for begin, part in parts})
 
 
 def _weather_until_matched(values: Numbers, rng: np.random.Generator) -> int:
     """Return how many times weather was made of the runs before it split as well; ``DRAWS`` if it never did."""
-    _, observed = _best(_distances(values))
+    _, observed = _best(values)
     added = values[1:] - STAYS * values[:-1]
     added = np.append(added, rng.choice(added)) - added.mean()
     for draw in range(DRAWS):
         fresh = rng.permutation(added)
         fresh[0] /= math.sqrt(1 - STAYS**2)  # weather has been there before the first run
-        if _best(_distances(lfilter([1], [1, -STAYS], fresh)))[1] >= observed * (1 - 1e-9):
+        if _best(lfilter([1], [1, -STAYS], fresh))[1] >= observed * (1 - 1e-9):
             return draw
     return DRAWS
 
 
-def _split(distances: Numbers, low: int, high: int, rng: np.random.Generator) -> list[int]:
+def _split(values: Numbers, low: int, high: int, rng: np.random.Generator) -> list[int]:
     """Return the change points between two places, in the order in which they are found."""
     if high - low < 2 * LEAST_RUNS:
         return []
-    own = distances[low:high, low:high]
+    own = values[low:high]
     place, observed = _best(own)
     if not observed > 0 or _matched_by_chance(own, observed, rng):
         return []
     middle = low + place
-    return [middle, *_split(distances, low, middle, rng), *_split(distances, middle, high, rng)]
+    return [middle, *_split(values, low, middle, rng), *_split(values, middle, high, rng)]
 
 
-def _matched_by_chance(distances: Numbers, observed: float, rng: np.random.Generator) -> bool:
+def _matched_by_chance(values: Numbers, observed: float, rng: np.random.Generator) -> bool:
     """Return whether any random order of the runs splits as well as the one that was observed."""
-    for _ in range(ORDERS):
-        order = rng.permutation(len(distances))
-        # Equal splits count as chance; their sums differ by rounding.
-        if _best(distances[np.ix_(order, order)])[1] >= observed * (1 - 1e-9):
-            return True
-    return False
+    # Equal splits count as chance; their sums differ by rounding.
+    return any(_best(values[rng.permutation(len(values))])[1] >= observed * (1 - 1e-9) for _ in range(ORDERS))
 
 
-def _best(distances: Numbers) -> tuple[int, float]:
+def _best(values: Numbers) -> tuple[int, float]:
     """Return the split with the largest energy distance, scaled by the sizes of its sides, and that distance."""
-    n = len(distances)
-    before = np.tril(distances).sum(axis=1)  # of each value to those before it
-    after = distances.sum(axis=1) - before
+    n = len(values)
+    after = _distances_after(values)
+    before = _distances_to_all(values) - after
     sizes = np.arange(LEAST_RUNS, n - LEAST_RUNS + 1)
     left = before.cumsum()[sizes - 1]
     right = after[::-1].cumsum()[n - sizes - 1]
@@ -109,3 +102,19 @@ def _best(distances: Numbers) -> tuple[int, float]:
     scaled = energy * sizes * rest / n
     place = int(scaled.argmax())
     return int(sizes[place]), float(scaled[place])
+
+
+def _distances_after(values: Numbers) -> Numbers:
+    """Return the sum of each value's distances to those after it."""
+    counts = np.arange(len(values) - 1, 0, -1)
+    return np.append(np.add.reduceat(pdist(values[:, None], "cityblock"), counts.cumsum() - counts), 0.0)
+
+
+def _distances_to_all(values: Numbers) -> Numbers:
+    """Return the sum of each value's distances to all: in ascending order it is one of ranks and of running sums."""
+    order = values.argsort()
+    ascending = values[order]
+    sums = ascending.cumsum()
+    found = np.empty_like(values)
+    found[order] = ascending * (2 * np.arange(1, len(values) + 1) - len(values)) + sums[-1] - 2 * sums
+    return found

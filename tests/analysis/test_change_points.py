@@ -53,13 +53,12 @@ def test_the_same_runs_give_the_same_changes() -> None:
 
 def test_the_split_is_the_one_of_the_definition() -> None:
     values = noise(14, 4)
-    distances = abs(values[:, None] - values[None, :])
     scaled = {}
     for place in range(LEAST_RUNS, 14 - LEAST_RUNS + 1):
         left, right = values[:place], values[place:]
         between = abs(left[:, None] - right[None, :]).mean()
         within = [abs(one[:, None] - one[None, :])[np.triu_indices(len(one), 1)].mean() for one in (left, right)]
         scaled[place] = (2 * between - sum(within)) * place * (14 - place) / 14
-    place, largest = _best(distances)
+    place, largest = _best(values)
     assert place == max(scaled, key=lambda each: scaled[each])
     assert largest == pytest.approx(max(scaled.values()))
