@@ -1,7 +1,6 @@
 """A training job that takes turns: launched and warmed up, then a burst of steps for each line that it is given."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pydantic import BaseModel
 
 from scenarios.events import Event
 from scenarios.failure import failure_of_exit
-from scenarios.job import data_use_of, measurement, prepare, recordable
+from scenarios.job import data_use_of, measurement, order, prepare, recordable
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process, Turn
 from suite.plan import Trial
@@ -51,17 +50,13 @@ class WorkerTurns:
 
     def begin(self) -> None:
         """See ``suite.interfaces.TurnTaker``."""
-        job = self._job
-        reading, writing = os.pipe()
-        self._orders = os.fdopen(writing, "wb")
-        job.log.begin()
-        job.process = job.node.start(job.argv, stdin=os.fdopen(reading, "rb"))
-        self._order(job.spec)
-        self._hear(job.process, "measuring")
+        self._orders = self._job.launch_ordered()
+        self._hear(self._process, "measuring")
 
     def turn(self) -> Turn:
         """See ``suite.interfaces.TurnTaker``."""
-        self._order(BURST.encode())
+        if self._orders:
+            order(self._orders, BURST.encode())
         said = self._hear(self._process, "burst")
         with recordable(self._job.argv):
             burst = _Burst.model_validate(said.fields)
@@ -103,13 +98,6 @@ class WorkerTurns:
         if self._job.process is None:
             raise MeasurementError("a turn before the job was launched", kind="plan")
         return self._job.process
-
-    def _order(self, line: bytes) -> None:
-        # A worker that has ended says why, or its exit status does.
-        with suppress(BrokenPipeError):
-            if self._orders:
-                self._orders.write(line + b"\n")
-                self._orders.flush()
 
     def _close(self) -> None:
         with suppress(BrokenPipeError):

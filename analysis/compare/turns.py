@@ -1,15 +1,16 @@
 """Estimate how much the bursts of trials that take turns vary, and what switching costs: see ``results.Turns``."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import pandas as pd
 
 from analysis.compare.pairing import GROUP, job_of
 from analysis.compare.results import ComparedJob, Turns
-from analysis.load.bursts import switching
+from analysis.load.bursts import step_variance, switching
 from analysis.load.evidence import AlternationFields
-from analysis.statistics.alternating import components
+from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
 from suite.targets import BASELINE
 
 _PLACE = ["run_id", "block"]
@@ -29,13 +30,51 @@ def turns_of(ok: pd.DataFrame, evidence: pd.DataFrame) -> Mapping[tuple[Compared
     found: dict[tuple[ComparedJob, str], list[Turns]] = {}
     for _, group in trials.assign(side=trials["target"].astype(str) + again).groupby(GROUP, observed=True):
         key = job_of(group.iloc[0]), str(group["model"].iloc[0])
-        base = group[group["side"] == BASELINE].set_index(_PLACE)["alternation"].to_dict()
-        for side, rows in group[group["side"] != BASELINE].groupby("side", sort=False):
-            own = rows.set_index(_PLACE)["alternation"].to_dict()
-            pairs = [[_log_ratios(own[place], base[place])] for place in own if place in base]
+        base = group[group["side"] == BASELINE]
+        for side, own in group[group["side"] != BASELINE].groupby("side", sort=False):
+            pairs = _pairs(own, base)
             if pairs:
-                found.setdefault(key, []).append(Turns(str(side), len(pairs), components(pairs), switching(rows)))
+                vary, switched = components([[_log_ratios(*pair)] for pair in pairs]), switching(own)
+                steps = [step_variance(rows) for rows in (own, base)]
+                best = _best(vary, switched, pairs, None if None in steps else math.fsum(filter(None, steps)))
+                found.setdefault(key, []).append(Turns(str(side), len(pairs), vary, switched, best))
     return {key: tuple(each) for key, each in found.items()}
+
+
+def _pairs(own: pd.DataFrame, base: pd.DataFrame) -> list[tuple[AlternationFields, AlternationFields]]:
+    """Return the turns of a target and of bare metal, of each block that has both."""
+    sides = [rows.set_index(_PLACE)["alternation"].to_dict() for rows in (own, base)]
+    return [(sides[0][place], sides[1][place]) for place in sides[0] if place in sides[1]]
+
+
+def _best(
+    vary: Components,
+    switched: SwitchingCost | None,
+    pairs: Sequence[tuple[AlternationFields, AlternationFields]],
+    step: float | None,
+) -> Design | None:
+    """Return the arrangement that these blocks, as a pilot, suggest; None where too little was repeated in them.
+
+    A block of more targets is taken as one of this pair, with its part of the seconds beside the turns.
+    """
+    if vary.burst is None or vary.block is None:
+        return None
+    round_s, steps = fmean(_turn_s(own) + _turn_s(base) for own, base in pairs), pairs[0][0].bursts[0].steps
+    beside_s = fmean(own.block_s * 2 / own.instances - round_s * len(own.bursts) for own, _ in pairs)
+    switch_s = fmean(_handing_s(own) + _handing_s(base) for own, base in pairs)
+    if switched and switched.shown:
+        switch_s += round_s / steps
+    return choose(vary, Costs(round_s, max(0.0, beside_s), steps, switch_s=min(round_s, switch_s)), step)
+
+
+def _turn_s(side: AlternationFields) -> float:
+    """Return the seconds of one turn, on the host's clock."""
+    return fmean(one.ended_s - one.begun_s for one in side.bursts)
+
+
+def _handing_s(side: AlternationFields) -> float:
+    """Return the seconds of one turn in which no step was taken."""
+    return fmean(max(0.0, one.ended_s - one.begun_s - one.span_s) for one in side.bursts)
 
 
 def _log_ratios(own: AlternationFields, base: AlternationFields) -> list[float]:

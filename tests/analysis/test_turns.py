@@ -161,9 +161,33 @@ def test_the_levels_of_variation_are_told(tmp_path: Path, save_turns: Save) -> N
     (line,) = [line for line in group_lines(group) if "in turns" in line]
     assert line.startswith("container in turns, 40 blocks: its ratio varies by 0.9")
     assert "from block to block, each with new instances" in line
+    # Handing over costs nothing here, so bursts are of one step; starting a pair takes most of a block, so there are
+    # more rounds, sqrt(89 s / 0.2 s x 0.009^2 / 0.018^2).
+    assert line.endswith("as a pilot they suggest --rounds 10 --burst-steps 1")
     told = json.loads(as_json(compared(tmp_path)))["turns"]
-    assert [(one["target"], one["blocks"]) for one in told] == [("container", 40)]
+    assert [(one["target"], one["blocks"], one["best"]["rounds"]) for one in told] == [("container", 40, 10)]
     assert "container in turns" in as_markdown(compared(tmp_path))
+
+
+def test_one_block_is_no_pilot(tmp_path: Path, save_turns: Save) -> None:
+    save_turns([0.1] * ROUNDS)
+    save_turns([0.1] * ROUNDS, target="container", place=1)
+    (turns,) = only(compared(tmp_path)).turns
+    assert turns.best is None
+
+
+def test_a_target_whose_waiting_costs_more_than_half_a_percent_gets_no_verdict(
+    tmp_path: Path, save_turns: Save
+) -> None:
+    for block in range(8):
+        save_turns([0.1] * ROUNDS, block=block)
+        save_turns([0.2] * ROUNDS, block=block, target="container", place=1, waiting_s=0.004)
+        save_turns([0.2] * ROUNDS, block=block, target="vm", place=1, waiting_s=0.006)
+    verdicts = {one.target: one.estimates["throughput"].verdict for one in only(compared(tmp_path)).targets[1:]}
+    assert verdicts["container"] is not None
+    assert verdicts["container"].withheld == ()
+    assert verdicts["vm"] is not None
+    assert "waiting-computes" in verdicts["vm"].withheld[0]
 
 
 @pytest.mark.parametrize(("first", "ratio"), [(1.0, 0.8), (3.0, 1.0)])
