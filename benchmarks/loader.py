@@ -29,10 +29,10 @@ from intrusion import interval  # noqa: E402
 
 from suite.registries import DATA_KINDS  # noqa: E402
 from worker.data.decode import Decoder, divisor, draw_crop  # noqa: E402
-from worker.data.filler import Order, crop_seed  # noqa: E402
 from worker.data.images import open_images  # noqa: E402
 from worker.data.loader import Loader  # noqa: E402
 from worker.data.normalise import DEVIATION, MEAN  # noqa: E402
+from worker.data.order import Order  # noqa: E402
 from worker.data.sets import FileSet  # noqa: E402
 from worker.spec import Data, Spec  # noqa: E402
 from worker.training.models import import_torchvision  # noqa: E402
@@ -48,7 +48,7 @@ class Theirs(Dataset[tuple[torch.Tensor, int]]):
         vision = import_torchvision()
         self._folder = vision.datasets.ImageFolder(directory)
         self._order = Order(len(self._folder), seed)
-        self._px, self._seed = image_px, seed
+        self._px = image_px
         self._resized_crop = vision.transforms.functional.resized_crop
         self._mirror = vision.transforms.functional.hflip
         self._end = vision.transforms.Compose(
@@ -56,9 +56,10 @@ class Theirs(Dataset[tuple[torch.Tensor, int]]):
         )
 
     def image(self, position: int) -> tuple[Any, int]:
-        image, label = self._folder[self._order.index(position)]
+        place = divmod(position, len(self._folder))
+        image, label = self._folder[self._order.index(*place)]
         width, height = image.size
-        crop = draw_crop(width, height, crop_seed(self._seed, position))
+        crop = draw_crop(width, height, self._order.crop_seed(*place))
         top, left = int(crop.top), int(crop.left)
         image = self._resized_crop(image, top, left, int(crop.bottom) - top, int(crop.right) - left, [self._px] * 2)
         return self._mirror(image) if crop.mirrored else image, label
@@ -167,12 +168,12 @@ def differences(options: argparse.Namespace, image_px: int) -> None:
     order, scaled = Order(len(images), options.seed), 0
     apart: dict[str, list[np.ndarray[Any, Any]]] = {"simplejpeg, Pillow": [], "simplejpeg, torchvision": []}
     for position in range(min(options.compared, len(images))):
-        content, seed = images.read(order.index(position)), crop_seed(options.seed, position)
+        content, seed = images.read(order.index(0, position)), order.crop_seed(0, position)
         one, other = (torch.empty(image_px, image_px, 3, dtype=torch.uint8) for _ in range(2))
         turbo.crop(content, seed, one)
         pillow.crop(content, seed, other)
         reference = torch.from_numpy(np.array(theirs.image(position)[0]))
-        scaled += was_scaled(images, order.index(position), seed, image_px)
+        scaled += was_scaled(images, order.index(0, position), seed, image_px)
         apart["simplejpeg, Pillow"].append(distance(one, other))
         apart["simplejpeg, torchvision"].append(distance(one, reference))
     print(f"pixels at {image_px} px, {scaled} of {position + 1} images decoded at a smaller scale:")

@@ -1,0 +1,169 @@
+"""A service: a generator behind HTTP in one instance of the target, and who asks it in another.
+
+The two are joined as the ranks of a distributed job are, so that what answers has its envelope to itself, and requests
+come over the network that the target has. Weights are drawn from the seed in the server's own process: no file is read.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from threading import Event
+from typing import IO
+
+from scenarios.distributed import PORT, RankProcess, followed, record_of
+from scenarios.events import Event as Said
+from scenarios.events import EventLog, Silent
+from scenarios.job import attest, metrics_of, recordable, throughput_of
+from scenarios.members import member_keys
+from suite.errors import MeasurementError
+from suite.interfaces import Instance, Measurement, Observer
+from suite.job.distributed import DistributedJob
+from suite.job.serving import Serving
+from suite.plan import Trial
+from suite.records.record import Metric, Timeline
+from suite.registries import WORKLOADS
+
+SERVER_PHASES = {
+    "started": "importing",
+    "imported": "building",
+    "environment": "building",
+    "built": "serving",
+    "done": "finishing",
+}
+CLIENT_PHASES = {
+    "started": "preparing",
+    "environment": "waiting for the first answer",
+    "answered": "measuring",
+    "metrics": "finishing",
+    "done": "finishing",
+}
+"""The events of server and client in their order, and the phase that begins with each."""
+
+
+@dataclass(kw_only=True)
+class ServeLog(EventLog):
+    """The events of the server or the client. Tells ``heard`` the name of each."""
+
+    phases: Mapping[str, str]
+    heard: Callable[[str], object] = lambda _: None
+
+    def _take(self, event: Said) -> None:
+        if (phase := self.phases[event.name]) != self.phase:
+            self._enter(phase)
+        self.heard(event.name)
+
+
+class Serve:
+    """A generator that is served on one target."""
+
+    name = "serve"
+    no_turns = "a service is asked in one piece"
+
+    def measure(
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
+    ) -> Measurement:
+        """Serve, and measure what a client sees. Raises MeasurementError, of who failed first, where one fails."""
+        serving, distributed = trial.job.serving, trial.job.distributed
+        if serving is None or distributed is None:
+            raise MeasurementError("a service was planned without its load or its instances", kind="plan")
+        ready = Event()
+        observer.phase("attesting")
+        at = {"address": instances[0].address, "port": instances[0].port or PORT}
+        serving_log = ServeLog(order=tuple(SERVER_PHASES), phases=SERVER_PHASES, observer=Silent())
+        asking_log = ServeLog(order=tuple(CLIENT_PHASES), phases=CLIENT_PHASES, observer=observer)
+        asking_log.heard = lambda name: ready.set() if name == "environment" else None
+        server = _rank(trial, 0, instances, {**_served(trial, serving), **at}, serving_log, "--serve")
+        client = _rank(trial, 1, instances, {**_load(trial, serving, distributed), **at}, asking_log, "--load")
+        return _measurement(server, client, _run(server, client, ready, account))
+
+
+def _rank(
+    trial: Trial, number: int, instances: Sequence[Instance], spec: Mapping[str, object], log: ServeLog, word: str
+) -> RankProcess:
+    """Attest an instance and prepare what runs in it."""
+    planned = trial.instances[number]
+    own = trial.with_job(envelope=planned.envelope)
+    asked = json.dumps({**spec, "threads": planned.envelope.threads}).encode()
+    job = attest(own, instances[number].node, asked, log, word)
+    return RankProcess(number, planned.role, instances[number], job)
+
+
+def _served(trial: Trial, serving: Serving) -> dict[str, object]:
+    """Return what the server alone is given; see ``worker.serving.request.ServeSpec``."""
+    return {
+        **member_keys(WORKLOADS, trial.job.model, "workload", trial.job.workload_sha256),
+        **serving.model_dump(include={"image_px", "channels"}),
+        "dataset": trial.job.data,
+        "model": trial.job.model,
+        "seed": trial.seed,
+        "device": trial.job.devices.device,
+    }
+
+
+def _load(trial: Trial, serving: Serving, distributed: DistributedJob) -> dict[str, object]:
+    """Return what the client alone is given; see ``worker.serving.request.LoadRequest``."""
+    return {
+        **serving.model_dump(include={"requests", "rates", "clients"}),
+        "body": json.dumps({"dataset": trial.job.data, "model": trial.job.model}),
+        "seed": trial.seed,
+        "timeout_s": distributed.comm_timeout_s,
+        "patience_s": trial.trial_timeout_s,
+    }
+
+
+def _run(server: RankProcess, client: RankProcess, ready: Event, account: AbstractContextManager[object]) -> float:
+    """Launch the server once the client waits for it. Returns the seconds from then until both have ended."""
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            client.job.launch()
+            asking = pool.submit(client.job.follow)
+            asking.add_done_callback(lambda _: ready.set())
+            ready.wait()
+            if asking.done():
+                asking.result()
+            with account:
+                orders = server.job.launch_ordered()
+                asking.add_done_callback(lambda _: _end(orders))
+                serving: Future[float] = pool.submit(server.job.follow)
+                return followed([server, client], [serving, asking])
+        finally:
+            # Also on Ctrl-C: the threads end with what they listen to.
+            server.job.kill()
+            client.job.kill()
+
+
+def _end(orders: IO[bytes]) -> None:
+    """End the server, which reads on until it is told something."""
+    with suppress(BrokenPipeError):
+        orders.write(b"end\n")
+        orders.close()
+
+
+def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> Measurement:
+    served, asked = server.job.log, client.job.log
+    cold_s = asked.events["answered"].arrived_s - served.begun_s
+    opened_s = server.instance.node.opening.seconds
+    with recordable(client.job.argv):
+        return Measurement(
+            elapsed_s=elapsed_s,
+            throughput_per_s=throughput_of(asked),
+            steps=None,
+            timeline=Timeline(
+                **served.ends(elapsed_s),
+                imports_s=served.between("started", "imported"),
+                build_s=served.between("imported", "built"),
+                measured_s=asked.between("answered", "metrics"),
+            ),
+            environment=server.job.environment(),
+            metrics={
+                "cold-start": Metric(value=cold_s, unit="s", better="less"),
+                "cold-start-with-opening": Metric(value=opened_s + cold_s, unit="s", better="less"),
+                **metrics_of(asked.said("metrics", "metrics")),
+            },
+            ranks=[record_of(each) for each in (server, client)],
+            clock_ratio=asked.clock_ratio("answered", "metrics"),
+            usage=served.usage(),
+            details={**asked.said("metrics", "details"), "client_usage": dict(asked.said("done", "usage"))},
+        )

@@ -1,0 +1,35 @@
+"""The latencies of a service as a figure."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.compare.comparison import compare
+from analysis.figures.latency import latency_lines
+from analysis.load.records import load
+from suite.records.record import Metric
+from tests.analysis.conftest import Save
+
+LATENCIES = ("latency-p50", "latency-p95", "latency-p50-at-0.5-per-s")
+
+
+def test_the_figure_has_a_line_for_each_target_and_a_panel_for_each_rate(save: Save, tmp_path: Path) -> None:
+    for target, factor in (("bare-metal", 1.0), ("container", 1.5)):
+        metrics = {
+            name: Metric(value=factor * (number + 1), unit="ms", better="less")
+            for number, name in enumerate((*LATENCIES, "cold-start"))
+        }
+        save(target=target, scenario="serve", model="gan", metrics=metrics)
+    (drawing,) = latency_lines(compare(load([tmp_path / "run"])), {})
+    assert drawing.name == "gan-latency"
+    closed, opened = drawing.chart.axes
+    drawn = [float(value) for axes in (closed, opened) for line in axes.lines for value in np.asarray(line.get_ydata())]
+    assert drawn == pytest.approx([1, 2, 1.5, 3, 3, 4.5])
+    assert [text.get_text() for text in closed.get_xticklabels()] == ["p50", "p95"]
+    assert "0.5 requests/s" in opened.texts[0].get_text()
+
+
+def test_a_training_has_no_latencies(save: Save, tmp_path: Path) -> None:
+    save()
+    assert list(latency_lines(compare(load([tmp_path / "run"])), {})) == []

@@ -1,0 +1,110 @@
+"""A service on one target as the host sees it: two processes of the worker on this machine."""
+
+import json
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from scenarios.serve import Serve
+from suite.errors import MeasurementError
+from suite.interfaces import Instance, Measurement
+from suite.job.distributed import DistributedJob, instances_of
+from suite.job.envelope import GIB, Envelope
+from suite.job.lab import LabSpec
+from suite.job.serving import Serving
+from suite.plan import Trial
+from tests.scenarios.conftest import HereNode
+from tests.scenarios.test_job import event
+
+JOINED = DistributedJob(workers=1, servers=1, network="overlay", lab=LabSpec(nodes=2))
+ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=4 * GIB, threads=2)
+LOAD = Serving(requests=20, rates=(40.0,), clients=2, image_px=28, channels=1)
+ENVIRONMENT = event("environment", 102.0, environment={"kernel": "6.1", "threads": 1})
+ASKING = [event("started", 101.0), ENVIRONMENT]
+
+
+@pytest.fixture
+def planned(trial: Trial) -> Trial:
+    made = trial.with_job(
+        scenario="serve", model="gan", sizes=None, unit="images", serving=LOAD, distributed=JOINED, envelope=ENVELOPE
+    )
+    return made.model_copy(update={"instances": instances_of(JOINED, ENVELOPE)})
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def instances(*nodes: Any) -> list[Instance]:
+    return [Instance(node, "127.0.0.1", "lo", port=free_port()) for node in nodes]
+
+
+def measured(planned: Trial, observer: Any, *nodes: Any) -> Measurement:
+    return Serve().measure(planned, instances(*nodes), observer, nullcontext())
+
+
+def test_what_a_client_sees_is_measured_from_the_launch_to_saturation(
+    planned: Trial, here: HereNode, observer: Any
+) -> None:
+    with here.opening.running("boot"):
+        pass
+    found = measured(planned, observer, here, here)
+    metrics = found.metrics
+    assert found.throughput_per_s is not None
+    assert found.throughput_per_s > 1
+    assert {name for name in metrics if name.startswith("latency")} == {
+        *("latency-p50", "latency-p95", "latency-p50-at-40-per-s", "latency-p95-at-40-per-s"),
+    }
+    assert 0 < metrics["latency-p50"].value <= metrics["latency-p95"].value
+    assert len(metrics["latency-p50"].samples or []) == LOAD.requests
+    cold_s = metrics["cold-start"].value
+    assert 0.1 < cold_s < found.elapsed_s
+    assert metrics["cold-start-with-opening"].value == pytest.approx(cold_s + here.opening.seconds)
+    assert [rank.role for rank in found.ranks] == ["server", "client"]
+    assert found.environment.torch is not None
+    assert found.usage is not None
+    assert (found.usage.cpu_s or 0) > 0
+    assert set(found.details["answered_per_s"]) == {"40"}  # type: ignore[call-overload]
+    phases = [name for name, _ in observer.phases]
+    assert phases == ["attesting", "launching", "preparing", "waiting for the first answer", "measuring", "finishing"]
+
+
+def test_a_server_that_fails_is_blamed_and_not_the_client_that_waits_for_it(
+    planned: Trial, here: HereNode, observer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scenarios.distributed.LAST_WORDS_S", 0.1)
+    other = planned.with_job(model="resnet50")
+    with pytest.raises(MeasurementError, match=r"server \(rank 0\) on here: .* makes no images") as caught:
+        measured(other, observer, here, here)
+    assert caught.value.kind == "request"
+    assert not any(process.running() for process in here.processes)
+
+
+def test_a_client_that_fails_before_the_server_is_launched_ends_the_trial(
+    planned: Trial, here: HereNode, observer: Any, scripted: Callable[..., Any]
+) -> None:
+    node = scripted(ASKING[0], event("error", 101.5, kind="exception", message="no such module"), status=1)
+    with pytest.raises(MeasurementError, match="no such module"):
+        measured(planned, observer, here, node)
+    assert here.processes == [], "the server was never launched"
+
+
+def test_the_load_is_that_of_the_plan_and_a_rate_has_the_schedule_of_the_seed(
+    planned: Trial, here: HereNode, observer: Any, scripted: Callable[..., Any]
+) -> None:
+    node = scripted(event("error", 101.5, kind="exception", message="enough"), status=1)
+    with pytest.raises(MeasurementError, match="enough"):
+        measured(planned, observer, here, node)
+    asked = json.loads(node.started[0][1])
+    told = {name: asked[name] for name in ("requests", "rates", "clients", "seed", "timeout_s", "threads")}
+    assert told == {"requests": 20, "rates": [40.0], "clients": 2, "seed": 7, "timeout_s": 60, "threads": 1}
+    assert json.loads(asked["body"]) == {"dataset": "synthetic", "model": "gan"}
+
+
+def test_a_service_without_its_load_is_refused(trial: Trial, here: HereNode, observer: Any) -> None:
+    with pytest.raises(MeasurementError, match="without its load"):
+        measured(trial, observer, here, here)

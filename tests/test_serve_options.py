@@ -1,0 +1,70 @@
+"""From the options of a generator that is served to its plan."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from commands.run.distributed import ranks_of, strategy_of
+from commands.run.serving import serving_of
+from commands.run.validate import check_engine, check_workloads
+from suite.errors import RequestError
+from suite.job.distributed import DistributedJob
+from suite.job.lab import LabSpec
+from suite.job.profiles import PROFILES
+from suite.job.serving import LOADS, parse_rates
+from suite.registries import WORKLOADS
+from suite.request.request import RunRequest
+
+
+def request(**options: Any) -> RunRequest:
+    return RunRequest.of({"scenario": "serve", **options})
+
+
+def test_the_load_is_that_of_the_profile_unless_it_is_given() -> None:
+    for profile, load_of_profile in LOADS.items():
+        serving = serving_of(request(profile=profile), PROFILES[profile], "gan")
+        assert serving
+        assert {name: getattr(serving, name) for name in type(load_of_profile).model_fields} == dict(load_of_profile)
+        assert (serving.image_px, serving.channels) == (28, 1)
+    own = serving_of(
+        request(requests=7, rates="5,0.5", clients=3, image_px=64, channels="1"), PROFILES["smoke"], "dcgan"
+    )
+    assert own
+    assert (own.requests, own.rates, own.clients, own.image_px, own.channels) == (7, (5.0, 0.5), 3, 64, 1)
+    assert serving_of(RunRequest.of({}), PROFILES["smoke"], "gan") is None
+
+
+def test_every_profile_has_a_load() -> None:
+    assert set(LOADS) == set(PROFILES)
+
+
+def test_a_server_and_a_client_train_nothing_together() -> None:
+    assert (ranks_of(request()), strategy_of(request())) == ((1, 1), None)
+    joined = DistributedJob(workers=1, servers=1, network="overlay", lab=LabSpec(nodes=2))
+    assert joined.roles == ("server", "client")
+
+
+def test_generators_are_served_and_nothing_else() -> None:
+    assert request().models == ("gan",)
+    served = [name for name in WORKLOADS.own if WORKLOADS.get(name).generates]
+    assert served == ["gan", "gan-published", "dcgan", "dcgan-published", "vae", "progressive-gan"]
+    check_workloads(request(model=served), tuple(served))
+    with pytest.raises(RequestError, match="resnet50 makes no images") as caught:
+        check_workloads(request(model="resnet50"), ("resnet50",))
+    assert "progressive-gan" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "10,", "0", "-1", "nan", "inf", "1e9"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="holds no rates"):
+        parse_rates(text)
+    with pytest.raises(RequestError, match="--rates"):
+        request(rates=text)
+
+
+def test_pods_are_not_joined_yet_and_the_engine_is_refused() -> None:
+    cluster: Any = SimpleNamespace(engine="kubernetes", container_engine=SimpleNamespace(options=("context",)))
+    with pytest.raises(RequestError, match="--engine kubernetes does not go with --scenario serve"):
+        check_engine(request(), cluster, ("container",))
+    check_engine(RunRequest.of({}), cluster, ("container",))

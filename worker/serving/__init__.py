@@ -1,0 +1,1 @@
+"""A generator behind HTTP, and the load generator that measures it from another instance."""

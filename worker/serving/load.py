@@ -1,0 +1,160 @@
+"""The load generator: requests in a closed loop, and at fixed rates whether they are answered or not.
+
+At a rate a request is due when the schedule says so. Its latency counts from then on, also where no connection is free
+to send it: a server that stalls is charged for all that it kept waiting, not for one request alone (coordinated
+omission). The errors of the generator itself are measured by ``benchmarks/serve_error.py``.
+"""
+
+import http.client
+import itertools
+import random
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+
+from worker.environment import collect
+from worker.errors import JobError
+from worker.probes.reading import Reading, quantile
+from worker.protocol import Events
+from worker.serving.request import LoadRequest
+from worker.serving.service import GENERATE
+from worker.usage import whole_usage
+
+PERCENTILES = (50, 95, 99)
+WARM_UP = 10
+"""The first requests, which no figure counts."""
+POLL_S = 0.01
+"""The pause between two attempts to reach a server that does not listen yet: the error of the cold start."""
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The latencies of requests in the order in which they were due, and the seconds from the first to the last."""
+
+    latencies_s: Sequence[float]
+    span_s: float
+
+    @property
+    def per_s(self) -> float:
+        return len(self.latencies_s) / self.span_s
+
+    def readings(self, ending: str = "") -> dict[str, Reading]:
+        """Return the percentiles that so many requests can have: beyond the 99th there is one in a hundred.
+
+        The median has every latency as its samples.
+        """
+        latencies_ms = [each * 1e3 for each in self.latencies_s]
+        return {
+            f"latency-p{percent}{ending}": Reading(
+                quantile(latencies_ms, percent / 100), "ms", "less", latencies_ms if percent == 50 else None
+            )
+            for percent in PERCENTILES
+            if len(latencies_ms) * (100 - percent) >= 100
+        }
+
+
+def run(request: LoadRequest, events: Events) -> None:
+    """Wait for the first answer, measure, and emit everything from ``environment`` to ``done``. Raises JobError."""
+    events.emit("environment", environment={**collect(), "threads": request.threads})
+    wait_for_answer(request)
+    events.emit("answered")
+    closed_loop(request, 1, WARM_UP)
+    closed = closed_loop(request, 1, request.requests)
+    opened = {rate: open_loop(request, rate) for rate in request.rates}
+    saturated = closed_loop(request, request.clients, request.requests)
+    metrics = closed.readings()
+    for rate, one in opened.items():
+        metrics |= one.readings(f"-at-{rate:g}-per-s")
+    events.emit(
+        "metrics",
+        throughput=saturated.per_s,
+        metrics={name: vars(reading) for name, reading in metrics.items()},
+        details={"answered_per_s": {f"{rate:g}": one.per_s for rate, one in opened.items()}},
+    )
+    events.emit("done", usage=whole_usage())
+
+
+def wait_for_answer(request: LoadRequest) -> None:
+    """Try until the server gives an image. Raises JobError where it takes longer than the patience of the request."""
+    deadline_s = time.monotonic() + request.patience_s
+    while time.monotonic() < deadline_s:
+        with suppress(OSError), Connection(request) as connection:
+            connection.generate()
+            return
+        time.sleep(POLL_S)
+    raise JobError(f"the server had not answered after {request.patience_s:g} s", kind="network")
+
+
+def closed_loop(request: LoadRequest, clients: int, count: int) -> Run:
+    """Send ``count`` requests from so many clients, each its next one when it has the answer to the last."""
+    return _driven(request, clients, [None] * count)
+
+
+def open_loop(request: LoadRequest, rate_per_s: float) -> Run:
+    """Send requests at a rate: they come as those of many people who do not know each other (a Poisson process).
+
+    The seed decides when each is due: the same moments on every target.
+    """
+    draw = random.Random(f"{request.seed}/{rate_per_s:g}")  # noqa: S311 (a schedule, and no secret)
+    gaps_s = (draw.expovariate(rate_per_s) for _ in range(request.requests))
+    return _driven(request, request.clients, list(itertools.accumulate(gaps_s)))
+
+
+def _driven(request: LoadRequest, clients: int, due_s: Sequence[float | None]) -> Run:
+    """Send a request for each of ``due_s``: at these seconds from the begin, or where it is None as soon as it can."""
+    latencies_s, numbers = [0.0] * len(due_s), itertools.count()
+
+    def work(connection: Connection) -> None:
+        while (number := next(numbers)) < len(due_s):
+            after_s = due_s[number]
+            due = time.monotonic() if after_s is None else begun_s + after_s
+            time.sleep(max(0.0, due - time.monotonic()))
+            connection.generate()
+            latencies_s[number] = time.monotonic() - due
+
+    try:
+        with _connections(request, clients) as connections, ThreadPoolExecutor(clients) as pool:
+            begun_s = time.monotonic()
+            list(pool.map(work, connections))
+            return Run(latencies_s, time.monotonic() - begun_s)
+    except OSError as error:
+        raise JobError(f"the server does not answer any more: {error}", kind="network") from error
+
+
+@contextmanager
+def _connections(request: LoadRequest, count: int) -> Iterator[list["Connection"]]:
+    """Open connections before anything is timed."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Connection(request)) for _ in range(count)]
+
+
+class Connection:
+    """One connection to the server, which is kept for all requests that are sent over it."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self._http = http.client.HTTPConnection(request.address, request.port, timeout=request.timeout_s)
+        self._body = request.body.encode()
+
+    def __enter__(self) -> "Connection":
+        self._http.connect()
+        self._http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def generate(self) -> None:
+        """Ask for an image and read it. Raises OSError where no answer comes, and JobError for one without an image."""
+        try:
+            self._http.request("POST", GENERATE, self._body, {"Content-Type": "application/json"})
+            answer = self._http.getresponse()
+            image = answer.read()
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+        if answer.status != http.client.OK or not image.startswith(_PNG):
+            said = image[:200].decode("utf-8", "replace")
+            raise JobError(f"the server answered {answer.status} {answer.reason}: {said}", kind="serve")

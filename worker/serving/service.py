@@ -1,0 +1,86 @@
+"""The service as a WSGI application: ``POST /generate`` with the names of a data set and a model gives an image.
+
+It knows fixed lists of names, bounds what it reads, and takes no path of a request: what is malformed gets a 4xx
+answer with a sentence in JSON. It needs no torch.
+"""
+
+import json
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+MOST_BODY_BYTES = 1024
+"""Two names take less than a tenth of it."""
+GENERATE, HEALTH = "/generate", "/health"
+KEYS = {"dataset", "model"}
+_METHODS = {GENERATE: "POST", HEALTH: "GET"}
+Start = Callable[[str, list[tuple[str, str]]], object]
+
+
+class _RefusedError(Exception):
+    """The answer to a request that cannot be met."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Service:
+    """The generators by the names of their data set and model; each call of one gives a new image as PNG."""
+
+    generators: Mapping[tuple[str, str], Callable[[], bytes]]
+
+    def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
+        """Answer one request, as PEP 3333 has it."""
+        try:
+            status, kind, body = HTTPStatus.OK, "image/png", self._answered(environ)
+        except _RefusedError as error:
+            status, kind, body = error.status, "application/json", _said(str(error))
+        except Exception:  # noqa: BLE001 (the reason is for who runs the service, and not for who asks)
+            traceback.print_exc()
+            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", _said("no image could be made")
+        kind = kind if body else "text/plain"
+        start(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        return [body]
+
+    def _answered(self, environ: Mapping[str, Any]) -> bytes:
+        place, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
+        if place not in _METHODS:
+            raise _RefusedError(HTTPStatus.NOT_FOUND, f"only {' and '.join(_METHODS)} are here")
+        if method != _METHODS[place]:
+            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{place} takes {_METHODS[place]} alone")
+        return self._generator(_body(environ))() if place == GENERATE else b""
+
+    def _generator(self, body: bytes) -> Callable[[], bytes]:
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
+        if not isinstance(asked, dict) or set(asked) != KEYS:
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is an object with {' and '.join(sorted(KEYS))}")
+        for known, name in (({key[0] for key in self.generators}, "dataset"), (self._models(asked), "model")):
+            if not isinstance(asked[name], str) or asked[name] not in known:
+                said = ", ".join(sorted(known))
+                raise _RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} is unknown; there are: {said}")
+        return self.generators[asked["dataset"], asked["model"]]
+
+    def _models(self, asked: Mapping[str, object]) -> set[str]:
+        return {model for dataset, model in self.generators if dataset == asked["dataset"]}
+
+
+def _body(environ: Mapping[str, Any]) -> bytes:
+    try:
+        length = int(environ.get("CONTENT_LENGTH") or "")
+    except ValueError:
+        raise _RefusedError(HTTPStatus.LENGTH_REQUIRED, "the request has no Content-Length") from None
+    if not 0 <= length <= MOST_BODY_BYTES:
+        raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{MOST_BODY_BYTES} bytes are the most of a body")
+    body: bytes = environ["wsgi.input"].read(length)
+    return body
+
+
+def _said(why: str) -> bytes:
+    return json.dumps({"error": why}).encode()
