@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from scenarios.events import ProbeTranscript
-from scenarios.job import attest, metrics_of, recordable
+from scenarios.job import attest, metrics_of, recordable, throughput_of
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
 from suite.plan import Trial
@@ -36,10 +36,9 @@ class Command:
         with account:
             elapsed_s = job.follow()
         with recordable(job.argv):
-            throughput = log.events["metrics"].fields.get("throughput")
             return Measurement(
                 elapsed_s=elapsed_s,
-                throughput_per_s=throughput if isinstance(throughput, float | int) else None,
+                throughput_per_s=throughput_of(log),
                 steps=None,
                 timeline=_timeline(log, elapsed_s),
                 environment=job.environment(),

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scenarios.events import SERVER_ORDER, Silent, Transcript
+from scenarios.events import SERVER_ORDER, Silent
 from scenarios.job import AttestedJob, data_use_of, measurement_of, prepare, recordable
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
@@ -42,13 +42,13 @@ class Distributed:
 
 
 @dataclass
-class _Rank:
+class RankProcess:
     """One rank, from its launch to what it said."""
 
     number: int
     role: Role
     instance: Instance
-    job: AttestedJob[Transcript]
+    job: AttestedJob[Any]
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class _Rank:
 
 def _prepared(
     trial: Trial, distributed: DistributedJob, number: int, instances: Sequence[Instance], observer: Observer
-) -> _Rank:
+) -> RankProcess:
     """Attest a rank, arrange its page cache, and prepare its launch."""
     instance, planned = instances[number], trial.instances[number]
     own = trial.with_job(envelope=planned.envelope, devices=Devices(device=trial.job.devices.device))
@@ -78,23 +78,27 @@ def _prepared(
         job.log.order = SERVER_ORDER
     if number != distributed.servers:
         job.log.observer = Silent()  # a display has one line: that of the first worker
-    return _Rank(number, planned.role, instance, job)
+    return RankProcess(number, planned.role, instance, job)
 
 
-def _run(ranks: Sequence[_Rank]) -> float:
+def _run(ranks: Sequence[RankProcess]) -> float:
     """Launch all and hear them to their ends. Returns the seconds from the first launch to the last end."""
     with ThreadPoolExecutor(len(ranks)) as pool:
         try:
             for rank in ranks:
                 rank.job.launch()
-            return _followed(ranks, [pool.submit(rank.job.follow) for rank in ranks])
+            return followed(ranks, [pool.submit(rank.job.follow) for rank in ranks])
         finally:
             # Also on Ctrl-C: the threads end with what they listen to.
             for rank in ranks:
                 rank.job.kill()
 
 
-def _followed(ranks: Sequence[_Rank], futures: "list[Future[float]]") -> float:
+def followed(ranks: Sequence[RankProcess], futures: "list[Future[float]]") -> float:
+    """Wait until all have ended. Returns the seconds from the launch of the first rank to the last end.
+
+    Raises the failure that explains the others.
+    """
     _, listening = wait(futures, return_when=FIRST_EXCEPTION)
     # A rank that says nothing even now is cut off or hangs: how it ends by our hand explains nothing.
     _, silent = wait(listening, timeout=LAST_WORDS_S)
@@ -105,12 +109,12 @@ def _followed(ranks: Sequence[_Rank], futures: "list[Future[float]]") -> float:
     failed = [(rank, error) for rank, future in ended if (error := future.exception())]
     if failed:
         raise _blamed(failed)
-    begun_s = ranks[0].job.log.begun_s
-    ends_s = [rank.job.log.begun_s + future.result() for rank, future in zip(ranks, futures, strict=True)]
+    begun_s: float = ranks[0].job.log.begun_s
+    ends_s: list[float] = [rank.job.log.begun_s + future.result() for rank, future in zip(ranks, futures, strict=True)]
     return max(ends_s) - begun_s
 
 
-def _blamed(failed: Sequence[tuple[_Rank, BaseException]]) -> BaseException:
+def _blamed(failed: Sequence[tuple[RankProcess, BaseException]]) -> BaseException:
     """Return the failure that explains the others: a rank that lost a peer says ``network``, and the peer says why."""
     known = [(rank, error) for rank, error in failed if isinstance(error, MeasurementError)]
     if len(known) < len(failed):
@@ -126,7 +130,7 @@ def _blamed(failed: Sequence[tuple[_Rank, BaseException]]) -> BaseException:
     )
 
 
-def _measurement(ranks: Sequence[_Rank], elapsed_s: float) -> Measurement:
+def _measurement(ranks: Sequence[RankProcess], elapsed_s: float) -> Measurement:
     measured: dict[int, Measurement] = {}
     workers = [rank for rank in ranks if rank.role == "worker"]
     for rank in workers:
@@ -139,11 +143,12 @@ def _measurement(ranks: Sequence[_Rank], elapsed_s: float) -> Measurement:
             throughput_per_s=sum(each.throughput_per_s or 0.0 for each in measured.values()),
             # Every worker has the whole data set, as in the paper.
             data_use=data_use_of(first.job),
-            ranks=[_record(rank, measured.get(rank.number)) for rank in ranks],
+            ranks=[record_of(rank, measured.get(rank.number)) for rank in ranks],
         )
 
 
-def _record(rank: _Rank, measured: Measurement | None) -> Rank:
+def record_of(rank: RankProcess, measured: Measurement | None = None) -> Rank:
+    """Return what a record holds of a rank; ``measured`` is what a worker that trains has measured."""
     instance, log = rank.instance, rank.job.log
     # Checked by the record.
     exchanged: Mapping[str, Any] = log.said("done", "exchanged")

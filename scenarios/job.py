@@ -1,11 +1,12 @@
 """Runs the worker on a node, and turns what it says into a measurement."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import IO, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -90,10 +91,18 @@ def specification(trial: Trial, **more: Mapping[str, object] | None) -> bytes:
         "seed": trial.seed,
         **trial.job.devices.model_dump(),
         **({"injury": trial.properties.step_injury} if trial.properties.step_injury else {}),
+        **({"checkpoint": {"mode": trial.job.checkpoint}} if trial.job.checkpoint else {}),
         **({"turns": trial.job.turns.model_dump(include={"rounds", "burst_steps"})} if trial.job.turns else {}),
         **{key: value for key, value in more.items() if value},
     }
     return json.dumps(spec).encode()
+
+
+def order(orders: IO[bytes], line: bytes) -> None:
+    """Write a line to a job. One that has ended says why, or its exit status does."""
+    with suppress(BrokenPipeError):
+        orders.write(line + b"\n")
+        orders.flush()
 
 
 @dataclass
@@ -113,6 +122,15 @@ class AttestedJob(Generic[Log]):
         self.log.begin()
         self.process = self.node.start(self.argv, stdin=self.spec)
         return self.process
+
+    def launch_ordered(self) -> IO[bytes]:
+        """Launch the job, which reads further lines. Returns where they are written."""
+        reading, writing = os.pipe()
+        orders = os.fdopen(writing, "wb")
+        self.log.begin()
+        self.process = self.node.start(self.argv, stdin=os.fdopen(reading, "rb"))
+        order(orders, self.spec)
+        return orders
 
     def kill(self) -> None:
         if self.process:
@@ -244,6 +262,12 @@ def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:
 def metrics_of(said: Mapping[str, object]) -> dict[str, Metric]:
     """Return the metrics that the worker has said, by name. Raises ValidationError on what cannot be recorded."""
     return {name: Metric.model_validate(one) for name, one in said.items()}
+
+
+def throughput_of(log: EventLog) -> float | None:
+    """Return the throughput that the worker has said beside its metrics; None where it has said none."""
+    said = log.events["metrics"].fields.get("throughput")
+    return said if isinstance(said, float | int) else None
 
 
 def merged_environment(

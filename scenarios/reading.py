@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from scenarios.members import member_keys
 from suite.errors import CommandError, MeasurementError
@@ -14,6 +14,7 @@ from suite.records.record import DataUse
 from suite.registries import DATA_KINDS
 from suite.untrusted.parse import parse_object
 
+TEMPORARY = "/tmp"  # noqa: S108 - inside of a target, where the worker makes a directory of its own
 SHARED = "virtiofs"
 """The type of a file system that a guest shares with its host, each with a page cache of its own."""
 
@@ -28,6 +29,8 @@ class Seen:
     """Its type: ``ext4``, ``overlay``, ``virtiofs``."""
     device: str | None = None
     """The mounted device, or its name."""
+    temporary_filesystem: str | None = None
+    """The type of the file system that temporary files, checkpoints too, are written to: ``tmpfs``."""
 
 
 def data_of(trial: Trial, node: Node) -> dict[str, object] | None:
@@ -64,10 +67,11 @@ def arrange_page_cache(
     share = _arranged(trial, dataset, state, node, launch_of(node, trial))
     mounts = node.run(["cat", "/proc/self/mountinfo"], check=False).stdout
     filesystem, device = _mounted_at(_directory(node), mounts) or (None, None)
+    temporary, _ = _mounted_at(TEMPORARY, mounts) or (None, None)
     if share is None and backing and filesystem != SHARED:
         # One kernel, one cache: who may not see it from inside is told from below.
         share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
-    return Seen(share, filesystem, device)
+    return Seen(share, filesystem, device, temporary)
 
 
 def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequence[str]) -> float | None:
@@ -145,7 +149,7 @@ def data_use(trial: Trial, said: Mapping[str, object], seen: Seen | None) -> Dat
         "sha256": trial.job.dataset.sha256,
         "images": trial.job.dataset.images,
         "size_bytes": trial.job.dataset.size_bytes,
-        **(asdict(seen) if seen else {}),
+        **({name: getattr(seen, name) for name in ("page_cache_share", "filesystem", "device")} if seen else {}),
     }
     return DataUse.model_validate({**said, **known})
 

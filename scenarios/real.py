@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from scenarios.job import run_job
+from scenarios.epochs import with_epochs
+from scenarios.job import launch, prepare, recordable
 from scenarios.turns import WorkerTurns
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
+from suite.job.datasets import Dataset
 from suite.plan import Trial
 
 
@@ -19,19 +21,23 @@ class Real:
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
-        _check(trial)
+        dataset = _dataset(trial)
         (instance,) = instances
-        return run_job(trial, instance.node, observer, account)
+        job = prepare(trial, instance.node, observer)
+        measured = launch(job, account)
+        with recordable(job.argv):
+            return with_epochs(job, dataset, measured)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
         """Prepare the job to take turns; the page cache is then in its planned state."""
-        _check(trial)
+        _dataset(trial)
         (instance,) = instances
         return WorkerTurns(trial, instance.node, observer)
 
 
-def _check(trial: Trial) -> None:
+def _dataset(trial: Trial) -> Dataset:
     if trial.job.dataset is None:
         raise MeasurementError(
             "training on real data was planned without a data set", kind="dataset", remedy="name one with --data"
         )
+    return trial.job.dataset

@@ -1,14 +1,16 @@
 """The worker's arguments, and the part of the worker that each calls. Only the entry point imports this module."""
 
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 from worker.environment import attest, collect
 from worker.errors import FAILED, REQUEST, guarded
 from worker.members import load_member
 from worker.probes.probe import Probe
 from worker.protocol import Events, take_stdout
-from worker.spec import parse_command, parse_request, parse_spec
+from worker.spec import parse_command, parse_request, parse_spec, parsed
 from worker.usage import whole_usage
 
 
@@ -21,7 +23,8 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
     match argv:
         case []:
             events.emit("started", t=started_s)
-            return guarded(events, lambda: _train(events))
+            # One line: a job that takes turns reads further ones.
+            return guarded(events, lambda: _train(sys.stdin.readline(), events))
         case ["--attest"]:
             events.write(attest())
             return 0
@@ -37,13 +40,29 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
 
             events.emit("started", t=started_s)
             return guarded(events, lambda: run(parse_command(sys.stdin.read()), events))
+        case ["--train", spec]:
+            events.emit("started", t=started_s)
+            return guarded(events, lambda: _train(spec, events))
+        case ["--serve"]:
+            events.emit("started", t=started_s)
+            # One line: the next one ends it.
+            return guarded(events, lambda: _serve(sys.stdin.readline(), events, sys.stdin.readline))
+        case ["--serve", spec]:
+            told = threading.Event()
+            signal.signal(signal.SIGTERM, lambda *_: told.set())
+            events.emit("started", t=started_s)
+            return guarded(events, lambda: _serve(spec, events, told.wait))
+        case ["--load"]:
+            events.emit("started", t=started_s)
+            return guarded(events, lambda: _load(events))
         case ["--page-cache", "cold" | "warm" as state, directory]:
             return _arrange_page_cache(state, directory, events)
         case ["--rank", rank, port]:
             from worker.training.ddp import run_rank
 
             return run_rank(parse_spec(sys.stdin.read()), int(rank), int(port))
-    known = "--attest, --probe, --aggressor, --command, --page-cache STATE DIRECTORY, --rank NUMBER PORT"
+    known = "--attest, --probe, --aggressor, --command, --train SPEC, --serve [SPEC], --load"
+    known += ", --page-cache STATE DIRECTORY, --rank NUMBER PORT"
     events.error("request", f"unknown arguments {' '.join(argv)}; known are {known}")
     return REQUEST
 
@@ -59,13 +78,26 @@ def _arrange_page_cache(state: str, directory: str, events: Events) -> int:
     return 0
 
 
-def _train(events: Events) -> None:
-    # One line: a job that takes turns reads further ones.
-    spec = parse_spec(sys.stdin.readline())
+def _train(text: str, events: Events) -> None:
+    spec = parse_spec(text)
     # Here and not above: the line that says the worker has started comes before torch is imported.
     from worker.training.job import run
 
     run(spec, events)
+
+
+def _serve(text: str, events: Events, wait: Callable[[], object]) -> None:
+    from worker.serving.request import ServeSpec
+    from worker.serving.server import run
+
+    run(parsed(ServeSpec, text, "the specification"), events, wait)
+
+
+def _load(events: Events) -> None:
+    from worker.serving.load import run
+    from worker.serving.request import LoadRequest
+
+    run(parsed(LoadRequest, sys.stdin.read(), "the load"), events)
 
 
 def _probe(events: Events) -> None:

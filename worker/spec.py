@@ -61,6 +61,15 @@ class Turns:
 
 
 @dataclass(frozen=True)
+class Checkpointing:
+    """Checkpoints after every epoch; with ``fsync`` each is on the disk before the training goes on."""
+
+    mode: Literal["on", "fsync"]
+    directory: str | None = None
+    """The directory from whose last checkpoint the job goes on; None for one that is removed with the job."""
+
+
+@dataclass(frozen=True)
 class Spec:
     """One training job. ``batch`` is per device, ``threads`` for all of the job's processes together."""
 
@@ -88,6 +97,12 @@ class Spec:
     """What is added on purpose; None but in a self-test."""
     turns: Turns | None = None
     """None for a job that takes its steps one after the other."""
+    epochs: Annotated[int, 1] | None = None
+    """The whole epochs that ``steps`` are; None for a number of steps."""
+    checkpoint: Checkpointing | None = None
+    """None for a job without checkpoints."""
+    model_file: str | None = None
+    """The file that the trained network is written to, for who serves it; None to forget it."""
 
     @property
     def shape(self) -> Shape:
@@ -142,8 +157,14 @@ def parse_spec(text: str) -> Spec:
         raise SpecError(f"injury is {spec.injury.kind!r}; only a job on one instance and one device can be injured")
     if spec.injury and spec.injury.share and spec.warmup_steps < 3:
         raise SpecError(f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more")
+    if spec.model_file and (spec.distributed or spec.parallel != "none"):
+        raise SpecError("model_file is given; only a job on one instance and one device writes its network")
     if spec.turns:
         _check_turns(spec, spec.turns)
+    if spec.epochs:
+        _check_epochs(spec, spec.epochs)
+    if spec.checkpoint and (spec.epochs is None or spec.parallel != "none"):
+        raise SpecError("checkpoint is given; only a job of whole epochs on one device has checkpoints")
     spec.load_workload()
     if spec.data:
         spec.data.load_kind()
@@ -157,14 +178,26 @@ def _check_turns(spec: Spec, turns: Turns) -> None:
         raise SpecError("turns is given; only a job of one process can take turns")
 
 
+def _check_epochs(spec: Spec, epochs: int) -> None:
+    if spec.steps % epochs or spec.warmup_steps:
+        raise SpecError(f"steps is {spec.steps} and warmup_steps {spec.warmup_steps}; they must be {epochs} epochs")
+    if spec.data is None or spec.turns or spec.distributed:
+        raise SpecError("epochs is given; only a job on one instance that reads a data set and takes no turns has them")
+
+
 def parse_request(text: str) -> Request:
     """Return the request. Raises SpecError that names the key, its value and what would do."""
-    return _parse(Request, parse_object(text), "the request")
+    return parsed(Request, text, "the request")
 
 
 def parse_command(text: str) -> CommandRequest:
     """Return the command. Raises SpecError that names the key, its value and what would do."""
-    return _parse(CommandRequest, parse_object(text), "the command")
+    return parsed(CommandRequest, text, "the command")
+
+
+def parsed(into: type[_Parsed], text: str, name: str) -> _Parsed:
+    """Return the object that a text holds. Raises SpecError that names the key, its value and what would do."""
+    return _parse(into, parse_object(text), name)
 
 
 def parse_object(text: str) -> dict[str, Any]:

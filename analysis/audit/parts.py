@@ -57,7 +57,8 @@ def _ranks(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterat
         yield f"its ranks are {', '.join(f'{one.rank} {one.role}' for one in ranks)}, and not those of the job"
         return
     yield from (f"rank {one.rank} has links to other ranks than all others" for one in ranks if _unlinked(one, numbers))
-    workers = [one for one in ranks if one.role == "worker"]
+    if not (workers := [one for one in ranks if one.role == "worker"]):
+        return
     total = sum(one.throughput_per_s or 0.0 for one in workers)
     if not math.isclose(total, row["throughput_per_s"], rel_tol=EXACT):
         yield f"{row['throughput_per_s']:.6g} {job.unit}/s, and its workers make {total:.6g}"
@@ -126,8 +127,9 @@ def _data(use: DataFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     trained = (job.sizes.batch * (job.sizes.steps + job.sizes.warmup_steps)) if job.sizes else 0
     if use.images_read < trained:
         yield f"{use.images_read} images were read, and {trained} trained"
-    # A whole epoch reads every file; of a part of one, each image may be the largest.
-    if use.bytes_read > planned.size_bytes * math.ceil(use.images_read / planned.images):
+    # An epoch reads each file at most once, but those left over; of a part of one, each image may be the largest.
+    left_over = planned.images % (job.sizes.batch * job.devices.devices) if job.sizes else 0
+    if use.bytes_read > planned.size_bytes * math.ceil(use.images_read / max(1, planned.images - left_over)):
         yield f"{use.bytes_read} bytes were read, and {use.images_read} images hold less"
 
 

@@ -7,6 +7,7 @@ out if and only if the data show that.
 import math
 from itertools import accumulate, pairwise
 
+import numpy as np
 import pandas as pd
 
 from analysis.statistics.alternating import SwitchingCost, switching_cost
@@ -27,6 +28,12 @@ def switching(trials: pd.DataFrame) -> SwitchingCost | None:
     return switching_cost(
         [[burst[0] for burst in bursts] for bursts in each], [[burst[1:] for burst in bursts] for bursts in each]
     )
+
+
+def step_variance(trials: pd.DataFrame) -> float | None:
+    """Return the variance of a step's log seconds inside its burst, without first steps; None where none repeat."""
+    inside = [np.log(burst[1:]) for _, trial in trials.iterrows() for burst in bursts_of(trial) if len(burst) > 2]
+    return float(np.mean([logs.var(ddof=1) for logs in inside])) if inside else None
 
 
 def settled(evidence: pd.DataFrame) -> "pd.Series[float]":

@@ -112,11 +112,12 @@ class TimelineFields(BaseModel):
     measured_s: _Seconds | None = None
     teardown_s: _Seconds | None = None
     exit_s: _Seconds | None = None
+    between_epochs_s: _Seconds | None = None
 
     def row(self) -> tuple[float | None, float | None]:
-        """Return the values of ``TIMELINE``."""
-        parts = list(self.__dict__.values())
-        return self.measured_s, None if None in parts else sum(parts)
+        """Return the values of ``TIMELINE``. A job of a number of steps has nothing between epochs."""
+        *parts, between_s = self.__dict__.values()
+        return self.measured_s, None if None in parts else sum(parts) + (between_s or 0.0)
 
 
 class BurstFields(BaseModel):
@@ -214,6 +215,18 @@ class DataFields(BaseModel):
     images_read: _Count
     bytes_read: _Count
     damaged: _Count = 0
+
+
+class CheckpointFields(BaseModel):
+    """Where checkpoints were written."""
+
+    filesystem: Words | None = None
+
+
+class EpochFields(BaseModel):
+    """The epochs of a job, of which the metrics hold the times."""
+
+    checkpoints: CheckpointFields | None = None
 
 
 STEPS = ("counted_steps", "steps_s", "phases_s", "copied_s", "waited_s", "computed_s", "parts_s")

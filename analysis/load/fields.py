@@ -16,6 +16,7 @@ from analysis.load.evidence import (
     AggressorFields,
     AlternationFields,
     DataFields,
+    EpochFields,
     RankFields,
     StepFields,
     TimelineFields,
@@ -167,6 +168,7 @@ class Apart(BaseModel):
     alternation: AlternationFields | None = None
     metrics: dict[Words, Probed] = {}
     data_use: DataFields | None = None
+    epochs: EpochFields | None = None
     ranks: list[RankFields] = []
     aggressors: list[AggressorFields] = []
     clock_ratio: _Positive | None = None
@@ -242,6 +244,8 @@ class Apart(BaseModel):
         if self.data_use:
             values = {f"data_use.{name}": getattr(self.data_use, name) for name in _DATA_FACTS}
             yield fact_lines("", {name: value for name, value in values.items() if value is not None})
+        if self.epochs and self.epochs.checkpoints:
+            yield fact_lines("", {"epochs.checkpoints.filesystem": self.epochs.checkpoints.filesystem})
 
 
 class Fields(Apart):

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.load.fields import Probed
 from analysis.warnings.types import AnalysisWarning
+from suite.records.record import SCALED_EPOCH
 
 PROBE = "probe"
 """The scenario whose model is the name of a probe, and which has metrics in place of a throughput."""
@@ -89,7 +90,9 @@ def spread(trials: pd.DataFrame) -> Spread:
             column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
             metric = known.get(column)
             if metric is None:
-                metric = known[column] = Metric(name, column, one.unit, one.better, str(model), of_probe)
+                # It is the throughput once more.
+                scaled = name == SCALED_EPOCH
+                metric = known[column] = Metric(name, column, one.unit, one.better, str(model), of_probe, scaled)
             if (one.unit, one.better) == (metric.unit, metric.better):
                 columns.setdefault(metric.column, {})[index] = one.value
             else:

@@ -41,7 +41,11 @@ class HereProcess:
             yield line.decode().rstrip("\n")
 
     def wait(self, timeout_s: float) -> int:
-        return self._popen.wait(timeout_s)
+        try:
+            return self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired as late:
+            self.kill()
+            raise CommandError(self._argv, None, self.output_tail()) from late
 
     def running(self) -> bool:
         return self._popen.poll() is None

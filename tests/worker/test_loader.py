@@ -17,10 +17,10 @@ import torch
 from suite.registries import DATA_KINDS
 from tests.scenarios.pictures import damage, encoded, folder, picture
 from worker.data.batches import watching_loaders
-from worker.data.filler import Order
 from worker.data.images import open_images
 from worker.data.loader import Loader, check_size, workers_of
 from worker.data.normalise import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser, scale_of
+from worker.data.order import Order
 from worker.data.tally import LoaderUse, together
 from worker.errors import JobError
 from worker.spec import Data, Spec, parse_spec
@@ -58,12 +58,13 @@ def refusal(given: Data) -> str:
 
 def test_an_epoch_has_every_image_once_and_each_is_shuffled_anew() -> None:
     order, other = Order(50, 1), Order(50, 2)
-    first, second = ([order.index(place + 50 * epoch) for place in range(50)] for epoch in range(2))
+    first, second = ([order.index(epoch, place) for place in range(50)] for epoch in range(2))
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
     assert first != sorted(first)
-    assert first != [other.index(place) for place in range(50)]
-    assert first == [order.index(place) for place in range(50)], "going back is the same order"
+    assert first != [other.index(0, place) for place in range(50)]
+    assert first == [order.index(0, place) for place in range(50)], "going back is the same order"
+    assert order.crop_seed(1, 0) == order.crop_seed(0, 49) + 1
 
 
 def test_the_images_are_the_same_for_any_number_of_processes(parsed: Spec, tmp_path: Path) -> None:

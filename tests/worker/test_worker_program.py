@@ -183,7 +183,7 @@ def test_what_a_library_prints_does_not_reach_the_protocol() -> None:
 
 def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
     ours = {"worker", "suite", "suite.userland"}
-    allowed = {*ours, "torch", "torchvision", "numpy", "PIL", "simplejpeg", *sys.stdlib_module_names}
+    allowed = {*ours, "torch", "torchvision", "numpy", "PIL", "simplejpeg", "waitress", *sys.stdlib_module_names}
     for path in (REPOSITORY / "worker").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -198,7 +198,8 @@ def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
 
 
 WITHOUT_TORCH = tuple(
-    f".{name}" for name in ("environment", "errors", "listing", "jobfile", "members", "probe", "protocol", "workload")
+    f".{name}"
+    for name in ("environment", "errors", "listing", "jobfile", "members", "order", "probe", "protocol", "workload")
 )
 
 

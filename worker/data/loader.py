@@ -17,6 +17,7 @@ from worker.data.batches import Batch
 from worker.data.decode import Decoder
 from worker.data.filler import Filler, SetDamagedError
 from worker.data.normalise import CpuNormaliser, CudaNormaliser, scale_of
+from worker.data.order import steps_of_epoch
 from worker.data.sets import ImageSet
 from worker.data.tally import LoaderUse, Tally, too_damaged
 from worker.errors import JobError
@@ -37,7 +38,7 @@ def workers_of(data: Data, parts: int, part: int) -> int:
 class Loader:
     """The batches of one device of a job."""
 
-    def __init__(self, spec: Spec, data: Data, images: ImageSet, part: int, numerics: Numerics) -> None:
+    def __init__(self, spec: Spec, data: Data, images: ImageSet, part: int, numerics: Numerics, epoch: int = 0) -> None:
         self._workers, self._set = workers_of(data, spec.devices, part), images
         # In the hands of the processes are PREFETCH batches of each, and one in those of the trainer.
         places = self._workers * PREFETCH + 1
@@ -53,7 +54,7 @@ class Loader:
         # The numbers of filled places in the order of their batches, without end. The processes are started first: what
         # they are copies of has not met CUDA yet.
         self._places: Iterator[int] | None = iter(
-            DataLoader(filler, batch_size=None, sampler=itertools.count(), **processes)
+            DataLoader(filler, batch_size=None, sampler=itertools.count(epoch * filler.epoch_steps), **processes)
         )
         self._on_cpu = self._on_cuda = None
         scale = scale_of(spec.load_workload().pixels, spec.shape.channels)
@@ -102,6 +103,8 @@ def check_size(images: ImageSet, spec: Spec) -> None:
             f"the data set has {len(images)} images, and one step takes {wanted}; a smaller --batch needs fewer",
             kind="data",
         )
+    if spec.epochs and spec.steps != (steps := spec.epochs * steps_of_epoch(len(images), wanted)):
+        raise JobError(f"{spec.epochs} epochs of the data set are {steps} steps, and not {spec.steps}", kind="data")
 
 
 def _die_with_parent(_process: int) -> None:

@@ -15,10 +15,10 @@ from worker.training.trainer import Single, Trainer
 
 
 @contextmanager
-def opened_batches(spec: Spec, rank: int = 0) -> Iterator[list[Batches]]:
+def opened_batches(spec: Spec, rank: int = 0, epoch: int = 0) -> Iterator[list[Batches]]:
     """Open the batches of this process: of all devices, or for ``ddp`` of the one of its rank. Closed at the end.
 
-    Open them before the network is built: the loader's processes are copies of this one.
+    Open them before the network is built: the loader's processes are copies of this one. The first is that of an epoch.
     """
     parts = [rank] if spec.parallel == "ddp" else list(range(spec.devices))
     numerics = numerics_of(spec.recipe, spec.device)
@@ -32,7 +32,7 @@ def opened_batches(spec: Spec, rank: int = 0) -> Iterator[list[Batches]]:
             images = open_images(spec.data)
             check_size(images, spec)
             for part in parts:
-                batches.append(Loader(spec, spec.data, images, part, numerics))
+                batches.append(Loader(spec, spec.data, images, part, numerics, epoch))
         else:
             batches += [SyntheticBatches(spec, part, numerics) for part in parts]
         yield batches

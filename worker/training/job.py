@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -10,13 +11,15 @@ from worker import environment
 from worker.data.batches import watching_loaders
 from worker.data.tally import together
 from worker.protocol import Events
+from worker.serving.model_file import write
 from worker.spec import Spec
-from worker.training import ddp
+from worker.training import checkpoint, ddp
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import open_devices, torch_facts
 from worker.training.injury import Injector
 from worker.training.measure import measure
 from worker.training.models import torchvision_version
+from worker.training.trainer import Single
 from worker.training.turns import take_turns
 from worker.usage import whole_usage
 
@@ -46,16 +49,21 @@ def run(spec: Spec, events: Events) -> None:
 
             run_rank(spec, spec.distributed, devices[0], events)
             return
-        batches = stack.enter_context(opened_batches(spec))
+        checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
+        batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
         injector = Injector(spec.injury, spec.warmup_steps) if spec.injury else None
         trainer = build_trainer(spec, devices, injector.batches(batches) if injector else batches)
         if injector:
             injector.attach(trainer.network)
+        if checkpoints and isinstance(trainer, Single):
+            checkpoints.attach(trainer)
         events.emit("built")
         if spec.turns:
             take_turns(spec, spec.turns, trainer, events, sys.stdin)
         else:
-            measure(spec, trainer, events)
+            measure(spec, trainer, events, checkpoints)
+        if spec.model_file:
+            write(Path(spec.model_file), spec.shape, trainer.network)
         # The loaders end here, so that what they have used is in the usage of the whole.
         uses = [use for each in batches if (use := each.close())]
         uses += group.uses(spec) if group else []

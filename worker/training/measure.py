@@ -10,29 +10,51 @@ from worker.errors import JobError
 from worker.probes.reading import Reading, median
 from worker.protocol import Events
 from worker.spec import Spec
-from worker.training.samples import Samples
+from worker.training.checkpoint import Checkpoints
+from worker.training.samples import ALL, Samples
 from worker.training.trainer import Trainer
 from worker.usage import between, usage
 from worker.workloads.workload import Workload
 
 
-def measure(spec: Spec, trainer: Trainer, events: Events) -> None:
-    """Warm up, take the measured steps, and emit everything from ``warmup`` to ``steps``. Raises JobError."""
+def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoints | None = None) -> None:
+    """Warm up, take the measured steps, and emit everything from ``warmup`` to ``steps``. Raises JobError.
+
+    An epoch is from asking for its first batch to the end of its last step; what is done after it is no part of it.
+    """
     own = OwnMetrics(spec.load_workload(), trainer)
     samples = warm_up(spec, trainer, events)
     before = usage()
-    events.emit("measuring", steps=spec.steps)
-    for index in range(spec.steps):
-        trainer.step(samples, index)
-        if own.per_step:
-            own.after_step()
-    end_s = time.monotonic()
+    of_epoch = spec.steps // (spec.epochs or 1)
+    begun = checkpoints.epochs * of_epoch if checkpoints else 0
+    epochs_s = []
+    events.emit("measuring", steps=spec.steps - begun)
+    for first in range(begun, spec.steps, of_epoch):
+        begin_s = time.monotonic()
+        for index in range(first, first + of_epoch):
+            trainer.step(samples, index)
+            if own.per_step:
+                own.after_step()
+        end_s = time.monotonic()
+        if spec.epochs:
+            epochs_s.append(end_s - begin_s)
+            _between_epochs(checkpoints)
+            end_s = time.monotonic()
     gc.enable()
     after = usage()
     events.emit("measured", t=end_s)
-    losses = finite_losses(samples)
-    metrics = own.columns(samples)
-    events.emit("steps", steps=samples.columns(), losses=losses, usage=between(before, after), metrics=metrics)
+    taken = slice(begun, None)
+    losses, metrics = finite_losses(samples, taken), own.columns(samples)
+    columns, used = samples.columns(taken), between(before, after)
+    told = checkpoints.said() if checkpoints else None
+    events.emit("steps", steps=columns, losses=losses, usage=used, metrics=metrics, epochs_s=epochs_s, checkpoints=told)
+
+
+def _between_epochs(checkpoints: Checkpoints | None) -> None:
+    """Collect the garbage of an epoch, which is not done during it, and write the checkpoint."""
+    gc.collect()
+    if checkpoints:
+        checkpoints.write()
 
 
 def warm_up(spec: Spec, trainer: Trainer, events: Events) -> Samples:
@@ -49,9 +71,9 @@ def warm_up(spec: Spec, trainer: Trainer, events: Events) -> Samples:
     return samples
 
 
-def finite_losses(samples: Samples) -> dict[str, list[float]]:
-    """Return the losses of all measured steps, by name. Raises JobError where one shows that they were no training."""
-    losses = samples.lost()
+def finite_losses(samples: Samples, steps: slice = ALL) -> dict[str, list[float]]:
+    """Return the losses of measured steps, by name. Raises JobError where one shows that they were no training."""
+    losses = samples.lost(steps)
     for name, column in losses.items():
         for number, loss in enumerate(column, start=1):
             if not math.isfinite(loss):

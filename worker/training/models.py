@@ -1,9 +1,11 @@
 """Building networks, and importing torchvision beside a CPU build of torch."""
 
+import random
 import sys
 from importlib import import_module
 from types import ModuleType
 
+import numpy as np
 import torch
 
 from worker.workloads.workload import Shape, Workload
@@ -13,7 +15,9 @@ _declared: list[torch.library.Library] = []  # a declaration ends with the objec
 
 
 def build_network(workload: Workload, shape: Shape, seed: int) -> torch.nn.Module:
-    """Return the workload's network in training mode, with weights drawn from the seed."""
+    """Return the workload's network in training mode, with weights drawn from the seed; so is all that comes later."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
     torch.manual_seed(seed)
     return workload.build(shape).train()
 

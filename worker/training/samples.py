@@ -75,6 +75,6 @@ class Samples:
             "phases": {name: column[steps].tolist() for name, column in self.parts.items()},
         }
 
-    def lost(self) -> dict[str, list[float]]:
-        """Return the losses of every step, by name. Waits for the device."""
-        return {name: column.tolist() for name, column in self.losses.items()}
+    def lost(self, steps: slice = ALL) -> dict[str, list[float]]:
+        """Return the losses of the steps, by name. Waits for the device."""
+        return {name: column[steps].tolist() for name, column in self.losses.items()}

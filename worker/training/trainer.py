@@ -92,16 +92,16 @@ class Single(OneDevice):
         super().__post_init__()
         self.parts = self.workload.phases
         optimizers = self.workload.optimizers(self.network)
-        self._training = Training(self.network, optimizers, self.device, self.numerics)
+        self.training = Training(self.network, optimizers, self.device, self.numerics)
 
     def step(self, samples: Samples, index: int) -> None:
-        self._training.progress = (index + 1) / samples.count
+        self.training.progress = (index + 1) / samples.count
         super().step(samples, index)
-        samples.put_parts(index, self._training.phase.seconds())
+        samples.put_parts(index, self.training.phase.seconds())
 
     def train(self, batch: Batch) -> float:
         images, labels = self.placed(batch)
-        losses = self.workload.step(self._training, images, labels)
+        losses = self.workload.step(self.training, images, labels)
         # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
         self.device.synchronize()
         self._losses = {name: loss.detach() for name, loss in losses.items()}

@@ -19,7 +19,7 @@ Losses = Mapping[str, "torch.Tensor"]
 CLASSES = 1000
 """The number of labels in data sets and in drawn data alike: as many as ImageNet has."""
 LEARNING_RATE = 0.01
-OF_EVERY_TRAINING = ("throughput", "elapsed", "opening")
+OF_EVERY_TRAINING = ("throughput", "elapsed", "opening", "epoch", "first-epoch", "epoch-scaled", "checkpoint")
 """The metrics of every training; no metric of a workload's own can have these names."""
 
 
@@ -84,6 +84,11 @@ class Workload:
     def divisible(self) -> bool:
         """Return whether replicas can share its step: it is the one of one network that has one loss."""
         return type(self).step is Workload.step
+
+    @property
+    def generates(self) -> bool:
+        """Return whether its trained network makes images."""
+        return type(self).generate is not Workload.generate
 
     def size_wanted(self, image_px: int) -> str | None:
         """Return which sizes in pixels it takes, if not this one: ``32 or more``."""

@@ -1,0 +1,67 @@
+"""Epochs of GANs on real data, on bare metal and in a container: whole ones with checkpoints, and a scaled share."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.machine import require_image, require_root
+from tests.integration.test_run import RUNC, bench
+from tests.integration.test_run import records as of_run
+
+pytestmark = pytest.mark.integration
+IMAGES, BATCH, EPOCHS = 42, 4, 2
+TARGETS = ("--target", "bare-metal", "--target", "container")
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("data") / "mnist"
+    made = bench("data", "make", "--format", "mnist", "--images", str(IMAGES), "--out", str(place))
+    assert made.returncode == 0, made.stderr
+    return place
+
+
+def compared(run: Path) -> dict[tuple[str, str], set[str]]:
+    """The metrics of each model and target."""
+    done = bench("compare", str(run), "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in json.loads(done.stdout)["rows"]:
+        if row["value"] is not None:
+            found.setdefault((row["model"], row["target"]), set()).add(row["metric"])
+    return found
+
+
+@pytest.mark.parametrize("model", ["gan", "dcgan"])
+def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path, tmp_path: Path) -> None:
+    require_root()
+    require_image()
+    words = ("--model", model, "--scenario", "real", "--data", f"mnist:{mnist}", "--profile", "smoke", *TARGETS, *RUNC)
+    run = tmp_path / "run"
+    done = bench("run", *words, "--epochs", str(EPOCHS), "--checkpoint", "fsync", "--out", str(run))
+    assert done.returncode == 0, done.stderr
+    for record in of_run(run).values():
+        assert record.epochs
+        assert record.epochs.checkpoints
+        assert record.steps
+        assert record.epochs.steps == IMAGES // BATCH
+        assert len(record.epochs.seconds) == len(record.epochs.checkpoints.seconds) == EPOCHS
+        assert record.epochs.checkpoints.filesystem
+        assert len(record.steps.elapsed_s) == EPOCHS * record.epochs.steps
+        assert {"first-epoch", "epoch", "checkpoint"} == set(record.metrics)
+    audited = bench("audit", str(run))
+    assert audited.returncode == 0, audited.stdout
+    assert all({"epoch", "first-epoch", "checkpoint"} < metrics for metrics in compared(run).values())
+
+
+def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Path) -> None:
+    require_root()
+    require_image()
+    run, data = tmp_path / "run", ("--scenario", "real", "--data", f"mnist:{mnist}")
+    done = bench("run", "--model", "gan", *data, "--profile", "smoke", *TARGETS, *RUNC, "--out", str(run))
+    assert done.returncode == 0, done.stderr
+    assert [record.epochs and record.epochs.scaled_share for record in of_run(run).values()] == [0.2, 0.2]
+    found = compared(run)
+    assert set(found) == {("gan", "bare-metal"), ("gan", "container")}
+    assert all("epoch-scaled" in metrics and "epoch" not in metrics for metrics in found.values())

@@ -1,0 +1,161 @@
+"""Epochs are whole batches, and a training that was killed goes on from its checkpoint as if it had not been."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from suite.registries import DATA_KINDS, WORKLOADS
+from tests.worker.test_worker_program import REPOSITORY, worker
+from worker.data.order import steps_of_epoch
+
+IMAGES, BATCH, EPOCHS = 42, 4, 3
+STEPS = steps_of_epoch(IMAGES, BATCH)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MNIST in its true format, of a few images."""
+    place = tmp_path_factory.mktemp("data")
+    raw = place / "MNIST/raw"
+    raw.mkdir(parents=True)
+    pixels = torch.randint(0, 256, (IMAGES, 28, 28), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    for part in ("train", "t10k"):
+        header = bytes((0, 0, 8, 3)) + b"".join(side.to_bytes(4, "big") for side in (IMAGES, 28, 28))
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(header + pixels.numpy().tobytes())
+        labels = bytes((0, 0, 8, 1)) + IMAGES.to_bytes(4, "big") + bytes(number % 10 for number in range(IMAGES))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+    return place
+
+
+@pytest.fixture
+def epochs(spec: dict[str, Any], directory: Path) -> dict[str, Any]:
+    data = {"kind": DATA_KINDS.place("mnist"), "directory": str(directory), "loader_workers": 1, "decoder": "auto"}
+    sizes = {"batch": BATCH, "image_px": 28, "channels": 1, "warmup_steps": 0, "steps": EPOCHS * STEPS}
+    return {**spec, **sizes, "workload": WORKLOADS.place("gan"), "data": data, "epochs": EPOCHS}
+
+
+def steps_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    status, events, said = worker(json.dumps(given))
+    assert status == 0, (events[-1], said)
+    return next(event for event in events if event["event"] == "steps")
+
+
+def writing(given: Mapping[str, Any], place: Path, mode: str = "on") -> dict[str, Any]:
+    return {**given, "checkpoint": {"mode": mode, "directory": str(place)}}
+
+
+def refusal(given: Mapping[str, Any]) -> dict[str, Any]:
+    status, events, _ = worker(json.dumps(given))
+    assert status != 0
+    assert events[-1]["event"] == "error"
+    return events[-1]
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two checkpoints hold the same, bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def test_an_epoch_is_its_steps_and_nothing_that_is_done_after_it(epochs: dict[str, Any], tmp_path: Path) -> None:
+    status, events, said = worker(json.dumps(writing(epochs, tmp_path, "fsync")))
+    assert status == 0, said
+    at_s, found = {event["event"]: event["t"] for event in events}, events[-2]
+    elapsed_s = found["steps"]["elapsed_s"]
+    assert len(elapsed_s) == EPOCHS * STEPS == 30
+    assert len(found["epochs_s"]) == len(found["checkpoints"]["seconds"]) == EPOCHS
+    for number, epoch_s in enumerate(found["epochs_s"]):
+        steps_s = sum(elapsed_s[number * STEPS : (number + 1) * STEPS])
+        assert steps_s <= epoch_s
+    together_s = sum(found["epochs_s"]) + sum(found["checkpoints"]["seconds"])
+    assert together_s <= at_s["measured"] - at_s["measuring"], "neither is a part of the other"
+    assert found["checkpoints"]["size_bytes"] == (tmp_path / "checkpoint.pt").stat().st_size > 1 << 20
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize("model", ["gan", "dcgan"])
+def test_a_training_that_is_killed_in_mid_epoch_and_goes_on_ends_with_the_weights_of_one_that_is_not(
+    model: str, epochs: dict[str, Any], tmp_path: Path
+) -> None:
+    given = {**epochs, "workload": WORKLOADS.place(model)}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    steps_of(writing(given, whole))
+    argv = [sys.executable, "-c", KILLED_IN_THE_SECOND_EPOCH]
+    request = json.dumps(writing(given, killed))
+    ended = subprocess.run(argv, input=request, text=True, capture_output=True, cwd=REPOSITORY, check=False)
+    assert ended.returncode == -9, ended.stderr
+    assert torch.load(killed / "checkpoint.pt", weights_only=True)["epochs"] == 1
+    rest = steps_of(writing(given, killed))
+    assert len(rest["steps"]["elapsed_s"]) == 2 * STEPS, "the second epoch once more, and the third"
+    one, other = (torch.load(place / "checkpoint.pt", weights_only=True) for place in (whole, killed))
+    assert one["epochs"] == EPOCHS
+    assert same(one, other)
+    assert not same(one, {**other, "random": {**other["random"], "torch": other["random"]["torch"] + 1}})
+
+
+KILLED_IN_THE_SECOND_EPOCH = f"""
+import os, signal, sys, time
+from worker.main import main
+from worker.training.trainer import OneDevice
+
+taken, step = [], OneDevice.step
+
+def counted(self, samples, index):
+    if index == {STEPS + STEPS // 2}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(self, samples, index)
+
+OneDevice.step = counted
+main([], started_s=time.monotonic())
+"""
+
+
+def test_a_training_goes_on_from_no_checkpoint_of_another_one(epochs: dict[str, Any], tmp_path: Path) -> None:
+    steps_of(writing(epochs, tmp_path))
+    found = refusal(writing({**epochs, "seed": 9, "workload": WORKLOADS.place("dcgan")}, tmp_path))
+    assert found["kind"] == "checkpoint"
+    assert "another training: workload 'worker.workloads.gan:GAN', not" in found["message"]
+    assert "seed 3, not 9" in found["message"]
+    assert "empty the directory" in found["remedy"]
+
+
+def test_a_checkpoint_that_is_half_written_is_told_and_not_run(epochs: dict[str, Any], tmp_path: Path) -> None:
+    steps_of(writing(epochs, tmp_path))
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    found = refusal(writing(epochs, tmp_path))
+    assert found["kind"] == "checkpoint"
+    assert f"{path} is no whole checkpoint" in found["message"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told(epochs: dict[str, Any], tmp_path: Path) -> None:
+    found = refusal(writing(epochs, tmp_path / "nowhere"))
+    assert found["kind"] == "checkpoint"
+    assert "the checkpoint cannot be written to" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"steps": 31}, "they must be 3 epochs"),
+        ({"data": None}, "only a job on one instance that reads a data set"),
+        ({"steps": 27}, "3 epochs of the data set are 30 steps, and not 27"),
+        ({"epochs": None, "checkpoint": {"mode": "on"}}, "only a job of whole epochs"),
+        ({"checkpoint": {"mode": "off"}}, "mode is 'off'; it can be on, fsync"),
+    ],
+)
+def test_what_is_no_job_of_whole_epochs_is_refused(change: dict[str, Any], says: str, epochs: dict[str, Any]) -> None:
+    assert says in refusal({**epochs, **change})["message"]
