@@ -1,6 +1,8 @@
 """Groups: the summaries of the targets of each job and model, made of trials and effects."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,11 +27,13 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric],
     """
     targets: dict[tuple[ComparedJob, str], list[TargetSummary]] = {}
     units: dict[tuple[ComparedJob, str], object] = {}
+    losses = {key: _mean_losses(found) for key, found in trials[trials["ok"]].groupby(ROW)["losses"]}
     for row in _table(trials, pairs, metrics).to_dict("records"):
         job, model = job_of(row), row["model"]
         own = metrics_of(metrics, job.scenario, model)
         found = {metric.name: effects[metric.column].get((job, model, row["target"])) for metric in own}
-        targets.setdefault((job, model), []).append(_summary(row, own, found))
+        lately = losses.get(tuple(row[name] for name in ROW), {})
+        targets.setdefault((job, model), []).append(replace(_summary(row, own, found), losses=lately))
         units[job, model] = row["unit"]
     made = [
         Group(
@@ -63,6 +67,13 @@ def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
         columns[f"{metric.column} value"], columns[f"{metric.column} trials"] = np.exp(logs.mean()), logs.count()
         columns[f"{metric.column} own"] = own.groupby(ROW)[metric.column].count()
     return pd.DataFrame(columns).rename_axis(ROW).reset_index()
+
+
+def _mean_losses(found: "pd.Series[Any]") -> dict[str, float]:
+    """Return the mean of each loss over the trials that have it."""
+    each = [one for one in found if isinstance(one, dict)]
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: fmean(one[name] for one in each if name in one) for name in names}
 
 
 def _summary(

@@ -7,10 +7,11 @@ from typing import TypeVar
 import pandas as pd
 
 from analysis.load.metrics import METRICS, PROBE, Metric
-from analysis.statistics.alternating import Components, SwitchingCost
+from analysis.statistics.alternating import Components, Design, SwitchingCost
 from analysis.statistics.ratios import MARGIN, NoiseFloor, Verdict
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import AnalysisWarning
+from suite.records.record import EPOCH, FIRST_EPOCH, SCALED_EPOCH
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class TargetSummary:
     estimates: dict[str, Estimate]
     differences: tuple[str, ...] = ()
     """The differences that their one mark only counts: ``kernel 6.1 against 6.18``."""
+    losses: Mapping[str, float] = field(default_factory=dict)
+    """Each loss over the last steps, as the mean of the finished trials; empty where the workload has none."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -139,6 +142,8 @@ class Turns:
     blocks: int
     components: Components
     switching: SwitchingCost | None
+    best: Design | None
+    """The arrangement that narrows the interval fastest; None where the blocks do not show how they vary."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,13 @@ class Group:
     circumstances: Circumstances = field(default_factory=Circumstances)
     turns: tuple[Turns, ...] = ()
     """The turns of each target whose trials took them with those of bare metal."""
+
+    @property
+    def epoch(self) -> Metric | None:
+        """The metric of the time per epoch: of whole ones, of the first, or scaled; None for a job without epochs."""
+        measured = {name for summary in self.targets for name in summary.estimates}
+        names = [name for name in (EPOCH, FIRST_EPOCH, SCALED_EPOCH) if name in measured]
+        return next((metric for metric in self.metrics if metric.name in names[:1]), None)
 
 
 @dataclass(frozen=True)

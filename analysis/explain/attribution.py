@@ -60,6 +60,7 @@ class Parts(BaseModel):
             "build": timeline.build_s,
             "warm-up": timeline.warmup_s,
             **{name: None if column is None else math.fsum(column) for name, column in phases.items()},
+            "between epochs": timeline.between_epochs_s,
             "teardown": timeline.teardown_s,
             "exit": timeline.exit_s,
         }

@@ -31,6 +31,7 @@ from analysis.figures.style import (
 from analysis.load.metrics import PROBE, SHARED, Metric
 from analysis.report.formatting import number
 from analysis.statistics.ratios import NoiseFloor
+from suite.records.record import EPOCH, EPOCH_METRICS
 from suite.targets import BASELINE
 
 _NAN = float("nan")
@@ -42,7 +43,7 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Draw
     if job.scenario in (PROBE, SHARED):
         return
     measured = dict.fromkeys(metric for group in comparison.groups for metric in group.metrics)
-    for metric in (metric for metric in measured if not metric.supporting):
+    for metric in (metric for metric in measured if not metric.supporting and metric.name not in EPOCH_METRICS):
         groups = [group for group in comparison.groups if metric in group.metrics]
         if any(metric.name in summary.estimates for group in groups for summary in group.targets):
             name = f"{metric.model}-{metric.name}" if metric.model else metric.name
@@ -52,6 +53,30 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Draw
             what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
             title = f"Figure {place}: {what}" if place else f"{what[0].upper()}{what[1:]}"
             yield Drawing(name, title, metric_chart(groups, metric, title, reference), place)
+
+
+def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+    """Yield one drawing: the time per epoch of every workload, as the paper on GANs in managed clusters draws it.
+
+    Bars of whole epochs, of first ones and of scaled times can stand beside each other, and each says which it is.
+    """
+    timed = [(group, metric) for group in comparison.groups if (metric := group.epoch)]
+    if not timed:
+        return
+    names = [f"{group.model}\n{'' if metric.name == EPOCH else metric.name}".strip() for group, metric in timed]
+    bars = pd.DataFrame(
+        _bar(name, summary, metric)
+        for name, (group, metric) in zip(names, timed, strict=True)
+        for summary in group.targets
+    ).assign(published=_NAN)
+    floors = {
+        name: floor
+        for name, (group, metric) in zip(names, timed, strict=True)
+        if (floor := group.noise_floors.get(metric.name))
+    }
+    title = f"Time per epoch, {comparison.jobs[0].data} data"
+    with style():
+        yield Drawing("time-per-epoch", title, _chart(bars, [group for group, _ in timed], floors, title, "s"))
 
 
 def probe_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:

@@ -161,6 +161,8 @@ def turns_line(found: Turns) -> str:
     text = f"{found.target} in turns, {found.blocks} blocks: its ratio varies by {', '.join(parts) or 'nothing known'}"
     if (cost := found.switching) and cost.interval:
         text += f"; the first step of a burst takes {times(cost.ratio)}x the time of the others ({ends(cost.interval)})"
+    if found.best:
+        text += f"; as a pilot they suggest --rounds {found.best.rounds} --burst-steps {found.best.burst_steps}"
     return text
 
 

@@ -15,7 +15,7 @@ from analysis.report.formatting import (
     warning_lines,
 )
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
-from analysis.report.table import Table, ablation_table, line, results_table, shows_expected
+from analysis.report.table import Table, ablation_table, epoch_table, line, results_table, shows_expected
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -25,8 +25,8 @@ def as_markdown(comparison: Comparison) -> str:
     for group in comparison.groups:
         lines += [f"### {_escaped(group.model)}: {_escaped(str(group.job))}", "", *_pipes(results_table(group))]
         lines += ["", *_items(group_lines(group)), ""]
-        tables = [*([ablation_table(group)] if group.ablations else []), *([cost_table(group)] if group.costs else [])]
-        for table in tables:
+        ablations = ablation_table(group) if group.ablations else None
+        for table in filter(None, (epoch_table(group), ablations, cost_table(group) if group.costs else None)):
             lines += [_escaped(table.caption), "", *_pipes(table), ""]
     for job in jobs_with_aggressors(comparison):
         lines += [f"### {TITLE}: {_escaped(str(job))}", "", *_pipes(interference_table(comparison, job))]

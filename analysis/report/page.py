@@ -23,7 +23,7 @@ from analysis.report.certificate import COLUMNS, cells_of, certificate_lines
 from analysis.report.cost_table import cost_table
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
 from analysis.report.provenance import provenance
-from analysis.report.table import ablation_table, line, results_table, shows_expected
+from analysis.report.table import ablation_table, epoch_table, line, results_table, shows_expected
 from analysis.report.waterfall import interval, prediction_lines, reason, share, step_lines
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.types import notices
@@ -67,6 +67,7 @@ def render(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, bars=_bars)
     environment.globals.update(results_table=results_table, ablation_table=ablation_table, cost_table=cost_table)
+    environment.globals.update(epoch_table=epoch_table)
     environment.globals.update(share=share, interval=interval, step_lines=step_lines, prediction_lines=prediction_lines)
     template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
     warnings = [*comparison.warnings, *(found for found in explained.warnings if found not in comparison.warnings)]

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from analysis.compare.results import Comparison, Effect, Estimate, Group, TargetSummary
+from analysis.load.evidence import LATELY
 from analysis.load.metrics import Metric
 from analysis.report.formatting import number, ratio, shown
 from suite.job.ablations import label_of
+from suite.records.record import EPOCH_METRICS, SCALED_EPOCH
 
 _MOST_METRICS = 3
 EXPECTED = "expected"
@@ -54,9 +56,12 @@ def line(cell: Cell) -> str:
 def results_table(group: Group, *, full: bool = True) -> Table:
     """Return targets below each other and metrics beside each other; turned where a probe has many metrics.
 
-    ``full``: with what supports the numbers, the expected throughput and the step tail of a training.
+    ``full``: with what supports the numbers, the expected throughput and the step tail of a training. Epochs have a
+    table of their own.
     """
-    metrics = group.metrics if full else shown(group.metrics)
+    metrics = [each for each in group.metrics if each.name not in EPOCH_METRICS]
+    wide = len(shown(metrics)) <= _MOST_METRICS
+    metrics = metrics if full else list(shown(metrics))
     columns = [*(Head(title(metric)) for metric in metrics), Head("trials")]
     rows: list[tuple[Head, list[Cell]]] = [
         (
@@ -65,7 +70,6 @@ def results_table(group: Group, *, full: bool = True) -> Table:
         )
         for summary in group.targets
     ]
-    wide = len(shown(group.metrics)) <= _MOST_METRICS
     first = [summary.estimates.get("throughput") for summary in group.targets]
     if full and wide and any(found and found.expected for found in first):
         columns.insert(1, Head(EXPECTED))
@@ -84,6 +88,31 @@ def _expected(found: Estimate | None) -> Cell:
     if not found or not found.expected:
         return None
     return Effect(found.expected.ratio, found.blocks, found.expected.interval, None)
+
+
+def epoch_table(group: Group) -> Table | None:
+    """Return the times of epochs and the last losses of every target; None for a job without epochs."""
+    metrics = [each for each in group.metrics if each.name in EPOCH_METRICS and _measured(group, each)]
+    if not metrics:
+        return None
+    names = dict.fromkeys(name for summary in group.targets for name in summary.losses)
+    columns = (*(Head(title(metric)) for metric in metrics), *map(Head, names))
+    rows = tuple(
+        (
+            Head(summary.target, summary.notes),
+            (
+                *(summary.estimates.get(metric.name) for metric in metrics),
+                *(number(summary.losses[name]) if name in summary.losses else None for name in names),
+            ),
+        )
+        for summary in group.targets
+    )
+    scaled = ", scaled from a share of one" if metrics[0].name == SCALED_EPOCH else ""
+    return Table("target", "metric", columns, rows, f"time per epoch{scaled}; losses: the last {LATELY} steps, or all")
+
+
+def _measured(group: Group, metric: Metric) -> bool:
+    return any(metric.name in summary.estimates for summary in group.targets)
 
 
 def ablation_table(group: Group) -> Table:

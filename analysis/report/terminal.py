@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analysis.compare.results import Comparison, Effect, Estimate
+from analysis.compare.results import Comparison, Effect, Estimate, Group
 from analysis.load.metrics import PROBE, SHARED
 from analysis.report.answer import answer
 from analysis.report.cost_table import cost_table
@@ -25,7 +25,7 @@ from analysis.report.formatting import (
 from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
 from analysis.report.layout import empty_table, fits
 from analysis.report.overview import Notes, Overview, verdict_text
-from analysis.report.table import EXPECTED, Cell, Head, Table, ablation_table, line, results_table
+from analysis.report.table import EXPECTED, Cell, Head, Table, ablation_table, epoch_table, line, results_table
 from analysis.warnings.types import notices
 
 _NARROW = 72  # columns; below, a table would break its words
@@ -76,6 +76,7 @@ class Terminal:
         notes = Notes(self.comparison)
         if trained := [group for group in self.comparison.groups if group.job.scenario not in (PROBE, SHARED)]:
             yield Overview(trained, notes)
+            yield from self._epochs(console, options)
         for group in self.comparison.groups:
             if group.job.scenario == PROBE:
                 yield _title(group.model, group.job)
@@ -92,6 +93,7 @@ class Terminal:
             yield _title(group.model, group.job)
             yield table
             yield from _notes(group_lines(group))
+            yield from self._epochs(console, options, group)
             if group.ablations:
                 switched = ablation_table(group)
                 yield Text(switched.caption, style="dim")
@@ -107,6 +109,13 @@ class Terminal:
         for one in notices(self.comparison.warnings, self.comparison.jobs):
             yield _warning(one_line(one.message))
             yield Text(f"  {one_line(one.advice)}", style="dim")
+
+    def _epochs(self, console: Console, options: ConsoleOptions, only: Group | None = None) -> RenderResult:
+        """Yield the times per epoch and the losses, of one group below its own table or of all."""
+        for group in (only,) if only else self.comparison.groups:
+            if table := epoch_table(group):
+                yield Text(table.caption, style="dim") if only else _title(group.model, table.caption)
+                yield _fitting(console, options, table)
 
     def _interference(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for job in jobs_with_aggressors(self.comparison):

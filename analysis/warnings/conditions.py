@@ -80,7 +80,7 @@ DISTURBANCES = (
         "waiting-computes",
         "the target took CPU time while other jobs had their turns",
         "see what of it runs while its job waits (timer ticks of a guest, a daemon), or use --design sequential",
-        *(lambda t: t["waiting_share"], 0.005, _share("of what its own turns took")),
+        *(lambda t: t["waiting_share"], 0.005, _share("of what its own turns took"), 0.005),
     ),
     Disturbance(
         "clock-drift",
