@@ -19,9 +19,9 @@ OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], {"": None}, 
 _DEEP = "[" * 5000 + "]" * 5000
 
 
-def examples(full: int) -> int:
-    """Return how many examples to try: ``full``, or a hundredth of it."""
-    return full if FULL else max(5, full // 100)
+def examples(full: int, one_in: int = 100) -> int:
+    """Return how many examples to try: ``full``, or one in so many of them."""
+    return full if FULL else full // one_in
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -57,7 +57,7 @@ def mutated(draw: Callable[..., Any], original: Any) -> Any:
                     break
             inside[last] = copy.deepcopy(other) if other is not found else None
         elif what == "more" and isinstance(inside, dict):
-            inside[draw(st.sampled_from(TEXTS))] = draw(st.sampled_from((*NUMBERS, *TEXTS, *OTHERS)))
+            inside[draw(st.sampled_from(TEXTS))] = copy.deepcopy(draw(st.sampled_from((*NUMBERS, *TEXTS, *OTHERS))))
         else:
             choices = {"number": NUMBERS, "other": OTHERS}.get(what, TEXTS)
             inside[last] = copy.deepcopy(draw(st.sampled_from(choices)))

@@ -127,6 +127,15 @@ def test_the_cells_of_a_sweep_lie_in_it(tmp_path: Path, bench: Bench) -> None:
     assert "is not the plan of a sweep" in done.output
 
 
+def test_steps_that_are_no_numbers_teach_a_sweep_nothing(tmp_path: Path, bench: Bench) -> None:
+    shutil.copytree(RUNS / "sweep", tmp_path / "sweep")
+    for path, steps in zip(sorted((tmp_path / "sweep").glob("*/trials/*.json")), (STEERING, [], 10**400), strict=False):
+        record = json.loads(path.read_text())
+        record["workload"] |= {"steps": steps, "warmup_steps": steps}
+        path.write_text(json.dumps(record, indent=1))
+    assert bench("sweep", "status", str(tmp_path / "sweep")).exit_code == 0
+
+
 def test_a_plan_without_end_keeps_no_reader_busy(tmp_path: Path, bench: Bench) -> None:
     shutil.copytree(SAMPLE, tmp_path / "run")
     path = tmp_path / "run" / PLAN

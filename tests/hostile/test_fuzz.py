@@ -1,6 +1,6 @@
 """Ten thousand records, plans and inventories of strangers, and a thousand workers: a message each, and nothing more.
 
-A hundredth of them by default; all with ``VIRTBENCH_FUZZ_FULL=1``.
+A hundredth of them by default, or less; all with ``VIRTBENCH_FUZZ_FULL=1``.
 """
 
 import itertools
@@ -96,13 +96,16 @@ def compared_once() -> Iterator[None]:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(1000), **FUZZ)
+@settings(max_examples=examples(1000, one_in=200), **FUZZ)  # some seconds each
 def test_a_run_of_a_stranger_is_analysed_or_refused(data: st.DataObject, bench: Bench) -> None:
     sample = data.draw(st.sampled_from(SAMPLES))
     with place() as run, compared_once():
         shutil.copytree(sample, run)
-        files = sorted((run / TRIALS).iterdir())[:12]
-        for path in files:
+        files = sorted((run / TRIALS).iterdir())
+        kept = files[:: -(-len(files) // 12)]  # the largest sample has 60, and each is read a dozen times
+        for path in set(files) - set(kept):
+            path.unlink()
+        for path in kept:
             if data.draw(st.booleans()):
                 path.write_bytes(data.draw(json_texts(json.loads(path.read_text()))))
         for path in (run / PLAN, run / "manifest.json"):

@@ -110,7 +110,7 @@ def test_a_line_break_in_a_path_is_no_line_of_a_batch_script(name: str, tmp_path
 
 def job(**changes: str) -> ScheduledJob:
     values = {"directory": "/srv/a b", "log": "/srv/log", **changes}
-    return ScheduledJob("x", parse_schedule("hourly"), ("bench",), environment={}, **values)
+    return ScheduledJob("x", parse_schedule("hourly"), Path("p.toml"), ("bench",), (), environment={}, **values)
 
 
 def test_what_cron_would_take_for_the_end_of_the_line_is_refused() -> None:

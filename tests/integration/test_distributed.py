@@ -26,7 +26,7 @@ from suite.plan import Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.results.store import Run
-from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.machine import ENVELOPE, require, require_image, require_root, workers
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
 from tests.jobs import plan_of
@@ -99,14 +99,6 @@ def lab_node(instance: Instance) -> Node:
     while isinstance(node, WrappedNode) and isinstance(node.parent, WrappedNode):
         node = node.parent
     return node
-
-
-def workers() -> list[psutil.Process]:
-    """The innermost processes of the job: engines carry its words on their own command lines."""
-    found = [p for p in psutil.process_iter(["cmdline"]) if "worker" in (p.info["cmdline"] or [])]
-    return [
-        p for p in found if (p.info["cmdline"] or [""])[0].endswith("python3") and "--attest" not in p.info["cmdline"]
-    ]
 
 
 def when_all_train(act: Callable[[], None]) -> Disturb:

@@ -1,4 +1,4 @@
-"""An image of the user's own, from a Dockerfile to trials on bare metal and in a container. Needs no network."""
+"""An image of the user's own, from a Dockerfile to trials on every target. Needs no network."""
 
 import os
 import shutil
@@ -13,8 +13,8 @@ from provisioning.engines.base import image_reference
 from provisioning.images.build import built
 from provisioning.images.image import find
 from provisioning.paths import home
-from tests.integration.machine import require, require_image, require_root
-from tests.integration.test_run import RUNC, SMALL, bench, records
+from tests.integration.machine import require, require_fast_guests, require_image, require_root
+from tests.integration.test_run import SMALL, bench, on, records
 
 pytestmark = pytest.mark.integration
 LACKING = ("/usr/bin/fio", "/usr/lib/python3*/site-packages/torch", "/usr/local/lib/python3*/dist-packages/torch")
@@ -53,15 +53,18 @@ def own(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.timeout(1200)
-def test_all_trials_of_a_run_are_of_the_users_own_image(own: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("targets", [("bare-metal", "container"), ("vm",), ("container-vm",)], ids="+".join)
+def test_all_trials_of_a_run_are_of_the_users_own_image(targets: tuple[str, ...], own: Path, tmp_path: Path) -> None:
+    if "container" not in targets:
+        require_fast_guests()
     image = find(own.name)
     assert (image.tree / "srv/mine.txt").read_text() == "mine\n"
     assert image.verify() == []
-    targets = ("--target", "bare-metal", "--target", "container", *RUNC)
-    ended = bench("run", "--image", own.name, *targets, *SMALL, "--out", str(tmp_path / "run"))
+    words = [word for name in targets for word in on(name)]
+    ended = bench("run", "--image", own.name, *words, *SMALL, "--out", str(tmp_path / "run"))
     assert ended.returncode == 0, ended.stderr
     found = records(tmp_path / "run")
-    assert set(found) == {"bare-metal", "container"}
+    assert set(found) == set(targets)
     for record in found.values():
         assert record.environment.target
         assert record.environment.target.userland_sha256 == image.digest

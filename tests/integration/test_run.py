@@ -18,7 +18,7 @@ from provisioning.images.image import Image
 from provisioning.paths import home, runtime
 from provisioning.processes import TOKEN
 from suite.records.record import TrialRecord
-from tests.integration.machine import docker_daemon, require, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_image, require_root, workers
 from tests.integration.terminal import OnTerminal
 
 pytestmark = pytest.mark.integration
@@ -67,10 +67,9 @@ def ours() -> dict[str, list[str]]:
     files = [f"{place}/{name}" for place, _, names in os.walk(runtime()) for name in names]
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if "virtbench" in line]
     entries = [path.name for path in (home() / "ledger").glob("*.json")]
-    workers = [p.pid for p in psutil.process_iter(["cmdline"]) if "worker" in (p.info["cmdline"] or [])]
     return {
         "processes": carrying, "groups": groups, "files": files, "mounts": mounts, "ledger": entries,
-        "workers": [str(pid) for pid in workers],
+        "workers": [str(process.pid) for process in workers()],
     }  # fmt: skip
 
 
@@ -211,8 +210,15 @@ def test_after_kill_9_beside_a_worker_clean_ends_it(target: str, phase: str, tmp
     assert ours() == NOTHING
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("target", ["bare-metal", "container", "vm"])
+@pytest.mark.parametrize(
+    ("target", "number"),
+    [
+        ("bare-metal", signal.SIGINT),
+        ("container", signal.SIGINT),
+        ("container", signal.SIGTERM),
+        ("vm", signal.SIGTERM),
+    ],
+)
 def test_a_signal_leaves_nothing_at_all(target: str, number: signal.Signals, tmp_path: Path) -> None:
     require("target", target)
     running = Running(tmp_path / "log", *on(target), *ENDLESS, "--out", str(tmp_path / "run"))
@@ -236,9 +242,8 @@ def test_clean_leaves_a_running_bench_alone(tmp_path: Path) -> None:
 def test_a_worker_that_is_killed_is_a_failed_record_and_exit_1(target: str, tmp_path: Path) -> None:
     running = Running(tmp_path / "log", *on(target), *ENDLESS, "--out", str(tmp_path / "run"))
     running.wait_until_it_says(f"on {target}: importing")
-    workers = [p for p in psutil.process_iter(["cmdline"]) if "worker" in (p.info["cmdline"] or [])]
-    # The innermost one: engines and bubblewrap carry its words on their own command lines.
-    max(workers, key=lambda process: (process.create_time(), process.pid)).kill()
+    (worker,) = workers()
+    worker.kill()
     assert running.process.wait(180) == 1
     outcome = records(tmp_path / "run")[target].outcome
     assert (outcome.status, outcome.kind) == ("failed", "killed")

@@ -14,7 +14,6 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.load.records import load
 from provisioning.metrics.accounting import open_account
-from provisioning.nodes import IMAGE_PYTHON
 from provisioning.targets import Choices, open_target
 from scenarios.probe import scratch_bytes
 from scenarios.shared import Shared
@@ -29,7 +28,7 @@ from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.registries import AGGRESSORS
 from suite.results.store import Run
-from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.machine import ENVELOPE, require, require_image, require_root, workers
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import ours
 from tests.jobs import plan_of
@@ -76,26 +75,15 @@ def run_shared(
             thread.join()
 
     loop = Loop(Shared(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account)
-    before = left()
+    before = ours()
     records = loop.run(plan)
-    assert left() == before
+    assert ours() == before
     return records
 
 
-def left() -> dict[str, list[str]]:
-    """What is there of the suite's, and of workers those of an image: unit tests have some with another interpreter."""
-    workers = [str(process.pid) for aggressor in (True, False) for process in working(aggressor=aggressor)]
-    return {**ours(), "workers": workers}
-
-
 def working(*, aggressor: bool) -> list[psutil.Process]:
-    """The innermost processes of the aggressors, or of the victims: engines carry their words, too."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or [""]
-        if words[0] == IMAGE_PYTHON[0] and "worker" in words and "--attest" not in words:
-            found += [process] if ("--aggressor" in words) == aggressor else []
-    return found
+    """Return the workers of the aggressors, or of the victims."""
+    return [process for process in workers() if ("--aggressor" in process.info["cmdline"]) == aggressor]
 
 
 @pytest.mark.parametrize("target", ["bare-metal", "container"])
