@@ -48,6 +48,7 @@ class PodProcess(HeardProcess):
         self._cluster, self._pod, self._fate = cluster, pod, fate
         self._killed = False
         self._status: int | None = None
+        self._ended = threading.Event()
         said = [*ENDED_HERE, str(len(stdin)), *argv] if isinstance(stdin, bytes) and stdin else list(argv)
         query = [("command", word) for word in said]
         query += [(name, "true") for name in ("stdout", "stderr", *(["stdin"] if stdin else []))]
@@ -84,10 +85,10 @@ class PodProcess(HeardProcess):
         return self._status
 
     def running(self) -> bool:
-        return self._reader.is_alive()
+        return not self._ended.is_set()
 
     def kill(self) -> None:
-        if not self._reader.is_alive():
+        if self._ended.is_set():
             self._stdout.close()
             return
         self._killed = True
@@ -129,13 +130,17 @@ class PodProcess(HeardProcess):
         """Take the stream apart until it ends; called by a thread."""
         # The pipes are closed in the end, whatever comes: who reads them waits for it.
         with os.fdopen(stdout, "wb", buffering=0) as said, os.fdopen(stderr, "wb", buffering=0) as complained:
-            with suppress(OSError, self._library.WebSocketException):
-                while content := self._next():
-                    channel, content = content[0], content[1:]
-                    if channel == STATUS:
-                        self._status, why = exit_status(content)
-                        channel, content = STDERR, why.encode()
-                    _write_all({STDOUT: said, STDERR: complained}.get(channel), content)
+            try:
+                with suppress(OSError, self._library.WebSocketException):
+                    while content := self._next():
+                        channel, content = content[0], content[1:]
+                        if channel == STATUS:
+                            self._status, why = exit_status(content)
+                            channel, content = STDERR, why.encode()
+                        _write_all({STDOUT: said, STDERR: complained}.get(channel), content)
+            finally:
+                # Before the pipes are closed: who has heard the end of the output kills nothing else of the pod.
+                self._ended.set()
             self._socket.shutdown()
 
     def _next(self) -> bytes:

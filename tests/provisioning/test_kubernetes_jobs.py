@@ -101,6 +101,11 @@ class FakeCluster:
         metadata = {"name": "p", "creationTimestamp": "2026", "ownerReferences": [{"uid": "u"}]}
         return {"items": [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": phase["status"]}]}
 
+    def listed(self, kind: str, selector: str) -> list[dict[str, Any]]:
+        del selector
+        found: list[dict[str, Any]] = self.request("GET", kind)["items"]
+        return found
+
     def log_lines(self, pod: str, within_s: float) -> Iterator[str]:
         del pod, within_s
         yield from self.log[: self.breaks_after]

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from provisioning.kubernetes.cluster import Cluster
-from tests.provisioning.kubernetes.exec_server import serve
+from tests.provisioning.kubernetes.exec_server import Started, end, serve
 
 Answer = tuple[int, dict[str, Any] | str]
 
@@ -28,8 +28,8 @@ class Server:
     url: str = ""
     cuts: bool = False
     """Whether it ends the streams of commands with their first output."""
-    instead_of: Callable[[list[str]], list[str]] = list
-    """Returns the command that is run for one that is asked for."""
+    started: Started = field(default_factory=list)
+    """The commands that it was asked to run."""
 
     def kubeconfig(self, path: Path, *, current: str = "") -> str:
         context = {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "lab"}}
@@ -55,7 +55,7 @@ def server() -> Iterator[Server]:
                 found.sent.append(sent.decode())
             if self.headers.get("Upgrade"):
                 words = [value for key, value in parse_qsl(urlsplit(self.path).query) if key == "command"]
-                serve(self, found.instead_of(words), cut=found.cuts)
+                serve(self, words, found.started, cut=found.cuts)
                 return
             found.asked.append(f"{self.command} {self.path} {self.headers.get('Authorization')}")
             answer = found.answers.get(f"{self.command} {self.path.partition('?')[0]}", (404, {"message": "not found"}))
@@ -74,6 +74,7 @@ def server() -> Iterator[Server]:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         found.url = f"http://127.0.0.1:{listening.server_port}"
         yield found
+        end(found.started)
         listening.shutdown()
 
 

@@ -1,23 +1,40 @@
-"""The server's side of ``exec``, version 4 of its protocol: a command of this machine behind a WebSocket."""
+"""The server's side of ``exec``, version 4 of its protocol: a command of this machine behind a WebSocket.
+
+What would kill everything in a pod kills here what the server has started, and nothing else: it is no pod, and ``kill -1``
+of root would end this machine.
+"""
 
 import base64
 import hashlib
 import json
+import os
+import signal
 import struct
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from typing import IO
+
+from provisioning.kubernetes.execution import KILL_ALL
 
 MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """RFC 6455, 1.3."""
 BINARY, CLOSE = 2, 8
 
+Started = list["subprocess.Popen[bytes]"]
 
-def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], *, cut: bool = False) -> None:
-    """Run the command behind the stream; with ``cut`` the stream ends with the first line of its output."""
+
+def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], started: Started, *, cut: bool = False) -> None:
+    """Run the command behind the stream; with ``cut`` the stream ends with the first line of its output.
+
+    ``started`` is everything that runs for this server, in sessions of their own; the command is added to it.
+    """
+    if tuple(argv) == KILL_ALL:
+        end(started)
+        argv = ["true"]
     key = handler.headers["Sec-WebSocket-Key"] + MAGIC
     handler.send_response(101)
     handler.send_header("Upgrade", "websocket")
@@ -28,7 +45,8 @@ def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], *, cut: bool = F
     handler.end_headers()
     handler.close_connection = True
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        started.append(process)
         assert process.stdout is not None
         assert process.stderr is not None
         lock = threading.Lock()
@@ -37,7 +55,7 @@ def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], *, cut: bool = F
         complaints.start()
         if cut:
             _frame(handler.wfile, BINARY, b"\1" + process.stdout.readline(), lock)
-            process.kill()
+            end([process])
         else:
             _say(handler.wfile, 1, process.stdout, lock)
             complaints.join()
@@ -47,6 +65,14 @@ def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], *, cut: bool = F
             said = {"status": "Success"} if status == 0 else failed
             _frame(handler.wfile, BINARY, b"\3" + json.dumps(said).encode(), lock)
         _frame(handler.wfile, CLOSE, b"", lock)
+
+
+def end(started: Started) -> None:
+    """Kill these commands and their children."""
+    for process in started:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _say(place: BufferedIOBase, channel: int, source: IO[bytes], lock: threading.Lock) -> None:

@@ -4,13 +4,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import IO
 
 import pytest
 
 from provisioning.kubernetes.cluster import Cluster
-from provisioning.kubernetes.execution import KILL_ALL, PodProcess
+from provisioning.kubernetes.execution import PodProcess
 from suite.errors import CommandError, MeasurementError
 from tests.provisioning.kubernetes.conftest import Server
 
@@ -62,19 +61,24 @@ def test_a_pipe_is_passed_on_as_it_comes_and_its_end_as_an_empty_line(start: Sta
     assert process.wait(10) == 0
 
 
-def test_what_outlives_its_time_is_killed_inside(server: Server, start: Start, tmp_path: Path) -> None:
-    number = tmp_path / "number"
-
-    def instead_of(words: list[str]) -> list[str]:
-        return ["kill", "-KILL", number.read_text().strip()] if tuple(words) == KILL_ALL else words
-
-    server.instead_of = instead_of
-    process = start("sh", "-c", f"echo $$ > {number}; echo begun; exec sleep 1000")
+def test_what_outlives_its_time_is_killed_inside(start: Start) -> None:
+    process = start("sh", "-c", "echo begun; exec sleep 1000")
     assert next(process.lines(10)) == "begun"
     with pytest.raises(CommandError, match="outlived its time limit"):
         process.wait(0.2)
     assert not process.running()
     assert process.wait(1) == 128 + signal.SIGKILL
+
+
+def test_a_command_that_has_ended_kills_nothing_else_of_its_pod(server: Server, start: Start) -> None:
+    """All commands share the pod: the end of a short one must not be the end of the worker."""
+    worker = start("sleep", "1000")
+    for _ in range(50):
+        short = start("echo", "said")
+        assert list(short.lines(10)) == ["said"]
+        short.close()
+    assert worker.running()
+    assert not any(each.returncode for each in server.started)
 
 
 def test_a_command_that_is_killed_with_its_pod_says_so_and_one_that_is_killed_alone_does_not(start: Start) -> None:
