@@ -106,7 +106,7 @@ def images_of(workload: Workload, shape: Shape, count: int) -> torch.Tensor:
 
 @pytest.fixture
 def double() -> Iterator[None]:
-    """Compute in double precision but for the losses: where a gradient is next to nothing, Adam makes much of its rounding."""
+    """Compute in doubles but for the losses: Adam makes much of the rounding of a gradient that is next to nothing."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield

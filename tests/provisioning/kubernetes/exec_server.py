@@ -1,7 +1,7 @@
 """The server's side of ``exec``, version 4 of its protocol: a command of this machine behind a WebSocket.
 
-What would kill everything in a pod kills here what the server has started, and nothing else: it is no pod, and ``kill -1``
-of root would end this machine.
+What would kill everything in a pod kills here what the server has started, and nothing else: this is no pod, and a
+``kill -1`` of root would end the whole machine.
 """
 
 import base64
