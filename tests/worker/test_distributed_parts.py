@@ -1,5 +1,7 @@
 """Parts of distributed training that need no second process: the layout, the membership, interfaces, the parameters."""
 
+import os
+import socket
 from typing import Any
 
 import pytest
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 from worker.distributed.membership import Membership
 from worker.distributed.parameters import Parameters
 from worker.distributed.partition import ALIGNMENT, CHUNK_BYTES, ELEMENT_BYTES, cut, overlapping, starts_of
-from worker.distributed.rendezvous import LostError, first_line, is_network
-from worker.distributed.sockets import address_of
+from worker.distributed.rendezvous import LostError, first_line, is_network, open_rendezvous
+from worker.distributed.sockets import address_of, listener
 from worker.errors import JobError
 
 ALEXNET_SIZES = [23232, 64, 307200, 192, 663552, 384, 884736, 256, 589824, 256]
@@ -112,6 +114,17 @@ def test_an_interface_that_is_not_there_is_named_with_those_that_are(name: str) 
     with pytest.raises(JobError, match=r"no network interface .*there are .*lo") as raised:
         address_of(name)
     assert raised.value.kind == "network"
+
+
+def test_the_rendezvous_listens_at_the_address_of_the_job_alone() -> None:
+    port, asked = listener("127.0.0.1")
+    os.close(asked)
+    alone = membership(strategy="all-reduce", workers=1, servers=0, port=port)
+    rendezvous = open_rendezvous(alone, "127.0.0.1")
+    assert rendezvous.announce("127.0.0.1") == {0: "127.0.0.1"}
+    socket.create_connection(("127.0.0.1", port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port))
 
 
 def test_what_gloo_says_is_told_from_other_errors() -> None:

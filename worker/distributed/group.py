@@ -150,7 +150,7 @@ def joined(membership: Membership, device: str = "cpu", *, report: Report = prin
     """
     address = address_of(membership.interface)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = membership.interface
-    rendezvous = open_rendezvous(membership)
+    rendezvous = open_rendezvous(membership, address)
     try:
         group = RankGroup(membership, rendezvous, rendezvous.announce(address), report)
     except JobError:

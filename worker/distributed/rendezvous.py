@@ -10,7 +10,7 @@ from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
 from worker.distributed.membership import Membership
-from worker.distributed.sockets import limit_reads, open_sockets, opened_since
+from worker.distributed.sockets import limit_reads, listener, open_sockets, opened_since
 from worker.errors import JobError
 
 LEFT = "left"
@@ -96,10 +96,11 @@ class Rendezvous:
         return first.decode()
 
 
-def open_rendezvous(membership: Membership) -> Rendezvous:
-    """Open the rendezvous on rank 0, or connect to it. Raises JobError."""
+def open_rendezvous(membership: Membership, address: str) -> Rendezvous:
+    """Open the rendezvous on rank 0, at this address of its own alone, or connect to it. Raises JobError."""
     before = open_sockets()
     try:
+        listening = listener(address, membership.port)[1] if membership.rank == 0 else None
         store = TCPStore(
             membership.master,
             membership.port,
@@ -107,8 +108,9 @@ def open_rendezvous(membership: Membership) -> Rendezvous:
             is_master=membership.rank == 0,
             wait_for_workers=False,
             timeout=timedelta(seconds=membership.patience_s),
+            master_listen_fd=listening,
         )
-    except (distributed.DistError, RuntimeError) as error:
+    except (distributed.DistError, RuntimeError, OSError) as error:
         why = str(error).partition("\n")[0]
         place = f"{membership.master}:{membership.port}"
         if membership.rank == 0:

@@ -14,6 +14,7 @@ from pathlib import Path
 from worker.errors import JobError
 
 _SIOCGIFADDR = 0x8915
+_BACKLOG = 1024
 _NAME_BYTES = 15  # the kernel's IFNAMSIZ without the closing zero
 
 
@@ -33,6 +34,15 @@ def address_of(interface: str) -> str:
             raise JobError(f"network interface {interface} has no IPv4 address ({error})", kind="network") from None
     # struct ifreq: the name, then a sockaddr_in of family, port and address.
     return socket.inet_ntoa(answer[20:24])
+
+
+def listener(address: str, port: int = 0) -> tuple[int, int]:
+    """Return the port, any that is free for 0, and the descriptor of a socket that listens there.
+
+    For torch's store, which by itself listens at every address of the machine. Raises OSError.
+    """
+    with socket.create_server((address, port), backlog=_BACKLOG) as listening:
+        return listening.getsockname()[1], listening.detach()
 
 
 def open_sockets() -> dict[int, str]:

@@ -21,6 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 
 from worker.data.batches import watching_loaders
 from worker.data.tally import LoaderUse
+from worker.distributed.sockets import listener
 from worker.errors import JobError
 from worker.protocol import Events
 from worker.spec import Spec
@@ -56,9 +57,18 @@ def threads_of_rank(spec: Spec, rank: int) -> int:
 @contextmanager
 def opened(spec: Spec, events: Events) -> Iterator[DeviceGroup]:
     """Start the other ranks and form the group; wait for them at the end."""
-    # Port 0: any that is free. The others are told it, and they can only come once it is known.
-    store = TCPStore("127.0.0.1", 0, spec.devices, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
-    others = [_start(spec, rank, store.port, events) for rank in range(1, spec.devices)]
+    # Any port that is free. The others are told it, and they can only come once it is known.
+    port, listening = listener("127.0.0.1")
+    store = TCPStore(
+        "127.0.0.1",
+        port,
+        spec.devices,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_PATIENCE,
+        master_listen_fd=listening,
+    )
+    others = [_start(spec, rank, port, events) for rank in range(1, spec.devices)]
     _join(spec, 0, store)
     total = torch.tensor(torch.get_num_threads(), device="cuda:0" if spec.device == "cuda" else "cpu")
     distributed.all_reduce(total)
