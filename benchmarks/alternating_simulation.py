@@ -23,11 +23,11 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from alternating_weather import ALTERNATING, FAMILIES, MEASURED, SEQUENTIAL, STEP_S, Arrangement, Logs, Weather
+from parts.alternating_weather import ALTERNATING, FAMILIES, MEASURED, SEQUENTIAL, STEP_S, Arrangement, Logs, Weather
+from parts.simulations import blocks_until, parser
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from simulations import blocks_until, parser
 
 from analysis.statistics.alternating import Components, Costs, Design, choose, components
 from analysis.statistics.ratios import CONFIDENCE, locate, t_quantile

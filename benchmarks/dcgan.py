@@ -1,8 +1,8 @@
 """Measure the suite's DCGAN against PyTorch's example, and the recipe ``tuned`` against ``reference``.
 
-The example's loop (``dcgan_loop.py``) against the worker's step of the recipe ``reference``, and ``tuned`` against
-``reference``: 64 px on the CPU, each side a process of its own with the same threads and the job's variables, in pairs
-whose order is drawn. Prints the trimmed geometric mean of the pairs' ratios with its 95 % interval.
+The example's loop (``parts/dcgan_loop.py``) against the worker's step of the recipe ``reference``, and ``tuned``
+against ``reference``: 64 px on the CPU, each side a process of its own with the same threads and the job's variables,
+in pairs whose order is drawn. Prints the trimmed geometric mean of the pairs' ratios with its 95 % interval.
 
     python benchmarks/dcgan.py --pairs 10
 """
@@ -66,7 +66,7 @@ def parse() -> argparse.Namespace:
 def rate(side: str, sizes: list[str], threads: int) -> float:
     """Return the images per second of a side, in a process that has the job's variables and no others."""
     recipe = REFERENCE if side == PLAIN else side
-    words = [str(REPOSITORY / "benchmarks/dcgan_loop.py"), *sizes]
+    words = [str(REPOSITORY / "benchmarks/parts/dcgan_loop.py"), *sizes]
     if side != PLAIN:
         names = ("--batch", None, "--warmup-steps", "--steps", "--threads", None)
         given = [word for name, size in zip(names, sizes, strict=True) if name for word in (name, size)]

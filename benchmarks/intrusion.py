@@ -31,7 +31,7 @@ from scenarios.job import clean_environment  # noqa: E402
 from suite.job.envelope import Envelope, format_cpu_list  # noqa: E402
 
 MARGIN = 0.01
-BARE_LOOP = REPOSITORY / "benchmarks/bare_loop.py"
+BARE_LOOP = REPOSITORY / "benchmarks/parts/bare_loop.py"
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ from itertools import islice
 from pathlib import Path
 
 import psutil
-from kills_machine import Family, entries, left
-from kills_runs import SCENARIOS, TARGETS, Setting, drawn, settings
+from parts.kills_machine import Family, entries, left
+from parts.kills_runs import SCENARIOS, TARGETS, Setting, drawn, settings
 
 from provisioning.ledger import Entry
 

@@ -17,7 +17,7 @@ import statistics
 from pathlib import Path
 from typing import get_args
 
-from exchange_rank import ELEMENTS
+from parts.exchange_rank import ELEMENTS
 
 from provisioning.images.image import current
 from provisioning.targets import Choices, open_target
@@ -31,7 +31,7 @@ from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
 from worker.distributed.partition import CHUNK_BYTES
 
-PROGRAM = Path(__file__).with_name("exchange_rank.py")
+PROGRAM = Path(__file__).with_name("parts") / "exchange_rank.py"
 WITHIN_S = 1800
 PORT = 29500
 RPC = "rpc"

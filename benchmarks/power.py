@@ -23,10 +23,10 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from parts.simulations import parser
 from rich.console import Console
 from rich.table import Table
 from scipy import special
-from simulations import parser
 
 from analysis.compare.detection import GROWTH, PILOT_BLOCKS
 from analysis.statistics.power import detectable

@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]  # as a script, this file is not part of the suite
 
 from intrusion import interval  # noqa: E402
-from known_server import Service, serving  # noqa: E402
+from parts.known_server import Service, serving  # noqa: E402
 
 from worker.serving.load import Run, open_loop  # noqa: E402
 from worker.serving.request import LoadRequest  # noqa: E402

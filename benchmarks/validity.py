@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from multiprocessing import get_context
 
+from parts.simulations import parser
+from parts.validity_intervals import NAMES, coverage
+from parts.validity_samples import FAMILIES
+from parts.validity_simulation import SIZES, Row, Task, row_of
 from rich.console import Console
 from rich.table import Table
-from simulations import parser
-from validity_intervals import NAMES, coverage
-from validity_samples import FAMILIES
-from validity_simulation import SIZES, Row, Task, row_of
 
 
 def suite_table(rows: Iterable[Row]) -> Table:

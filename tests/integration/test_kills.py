@@ -19,8 +19,8 @@ def test_ten_kills_lose_nothing_tear_nothing_and_leave_nothing(tmp_path: Path, m
     require_image()
     monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
     import kills
-    from kills_machine import Family
-    from kills_runs import drawn, settings
+    from parts.kills_machine import Family
+    from parts.kills_runs import drawn, settings
 
     chance = random.Random(16)
     found = settings(tmp_path, ["synthetic", "distributed"], ["bare-metal", "container"])

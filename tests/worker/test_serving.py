@@ -237,7 +237,7 @@ def test_a_percentile_that_so_few_requests_do_not_have_is_left_out() -> None:
 def test_requests_that_a_stall_keeps_waiting_are_charged_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that, one request in 20 would be late; at this rate most are due while the server stalls."""
     monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
-    known = benchmark("known_server")
+    known = benchmark("parts/known_server")
     service = known.Service(0.002, 20, 0.5)
     told, true = benchmark("serve_error").measured(service, 50.0, 60, 4, 1)
     with known.serving(service) as port:

@@ -1,4 +1,4 @@
-"""A server whose latency is known: ``python benchmarks/known_server.py SERVICE_S STALL_EVERY STALL_S`` prints its port.
+"""A server whose latency is known: ``known_server.py SERVICE_S STALL_EVERY STALL_S`` prints its port.
 
 It answers one request after the other, in the order in which they come, each after SERVICE_S; every STALL_EVERY-th
 takes STALL_S. It ends with its standard input.

@@ -14,8 +14,8 @@ None of them forms ratios inside blocks: each takes all trials of one target bef
 
 import numpy as np
 import numpy.typing as npt
+from parts.validity_samples import Logs
 from scipy import special, stats
-from validity_samples import Logs
 
 Found = npt.NDArray[np.bool_]
 

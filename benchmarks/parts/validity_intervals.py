@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
+from parts.validity_samples import Family, Logs
 from scipy import special
-from validity_samples import Family, Logs
 
 from analysis.statistics.tails import Mean, ratio_of_means
 

@@ -5,9 +5,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from simulations import blocks_until
-from validity_rules import RULES, hyperfine
-from validity_samples import FAMILIES, TRUTH, Family, Logs
+from parts.simulations import blocks_until
+from parts.validity_rules import RULES, hyperfine
+from parts.validity_samples import FAMILIES, TRUTH, Family, Logs
 
 from analysis.statistics.ratios import MARGIN, SIGNIFICANCE, VerdictName, judge, locate
 from analysis.statistics.tails import qualified, tail_of
