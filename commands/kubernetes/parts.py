@@ -1,6 +1,6 @@
 """What a cluster says of each object of a pipeline, and of the pods behind it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from commands.kubernetes.manifests import COMPONENT, labels_of
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.faults import failure_of, fault, last_event, unschedulable
-from provisioning.kubernetes.pod import container_status
+from provisioning.kubernetes.pod import container_status, true_condition
 from suite.errors import MeasurementError
 
 KINDS = {
@@ -79,16 +79,16 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> Seen:
         return Seen(Part(**about, state="ready"))
     pods = cluster.listed("v1/pods", selector(name, "train" if kind == "Job" else "serve"))
     pod = max(pods, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
-    end = _ended(status, pod) if kind == "Job" else _serves(live)
+    end = _ended(live, pod) if kind == "Job" else _serves(live)
     found = end or (_pod_seen(pod) if pod else _without_pod(cluster, live))
     return Seen(
         Part(**about, state=found.state, reason=found.reason), found.fault, pod["metadata"]["name"] if pod else None
     )
 
 
-def _ended(status: Object, pod: Object | None) -> _PodSeen | None:
+def _ended(live: Object, pod: Object | None) -> _PodSeen | None:
     """Return how a Job has ended; None while it runs."""
-    condition = _condition(status.get("conditions", []), "Complete", "Failed")
+    condition = true_condition(live, "Complete", "Failed")
     if condition is None:
         return None
     if condition["type"] == "Complete":
@@ -99,17 +99,12 @@ def _ended(status: Object, pod: Object | None) -> _PodSeen | None:
 
 def _serves(live: Object) -> _PodSeen | None:
     """Return that a Deployment answers, or can make no pod; None while it waits for one."""
-    status = live.get("status", {})
-    if status.get("readyReplicas"):
+    if live.get("status", {}).get("readyReplicas"):
         return _PodSeen("ready", "")
-    refused = _condition(status.get("conditions", []), "ReplicaFailure")
+    refused = true_condition(live, "ReplicaFailure")
     if refused is None:
         return None
     return _PodSeen("failed", refused["message"], fault("engine", refused["message"]))
-
-
-def _condition(conditions: Sequence[Object], *names: str) -> Object | None:
-    return next((each for each in conditions if each["type"] in names and each["status"] == "True"), None)
 
 
 def _without_pod(cluster: Cluster, live: Object) -> _PodSeen:

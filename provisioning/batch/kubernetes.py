@@ -13,7 +13,7 @@ from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes import own_pod
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGED, Cluster, Object
 from provisioning.kubernetes.owned import not_found_is_fine
-from provisioning.kubernetes.pod import HOSTNAME_LABEL, UNPRIVILEGED, USER, as_nobody
+from provisioning.kubernetes.pod import HOSTNAME_LABEL, UNPRIVILEGED, USER, as_nobody, true_condition
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import RequestError
 
@@ -39,7 +39,7 @@ RIGHTS = {
     "pods": ("list",),
     "pods/log": ("get",),
 }
-"""What the user who submits needs; ``role`` is what the pods themselves need."""
+"""What the user who submits needs; the pods need what ``--engine kubernetes`` does."""
 CONFLICT = 409
 
 
@@ -182,10 +182,9 @@ def job_of(job: Object, pods: Sequence[Object]) -> Job:
     status = pod["status"] if pod else {}
     begun = status.get("phase") in ("Running", "Succeeded", "Failed")
     name = pod["metadata"]["name"] if pod and begun else None
-    for condition in job["status"].get("conditions", []):
-        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
-            why = _failure(status) or condition.get("message", "")
-            return Job(**about, state=condition["type"].lower(), reason=why, pod=name)
+    if ended := true_condition(job, "Complete", "Failed"):
+        why = _failure(status) or ended.get("message", "")
+        return Job(**about, state=ended["type"].lower(), reason=why, pod=name)
     if begun and pod:
         return Job(**about, state="running", reason=f"on {pod['spec']['nodeName']}", pod=name)
     waits = [each.get("message", "") for each in status.get("conditions", []) if each["status"] == "False"]

@@ -172,6 +172,12 @@ def refuse_unfair(sent: Object, live: Object) -> list[str]:
     return found
 
 
+def true_condition(live: Object, *names: str) -> Object | None:
+    """Return the first of these conditions that is true of an object; None if none is."""
+    conditions: list[Object] = live.get("status", {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] in names and each["status"] == "True"), None)
+
+
 def container_status(live: Object) -> Mapping[str, Any]:
     """Return the status of the job's container; empty before there is one."""
     found = live.get("status", {}).get("containerStatuses") or [{}]
