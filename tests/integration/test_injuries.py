@@ -112,9 +112,8 @@ SLOW_STEPS = """
 import sys, time
 class Hook:
     def find_spec(self, name, path=None, target=None):
-        if name == "worker.training.samples":
+        if name == "worker.training.job":
             sys.meta_path.remove(self)
-            import worker.training.samples
             import worker.training.trainer as training
             plain = training.Single.step
             def slow(self, samples, index):
