@@ -1,4 +1,4 @@
-"""What the simulations have in common: their options, and the stop rule at work on simulated ratios."""
+"""Give the simulations their options, and the stop rule at work on simulated ratios."""
 
 import argparse
 from collections.abc import Mapping
