@@ -80,7 +80,7 @@ def create(
 
 def remove_argv(name: str) -> list[str]:
     """Return the command that does on any machine what ``remove`` does on this one."""
-    return ["python3", "-I", "-c", Path(group_removal.__file__).read_text(), name]
+    return ["python3", "-I", "-c", Path(group_removal.__file__).read_text(), "--", name]
 
 
 def remove(name: str) -> None:

@@ -4,6 +4,7 @@ libcgroup's cgdelete moves the processes of a group elsewhere and, of several co
 """
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -19,15 +20,27 @@ def remove(name: str) -> None:
 
     Raises OSError when the kernel does not let it go.
     """
+    deadline = time.monotonic() + GONE_WITHIN_S
     for path in [path for place in (ROOT, *ROOT.glob("*/")) if (path := place / name).is_dir()]:
-        deadline = time.monotonic() + GONE_WITHIN_S
-        while (members := (path / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
-            for pid in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        while _is_left(path):
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, "its processes do not end", str(path))
             time.sleep(0.01)
-        with contextlib.suppress(FileNotFoundError):  # controllers that are mounted together have one directory
-            path.rmdir()
+
+
+def _is_left(path: Path) -> bool:
+    """Kill what is in the directory of a group and remove it, if the kernel lets it go now."""
+    try:
+        for pid in (path / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        path.rmdir()
+    except OSError as error:
+        # It is gone, since controllers that are mounted together have one directory; or a process that was killed
+        # leaves it a little later.
+        if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EBUSY):
+            raise
+    return path.exists()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from provisioning.cgroup.limits import BlockDevice
+from provisioning.engines import clients
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
 from suite.errors import CommandError
@@ -214,6 +215,11 @@ class ContainerEngine(Protocol):
             ended = run(argv)
             if ended.returncode and not any(words in ended.stderr.lower() for words in self.says_gone):
                 raise CommandError(argv, ended.returncode, ended.stderr)
+
+
+def end_starting(name: str) -> list[str]:
+    """Return the command that ends what still starts the container, on any node; see ``clients``."""
+    return ["python3", "-I", "-c", Path(clients.__file__).read_text(), "--", name]
 
 
 def get_engine(name: str) -> ContainerEngine:

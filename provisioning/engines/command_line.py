@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from provisioning.engines.base import BOUND, SLEEPER, TMPFS, ContainerEngine, ContainerSpec
-from suite.errors import BenchError
+from provisioning.engines.base import BOUND, SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting
+from suite.errors import BenchError, CommandError
 from suite.interfaces import Node
 
+STARTED_WITHIN_S = 300.0
 COPIED_WITHIN_S = 6 * 3600.0
 READ_ONLY = ",readonly,bind-nonrecursive"
 """Without what is mounted below: docker before 25 and podman leave that writable."""
@@ -46,7 +47,11 @@ class CommandLineEngine(ContainerEngine):
         return node.run([*self.program, "info", "--format", self.layers_field]).stdout.strip()
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
-        node.run(self.run_argv(spec), timeout_s=300.0)
+        # Not run: at Ctrl-C that kills, and the removal can only wait for a client that ends by itself.
+        client = node.start(argv := self.run_argv(spec))
+        said = list(client.lines(STARTED_WITHIN_S))
+        if status := client.wait(STARTED_WITHIN_S):
+            raise CommandError(argv, status, client.output_tail() or "\n".join(said))
         if spec.layer:
             # The copies belong to root, as the files of an image do.
             source, target, _ = spec.layer
@@ -81,7 +86,8 @@ class CommandLineEngine(ContainerEngine):
         return int(node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", "--", name]).stdout)
 
     def removal(self, name: str) -> list[list[str]]:
-        return [[*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]]
+        remove = [*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]
+        return [end_starting(name), remove]
 
 
 def _mounts(spec: ContainerSpec) -> list[str]:

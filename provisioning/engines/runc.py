@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from provisioning.cgroup.limits import PERIOD_US
-from provisioning.engines.base import SLEEPER, TMPFS, ContainerEngine, ContainerSpec
+from provisioning.cgroup.limits import PERIOD_US, remove_argv
+from provisioning.engines.base import SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting
 from provisioning.engines.command_line import COPIED_WITHIN_S
 from provisioning.gpus import Device
 from provisioning.nodes import write_file
@@ -77,7 +77,9 @@ class Runc(ContainerEngine):
         return pid
 
     def removal(self, name: str) -> list[list[str]]:
-        return [[*PROGRAM, "delete", "--force", "--", name], ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
+        delete = [*PROGRAM, "delete", "--force", "--", name]
+        # The group of a container that runc has not yet written down it does not delete.
+        return [end_starting(name), delete, remove_argv(name), ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
 
 
 RUNC = Runc()

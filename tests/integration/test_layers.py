@@ -1,11 +1,17 @@
 """The contract of a node, held by every real layer on every real node; and what each layer must enforce."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from provisioning import ledger
@@ -31,6 +37,21 @@ pytestmark = pytest.mark.integration
 
 # Those with options of their own need what these name: a cluster has tests of its own.
 LOCAL_ENGINES = tuple(name for name in ENGINES if not get_engine(name).options)
+MOMENTS = 12
+OPENS = """
+import sys, time, cli
+from provisioning.engines.base import get_engine
+from provisioning.layers.container import ContainerLayer
+from provisioning.nodes import local_node
+
+cli._end_in_order_on_signals()
+engine, tree, digest, memory_bytes = sys.argv[1:]
+with local_node((0,), tree) as host:
+    print("begins", flush=True)
+    with ContainerLayer(get_engine(engine), digest, int(memory_bytes)).opened(host):
+        print("open", flush=True)
+        time.sleep(60)
+"""
 STACKS = ("bare-metal", *LOCAL_ENGINES, "vm", *(f"vm/{name}" for name in LOCAL_ENGINES))
 
 
@@ -254,6 +275,52 @@ def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
     assert _groups() == before
     assert [entry for entry in ledger.living() if entry.what == token] == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", LOCAL_ENGINES)
+def test_ctrl_c_while_a_container_starts_leaves_nothing(request: pytest.FixtureRequest, engine: str) -> None:
+    """A client that is cut short leaves what its engine knows nothing of: the moment decides."""
+    require_root()
+    image = require_image()
+    with local_node(ENVELOPE.cpus, str(image.tree)) as host, ExitStack() as stack:
+        stack.enter_context(_container(request, stack, host, engine))
+    before = _of_engines()
+    words = [sys.executable, "-c", OPENS, engine, str(image.tree), image.digest, str(ENVELOPE.memory_bytes)]
+    _, started_s, opened_s = _interrupted(words, None)
+    for moment in range(MOMENTS):
+        status, _, _ = _interrupted(words, (opened_s - started_s) * moment / MOMENTS)
+        assert status == -signal.SIGINT
+    deadline_s = time.monotonic() + 5
+    while _of_engines() - before and time.monotonic() < deadline_s:
+        time.sleep(0.1)  # docker's shim of a container that is removed ends a little later
+    assert _of_engines() - before == set()
+    assert [entry for entry in ledger.living() if entry.kind == "container"] == []
+
+
+def _interrupted(words: list[str], after_s: float | None) -> tuple[int, float, float]:
+    """Start a container and send Ctrl-C so long after it was begun; None: when it runs.
+
+    Return the exit status, and when it began and was to be interrupted.
+    """
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as opening:
+        assert opening.stdout is not None
+        assert opening.stdout.readline() == b"begins\n"
+        began_s = time.monotonic()
+        if after_s is None:
+            assert opening.stdout.readline() == b"open\n"
+        else:
+            time.sleep(after_s)
+        interrupted_s = time.monotonic()
+        opening.send_signal(signal.SIGINT)
+        return opening.wait(60), began_s, interrupted_s
+
+
+def _of_engines() -> set[str]:
+    """Return the control groups of containers, and the processes that engines start for them."""
+    groups = {place for place, _, _ in os.walk("/sys/fs/cgroup") if re.search("/(virtbench-|libpod-|docker/)", place)}
+    programs = {"conmon", "containerd-shim", "runc"}
+    found = psutil.process_iter(["name"])
+    return groups | {f"process {each.pid} {each.name()}" for each in found if each.info["name"][:15] in programs}
 
 
 def _groups() -> set[str]:

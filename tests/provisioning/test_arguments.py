@@ -480,4 +480,4 @@ def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised(fak
     node = fake_node()
     RUNC.remove(node, "c1")
     assert node.ran == RUNC.removal("c1")
-    assert len(node.ran) == 2
+    assert len(node.ran) == 4
