@@ -3,7 +3,8 @@
 The scenarios run on every target that this machine carries. ``kill -9`` hits the suite, the worker, process 1 of the
 container, its monitor or engine (conmon, podman, runc), QEMU, or ssh. After each, ``bench clean`` runs. Counted as
 
-lost    that a whole record is gone or has changed, or that the same command does not go on;
+lost    that a whole record is gone or has changed (of a block in turns: that fewer are ok), or that the same command
+        does not go on;
 torn    that a file is no record, that ``bench audit`` refuses one, or that a traceback or a mistake was recorded;
 left    that a process, control group, namespace, mount, container, directory, file or ledger entry is still there.
 
@@ -101,8 +102,7 @@ class Killer:
             with self._bench(words) as (process, said):
                 if status := self._ended(process):
                     found.append(f"torn: bench {words[0]} ended with {status}: {said()}")
-        after = setting.kept()
-        found += [f"lost: {path}" for path, content in before.items() if after.get(path) != content]
+        found += [f"lost: {path}" for path in setting.lost(before)]
         return [*found, *setting.torn(), *(f"left: {path}" for path in setting.out.rglob(".virtbench.*.tmp"))]
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 import datetime
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 from suite.errors import MeasurementError
@@ -31,8 +31,9 @@ class Loop:
         """Run what the store does not hold yet, of one block or of all; every trial is saved before the next begins.
 
         A trial that fails is a record and the run goes on. Trials that take turns are saved together, and made again
-        together where one of them is missing or has failed: their bursts are held against each other. Returns the
-        records made now. What ends the run: Ctrl-C, and a store that cannot be written.
+        together where one of them is missing or has failed: their bursts are held against each other. Those made again
+        take the place of those before unless fewer are ok. Returns the records made now. What ends the run: Ctrl-C,
+        and a store that cannot be written.
         """
         self.store.begin(plan)
         finished = set(self.store.finished())
@@ -43,15 +44,38 @@ class Loop:
             self.observer.note(f"{skipped} of {len(trials)} trials are there already and are kept")
         records = []
         for group in due:
-            for trial in group:
-                if trial.trial_id in finished:
-                    self.store.unlist(f"{TRIALS}/{record_file(trial.trial_id)}")
-            for course in self._courses(group, lambda trial: numbers[trial.trial_id], len(trials)):
-                record = course.record(self.store.run_id)
-                self.store.save(record)
+            courses = self._courses(group, lambda trial: numbers[trial.trial_id], len(trials))
+            made = [course.record(self.store.run_id) for course in courses]
+            self._save(made, finished)
+            for record in made:
                 self.observer.trial_finished(record)
-                records.append(record)
+            records += made
         return records
+
+    def _save(self, made: Sequence[TrialRecord], finished: Set[str]) -> None:
+        """Write the records of a group, if it is not worse than what is there of it."""
+        failed = [record for record in made if record.outcome.status == "failed"]
+        before = sum(record.trial_id in finished for record in made)
+        if len(made) - len(failed) < before:
+            self.observer.note(f"{before} of these {len(made)} trials were ok before, and these records are kept")
+            for record in failed:
+                self.store.keep_attempt(record)
+            return
+        interrupted = None
+        # What was ok comes first: until the last is written one trial has no record that is ok, and the group is due.
+        for record in sorted(made, key=lambda record: record.trial_id not in finished):
+            try:
+                self._replace(record, listed=record.trial_id in finished)
+            except KeyboardInterrupt as ctrl_c:  # beside records of the group before these would not be believed
+                interrupted = ctrl_c
+                self._replace(record, listed=record.trial_id in finished)
+        if interrupted:
+            raise interrupted
+
+    def _replace(self, record: TrialRecord, *, listed: bool) -> None:
+        if listed:
+            self.store.unlist(f"{TRIALS}/{record_file(record.trial_id)}")
+        self.store.save(record)
 
     def _courses(self, group: Sequence[Trial], number_of: Callable[[Trial], int], of: int) -> list[Course]:
         """Measure the trials of a group. Those that fail say so in their courses."""

@@ -1,6 +1,7 @@
 """The runs that ``kills.py`` kills: every scenario on every target and engine of this machine, and their records."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -65,11 +66,27 @@ class Setting:
         records = {path: read_record(path) for path in self.files()}
         return {path: path.read_bytes() for path, record in records.items() if record and record.outcome.status == "ok"}
 
+    def lost(self, before: dict[Path, bytes]) -> list[Path]:
+        """Return which of the records that were kept are gone or have changed.
+
+        A block of trials in turns is made again as a whole: of it none is lost while as many are ok.
+        """
+        after = self.kept()
+        gone = [path for path, content in before.items() if after.get(path) != content]
+        if self.scenario == "alternating":
+            were, are = Counter(map(_block, before)), Counter(map(_block, after))
+            gone = [path for path in gone if are[_block(path)] < were[_block(path)]]
+        return gone
+
     def torn(self) -> Iterator[str]:
         for path in self.files():
             record = read_record(path)
             if record is None or record.outcome.kind == "mistake":
                 yield f"torn: {path}: {record.outcome.message if record else 'no record'}"
+
+
+def _block(record: Path) -> str:
+    return record.stem.rpartition("-")[2]
 
 
 def settings(place: Path, scenarios: Sequence[str], targets: Sequence[str]) -> list[Setting]:

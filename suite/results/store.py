@@ -136,6 +136,10 @@ class Run:
         write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
         return path
 
+    def keep_attempt(self, record: TrialRecord) -> None:  # noqa: ARG002 (a cell of a sweep does)
+        """Keep a failed attempt beside the record of its trial. A run keeps the records alone."""
+        return
+
     @contextmanager
     def sealed(self) -> Iterator[None]:
         """Write the manifest when the run ends, by Ctrl-C too; see ``seal``. Raises StoreError.

@@ -28,10 +28,14 @@ class CellRun(Run):
     def save(self, record: TrialRecord) -> Path:
         """Write the record. A failed one is kept as an attempt as well, which the next attempt does not replace."""
         if record.outcome.status == "failed":
-            number = self.attempts()[record.trial_id] + 1
-            path = self.directory / ATTEMPTS / attempt_file(record.trial_id, number)
-            write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
+            self.keep_attempt(record)
         return super().save(record)
+
+    def keep_attempt(self, record: TrialRecord) -> None:
+        """Write a failed attempt under its number."""
+        number = self.attempts()[record.trial_id] + 1
+        path = self.directory / ATTEMPTS / attempt_file(record.trial_id, number)
+        write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
 
     def attempts(self) -> Counter[str]:
         """Return how often each trial has failed."""

@@ -1,5 +1,6 @@
 """The alternating design on fakes: what is opened, whose turn it is, what fails, and what is recorded."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from suite.records.record import Steps, Timeline, TrialRecord
 from suite.records.usage import Usage
 from suite.results.manifest import MANIFEST, read_manifest
 from suite.results.store import Run
+from suite.sweep.cell_run import CellRun
 from suite.trial_names import record_file
 from tests.suite.conftest import ENVELOPE, WORKLOAD, FakeAccount, FakeObserver, FakeTargets, make_plan
 
@@ -116,15 +118,21 @@ Go = Callable[..., list[TrialRecord]]
 
 
 @pytest.fixture
-def go(targets: FakeTargets, jobs: TurnsOfFakes, store: Run, observer: FakeObserver) -> Go:
-    """``go()`` runs one block of three targets in turns; ``go(plan)`` another plan."""
+def go_in(targets: FakeTargets, jobs: TurnsOfFakes, observer: FakeObserver) -> Go:
+    """``go_in(store)`` runs one block of three targets in turns; ``go_in(store, plan)`` another plan."""
 
-    def _go(plan: Plan | None = None) -> list[TrialRecord]:
+    def _go(store: Run, plan: Plan | None = None) -> list[TrialRecord]:
         loop = Loop(jobs, targets.opened, store, observer, Environment, lambda _trial, _instances: FakeAccount())
         with store.exclusive(), store.sealed():
             return loop.run(plan or alternating(blocks=1))
 
     return _go
+
+
+@pytest.fixture
+def go(go_in: Go, store: Run) -> Go:
+    """The same in the test's own store."""
+    return functools.partial(go_in, store)
 
 
 def turns(events: Sequence[str]) -> list[str]:
@@ -249,6 +257,59 @@ def test_a_block_of_which_one_trial_is_missing_is_made_again_as_a_whole(
     assert {f"trials/{record_file(trial_id)}" for trial_id in again} <= manifest.files.keys()
     for name, listed in manifest.files.items():
         assert listed == type(listed).of(store.directory / name), "no record looks as if it had been edited"
+
+
+def test_a_block_made_again_takes_no_place_of_a_better_one(
+    go: Go, jobs: TurnsOfFakes, store: Run, observer: FakeObserver
+) -> None:
+    jobs.failing["vm"] = {1: MeasurementError("no")}
+    go()
+    before = {path: path.read_bytes() for path in store.record_files()}
+    jobs.failing["container"] = {2: MeasurementError("killed")}
+    assert [record.outcome.status for record in go()].count("failed") == 2
+    assert {path: path.read_bytes() for path in store.record_files()} == before
+    assert "2 of these 3 trials were ok before, and these records are kept" in observer.told
+    del jobs.failing["vm"]
+    go()
+    assert {record.target for record in store.records() if record.outcome.status == "ok"} == {"bare-metal", "vm"}
+
+
+def test_a_sweep_counts_the_attempts_of_a_block_that_is_not_kept(tmp_path: Path, go_in: Go, jobs: TurnsOfFakes) -> None:
+    cell = CellRun(tmp_path / "cell", retries=1)
+    jobs.failing["vm"] = {1: MeasurementError("no")}
+    go_in(cell)
+    jobs.failing["container"] = {2: MeasurementError("killed")}
+    go_in(cell)
+    assert {name.split("-")[2]: count for name, count in cell.attempts().items()} == {"vm": 2, "container": 1}
+    assert len(set(cell.finished())) == 3, "the guest has failed once more than it may"
+
+
+class Killed(BaseException):
+    """What no program can handle."""
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, Killed])
+def test_what_ends_a_run_between_two_records_mixes_no_blocks(
+    ended: type[BaseException], go: Go, jobs: TurnsOfFakes, store: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.failing["vm"] = {1: MeasurementError("no")}
+    go()
+    jobs.failing.clear()
+    saved: list[str] = []
+
+    def save_two(run: Run, record: TrialRecord) -> Path:
+        saved.append(record.target)
+        if len(saved) == 3:
+            raise ended
+        return save(run, record)
+
+    save = Run.save
+    monkeypatch.setattr(Run, "save", save_two)
+    with pytest.raises(ended):
+        go()
+    assert saved[2] == "vm", "that of the guest, which failed before, comes last"
+    outcomes = {record.target: record.outcome.status for record in store.records()}
+    assert outcomes["vm"] == ("ok" if ended is KeyboardInterrupt else "failed"), "and keeps the block due until then"
 
 
 def test_a_block_that_is_whole_is_kept(go: Go, events: list[str], observer: FakeObserver) -> None:
