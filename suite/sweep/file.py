@@ -71,7 +71,7 @@ def load_sweep(path: Path) -> Sweep:
             f"cannot read {path}: {error.strerror}",
             remedy=f"name a plan file, or a plan that comes with bench: {', '.join(shipped_plans())}",
         ) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:  # not UTF-8, not TOML, or a number of more digits than Python reads
         raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/sweeps.md") from error
     sweep = read_sweep(found, str(path))
     named = [(key, value) for key, values in sweep.matrix.items() for value in values]

@@ -77,7 +77,7 @@ def test_what_is_wrong_is_told_with_the_key_the_value_and_the_fix(
 def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="No such file"):
         load_sweep(tmp_path / "none.toml")
-    for content in (b"name = ", b"\xff\xfe"):
+    for content in (b"name = ", b"\xff\xfe", b"blocks = " + b"9" * 5000):
         (tmp_path / "bad.toml").write_bytes(content)
         with pytest.raises(RequestError, match=r"bad\.toml is not TOML"):
             load_sweep(tmp_path / "bad.toml")
