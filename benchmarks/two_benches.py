@@ -2,7 +2,7 @@
 
     python benchmarks/two_benches.py --home /var/lib/virtbench-two
 
-Builds the image, then trains on a generated data set on bare metal and in a VM, which packs the set as a disk. Prints
+Builds the image, draws a data set, then trains on it on bare metal and in a VM, which packs the set as a disk. Prints
 what each bench has said of the other, and every finding. The home stays; remove it afterwards. Needs root.
 """
 
@@ -49,6 +49,7 @@ def main() -> None:
     bench = options.bench.split()
     targets = [word for target in options.target or ("bare-metal", "vm") for word in ("--target", target)]
     found = at_once(bench, [["image", "build"]] * 2)
+    found += at_once(bench, [["data", "make", "--images", "64", "--size", "small", "--classes", "8"]] * 2)
     with tempfile.TemporaryDirectory(prefix="two-") as place:
         outs = [Path(place, name) for name in ("one", "other")]
         found += at_once(bench, [["run", *TRAINING, *targets, "--concurrent", "--out", str(out)] for out in outs])
