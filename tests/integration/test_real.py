@@ -25,7 +25,7 @@ from suite.plan import Plan, Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.results.store import Run
-from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, require_root
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, SMALL, bench, on, ours, records
 from tests.jobs import plan_of
@@ -127,6 +127,8 @@ def qemu(node: Node) -> int:
 @pytest.mark.parametrize("target", ["bare-metal", "vm"])
 def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Path, data_disk: Path) -> None:
     require("target", target)
+    if target == "vm":
+        require_fast_guests()
     # Two processes read four batches ahead of two: of 12 images some would be read a second time, from the page cache.
     dataset = large_files(data_disk / "set", FILE_BYTES, images=24 if target == "bare-metal" else 12)
     choices = Choices(require_image(), "runc", "tcg")
