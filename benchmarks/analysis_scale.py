@@ -1,4 +1,4 @@
-"""How long listing, exporting and comparing many records takes, and how much memory.
+"""Measure the time and the memory that listing, exporting and comparing many records takes.
 
 ``python benchmarks/analysis_scale.py``
 

@@ -1,4 +1,4 @@
-"""What does the confinement of bare metal cost? The same training confined, as root, and by a bare script as root.
+"""Measure what the confinement of bare metal costs: the same training confined, as root, and by a bare script as root.
 
 Every block holds one trial of each, in drawn order: the first two by ``bench run``, where the job is a user of its own
 without capabilities, or (``--ablate confinement``) root; the bare script as ``intrusion.py`` has it. Prints the medians

@@ -1,4 +1,4 @@
-"""What does the suite itself cost? The same training by a bare script and by ``bench run --target bare-metal``.
+"""Measure what the suite itself costs: the same training by a bare script and by ``bench run --target bare-metal``.
 
 Both run in the image's userland and the same control group limits, on the same CPUs, with the same threads and
 variables, in pairs whose order is drawn.

@@ -1,4 +1,4 @@
-"""What a step with a parameter server costs in the suite, beside torch.distributed.rpc's pattern and plain ways.
+"""Measure what a step with a parameter server costs: in the suite, by torch.distributed.rpc's pattern, in plain ways.
 
 One server and two workers exchange ResNet-50's 25.6 million parameters, in instances of a target on a lab network:
 

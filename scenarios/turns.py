@@ -32,7 +32,7 @@ class _Used(BaseModel):
 
 
 class _Burst(BaseModel):
-    """What the worker says of a burst."""
+    """The worker's message about a burst."""
 
     span_s: float
     steps: Steps

@@ -211,7 +211,7 @@ class Account(AbstractContextManager[object], Protocol):
 
     @property
     def resources(self) -> Resources | None:
-        """What the host counted, without the worker's own figures; None before it was left."""
+        """Return what the host counted, without the worker's own figures; None before it was left."""
 
     def meter(self, instances: Sequence[Instance]) -> "Meter":
         """Return what counts these of the instances that the account was opened for, while it is entered."""
@@ -224,7 +224,7 @@ OpenAccount = Callable[[Trial, Sequence[Instance]], Account]
 
 @dataclass(frozen=True)
 class Turn:
-    """What the worker says of one of its turns; see ``records.Burst``."""
+    """The worker's account of one of its turns; see ``records.Burst``."""
 
     span_s: float
     steps: int

@@ -64,7 +64,7 @@ class Trial(Part):
 
 
 class Detection(Part):
-    """How many blocks a run takes in order to detect a difference, as it was planned from blocks before."""
+    """The number of blocks that a run takes to detect a difference, as it was planned from blocks before."""
 
     difference: Annotated[float, Field(gt=0)]
     """The difference from 1 of a true ratio to bare metal, as a share."""

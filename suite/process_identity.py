@@ -56,12 +56,12 @@ class ProcessIdentity(Part):
 
     @property
     def here(self) -> bool:
-        """Whether it is, or was, on this machine. Liveness can be checked only for such a process."""
+        """Return whether it is, or was, on this machine. Liveness can be checked only for such a process."""
         return self.host == socket.gethostname()
 
     @property
     def visible(self) -> bool:
-        """Whether its number means, in this process, the process that it meant in its own."""
+        """Return whether its number means, in this process, the process that it meant in its own."""
         return self.here and self.boot_id == boot_id() and self.pid_namespace in (None, pid_namespace())
 
     def lives_here(self) -> bool:

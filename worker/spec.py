@@ -41,7 +41,7 @@ class Data:
 
 @dataclass(frozen=True)
 class StepInjury:
-    """What ``bench selftest`` adds: ``late-step`` sleeps while it computes, ``late-batch`` while it waits for data."""
+    """The injury of ``bench selftest``: ``late-step`` sleeps while it computes, ``late-batch`` as it waits for data."""
 
     kind: Literal["late-step", "late-batch", "page-faults", "held-memory"]
     share: float = 0.0

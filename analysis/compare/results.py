@@ -121,7 +121,7 @@ class Disturbed:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Where and how the trials of a group ran. What the records do not say is empty."""
+    """The place and the way in which the trials of a group ran. What the records do not say is empty."""
 
     engine: str = ""
     hosts: tuple[str, ...] = ()
@@ -214,7 +214,7 @@ class Interference:
 
 @dataclass(frozen=True)
 class Isolation:
-    """How much of its throughput a victim keeps on a target. The first of a job isolates best.
+    """The share of its throughput that a victim keeps on a target. The first of a job isolates best.
 
     ``effect`` is the geometric mean of the throughput ratios over the ``cells`` (a victim and an aggressor) that every
     target has.

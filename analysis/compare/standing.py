@@ -1,4 +1,4 @@
-"""Whether a verdict stands. Trials that can decide nothing keep their numbers, and say why there is no verdict.
+"""Decide whether a verdict stands. Trials that can decide nothing keep their numbers, and say why there is no verdict.
 
 Three things withhold it: a profile that only proves the path, fewer than ``LEAST_BLOCKS`` blocks, and more disturbed
 trials than trimming leaves out at each end (``TRIM``), on the target or on bare metal. The bounds beyond which a trial

@@ -218,7 +218,7 @@ class DataFields(BaseModel):
 
 
 class CheckpointFields(BaseModel):
-    """Where checkpoints were written."""
+    """The place that checkpoints were written to."""
 
     filesystem: Words | None = None
 

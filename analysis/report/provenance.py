@@ -1,4 +1,4 @@
-"""Where numbers come from: the plans and environments of the runs, and the commands that repeat them."""
+"""The origin of numbers: the plans and environments of the runs, and the commands that repeat them."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where the numbers of one run come from."""
+    """The origin of the numbers of one run."""
 
     run_id: str
     suite_versions: tuple[str, ...]

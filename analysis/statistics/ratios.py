@@ -220,7 +220,7 @@ def noise_floor(replica_log_ratios: Samples, baseline_logs: Sequence[Samples]) -
 
 @dataclass(frozen=True)
 class StepTimes:
-    """How the measured steps of one target spread, in seconds, over ``trials`` trials.
+    """The spread of the measured steps of one target, in seconds, over ``trials`` trials.
 
     ``jitter_s`` is the mean absolute difference between a step and the next. Steps of a trial depend on each other, so
     this is a description and has no interval.

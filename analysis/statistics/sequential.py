@@ -29,7 +29,7 @@ LOOK_LEVEL = 0.01
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to stop, and the reason as a sentence for people.
+    """The decision whether to stop, and its reason as a sentence for people.
 
     ``half_width`` is that of the widest of the requested intervals now, as a share. ``at_least`` is how many more
     blocks are certainly needed (0 when it stops), ``expected`` how many it takes by the noise so far; None if unknown.

@@ -1,4 +1,4 @@
-"""How much is trimmed, and the degrees of freedom that are left."""
+"""The share that is trimmed, and the degrees of freedom that are left."""
 
 TRIM = 0.15
 """The share of the blocks that is trimmed at each end: at least one block, of five or more."""

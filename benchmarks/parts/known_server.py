@@ -22,7 +22,7 @@ SPUN_S = 0.002
 
 @dataclass(frozen=True)
 class Service:
-    """How long requests take."""
+    """The times that requests take."""
 
     usual_s: float
     stall_every: int

@@ -1,4 +1,4 @@
-"""What other tools make of the same samples, by the rules that their documentation and sources describe.
+"""The verdicts of other tools on the same samples, by the rules that their documentation and sources describe.
 
 pyperf     ``compare_to`` calls a difference significant when a two-sample, two-sided Student t test of all values of
            one against all of the other is, at 95 % (pyperf.readthedocs.io). It gives no interval of the ratio.

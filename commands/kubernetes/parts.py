@@ -1,4 +1,4 @@
-"""What a cluster says of each object of a pipeline, and of the pods behind it."""
+"""The state of each object of a pipeline, and of the pods behind it, as the cluster tells it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ class Space:
 
 
 class Forecast(Output):
-    """What a run is expected to take. ``most_blocks`` and ``most_s`` are where it ends at the latest."""
+    """The time and space that a run should take. ``most_blocks`` and ``most_s`` are where it ends at the latest."""
 
     directory: str
     blocks: int

@@ -37,7 +37,7 @@ class PlannedCell(BaseModel):
 
 
 class PlannedOutput(Output):
-    """What a sweep will run; ``changes`` are lines. Seconds are None where no earlier trial tells them."""
+    """The trials that a sweep will run; ``changes`` are lines. Seconds are None where no earlier trial tells them."""
 
     name: str
     directory: str

@@ -36,7 +36,7 @@ class ArrayTask:
 
     @property
     def ended(self) -> bool:
-        """Whether the task has ended and was not requeued."""
+        """Return whether the task has ended and was not requeued."""
         return self.state in ENDED
 
 

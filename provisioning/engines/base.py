@@ -100,7 +100,7 @@ class GuestStore:
 
 @dataclass(frozen=True)
 class Allotment:
-    """What an engine that chooses the CPUs itself gives to the containers of a run."""
+    """The CPUs that an engine which chooses them itself gives to the containers of a run."""
 
     cpus: tuple[int, ...] | None
     """The CPUs that a container has to itself; None where it has the time of so many, on any."""

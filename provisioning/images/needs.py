@@ -1,4 +1,4 @@
-"""What an image must hold: declared here, and looked for by programs that run in its tree without privilege."""
+"""The needs of the suite in an image: declared here, looked for by programs that run in its tree without privilege."""
 
 import json
 import os

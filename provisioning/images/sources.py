@@ -1,4 +1,4 @@
-"""What an image is made of: the wheels by their digests, the Debian packages by their versions; and how two differ."""
+"""The sources of an image: the wheels by their digests, the Debian packages by their versions; and how two differ."""
 
 from collections.abc import Iterator
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""How the image comes to a node: into the runtime's own store where the node is this machine, else by a registry."""
+"""The way of the image to a node: into the runtime's own store where the node is this machine, else by a registry."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the suite has made in a cluster, as an entry of the ledger, and its removal by its label.
+"""The objects that the suite has made in a cluster, as an entry of the ledger, and its removal by its label.
 
 The entry names everything that is needed to find the cluster again, and the kinds of objects that were made for the
 owner: nothing else is looked at.

@@ -39,7 +39,7 @@ def as_nobody(seccomp: str = "RuntimeDefault") -> Object:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the pod is to run, and from which image."""
+    """The node that the pod is to run on, and its image."""
 
     node: str
     """The value of the node's label ``kubernetes.io/hostname``."""

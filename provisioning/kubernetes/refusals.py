@@ -1,4 +1,4 @@
-"""What the server of a cluster refuses, and that it does not answer, as errors with a remedy."""
+"""The refusals of a cluster's server, and its silence, as errors with a remedy."""
 
 import json
 import re

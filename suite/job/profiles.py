@@ -97,10 +97,10 @@ PROFILES = {
 def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
     """Raise RequestError, about the job ``called`` so, for sizes that the layers of the workload cannot take."""
     declared = WORKLOADS.get(workload)
-    least: int = declared.smallest_batch
+    least: int = declared.least_batch(sizes.image_px)
     if sizes.batch < least:
         raise RequestError(
-            f"{called} cannot train on batches of {sizes.batch}: it takes statistics of each batch",
+            f"{called} cannot train on batches of {sizes.batch} at {sizes.image_px} px, of which it takes statistics",
             remedy=f"give {option('batch')} {least} or more",
         )
     if wanted := declared.size_wanted(sizes.image_px):

@@ -41,7 +41,7 @@ class RecordHead(BaseModel):
 
     @property
     def ok(self) -> bool:
-        """Whether the trial came to its end and its envelope was as planned."""
+        """Return whether the trial came to its end and its envelope was as planned."""
         return self.outcome.status == "ok"
 
 

@@ -20,7 +20,7 @@ FACETS = ("size", "place", "verdict")
 
 
 class Machine(Part):
-    """Where a self-test was made. It speaks only for runs on the same: see ``analysis.selftest.matching``."""
+    """The machine of a self-test, which speaks only for runs on the same: see ``analysis.selftest.matching``."""
 
     hostname: str | None = None
     cpu_model: str | None = None

@@ -42,7 +42,7 @@ class Guess:
 
 
 class _Fit(NamedTuple):
-    """What one record says of other sizes: the seconds beside its steps, and those of a step for each unit of work."""
+    """The times of other sizes by one record: seconds beside the steps, and those of a step for each unit of work."""
 
     beside_s: float
     rate_s: float

@@ -84,7 +84,7 @@ class _MatrixSchema:
 
 
 class Budget(OptionGroup):
-    """When to give up."""
+    """The limits at which a sweep gives up."""
 
     total: Annotated[Text | None, checked(parse_duration_s)] = Field(
         default=None, description='Begin no new block when the trials took so long together: "8h".'
@@ -98,7 +98,7 @@ class Budget(OptionGroup):
 
 
 class Output(OptionGroup):
-    """Where the records go."""
+    """The place of the records."""
 
     directory: Text | None = Field(default=None, description="Default: results/NAME. --out overrides it.")
 

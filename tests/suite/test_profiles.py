@@ -52,3 +52,19 @@ def test_a_workload_without_sizes_for_a_profile_is_refused_with_those_it_has() -
 def test_a_workload_holds_no_nonsense(change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         Sizes.model_validate({"batch": 1, "image_px": 1, "warmup_steps": 0, "steps": 1} | change)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "image_px", "least"),
+    [("resnet50", 1, 32, 2), ("inception_v3", 1, 106, 2), ("resnet50", 1, 33, None), ("alexnet", 1, 64, None)],
+)
+def test_a_batch_of_one_is_refused_where_its_last_layers_are_single_numbers(
+    model: str, batch: int, image_px: int, least: int | None
+) -> None:
+    sizes = Sizes(batch=batch, image_px=image_px, warmup_steps=1, steps=2)
+    if least is None:
+        check_sizes(model, sizes, f"--model {model}")
+        return
+    with pytest.raises(RequestError, match=f"cannot train on batches of 1 at {image_px} px") as refused:
+        check_sizes(model, sizes, f"--model {model}")
+    assert refused.value.remedy == f"give --batch {least} or more"

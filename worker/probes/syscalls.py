@@ -25,7 +25,7 @@ LEAST_SHARE_OF_FAULTS = 0.9
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each is done: few enough for an emulated CPU, on which a call costs 20 to 300 times as much."""
+    """The repetitions of each call: few enough for an emulated CPU, on which a call costs 20 to 300 times as much."""
 
     repeats: int
     calls: int

@@ -1,4 +1,4 @@
-"""What a server and a load generator are given, checked as ``worker.spec`` checks a training."""
+"""The requests to a server and a load generator, checked as ``worker.spec`` checks a training."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -26,7 +26,7 @@ CHUNK_BYTES = 4 << 20
 
 @dataclass
 class Injected:
-    """What was added in fact, by the clock and the counts of who added it."""
+    """The injury that was added in fact, by the clock and the counts of who added it."""
 
     seconds: float = 0.0
     steps: int = 0

@@ -1,4 +1,4 @@
-"""What a workload's step is given: networks, optimizers, the arithmetic of the recipe, and a clock for its phases."""
+"""The tools of a workload's step: networks, optimizers, the arithmetic of the recipe, and a clock for its phases."""
 
 import time
 from collections import defaultdict

@@ -66,6 +66,8 @@ class Workload:
     """The channels of images that no data set gives; None for a workload that takes three and no other number."""
     smallest_batch: int = 1
     """Below this, there is nothing to take batch statistics of."""
+    alone_from_px: int = 1
+    """Below this, the last layers leave single numbers of an image: a batch of one has no statistics either."""
     pixels: Literal["imagenet", "signed", "unit"] = "imagenet"
     """The scale of its images: less ImageNet's mean, over its deviation; from -1 to 1; or from 0 to 1."""
     phases: tuple[str, ...] = ()
@@ -89,6 +91,10 @@ class Workload:
     def generates(self) -> bool:
         """Return whether its trained network makes images."""
         return type(self).generate is not Workload.generate
+
+    def least_batch(self, image_px: int) -> int:
+        """Return the smallest batch of such images that it can train on."""
+        return max(self.smallest_batch, 1 if image_px >= self.alone_from_px else 2)
 
     def size_wanted(self, image_px: int) -> str | None:
         """Return which sizes in pixels it takes, if not this one: ``32 or more``."""
