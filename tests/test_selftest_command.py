@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from scenarios.job import specification
 from suite.results.store import Run
 from suite.selftest.certificate import FILE, Certificate
 from tests.test_cli import Bench, Machine, bench, here, machine, signals
+from worker.spec import parse_spec
 
 __all__ = ["bench", "here", "machine", "signals"]
 TWO = ("selftest", "--target", "bare-metal", "--injury", "late-steps", "--blocks", "2")
@@ -48,6 +50,17 @@ def test_what_cannot_be_done_is_said_with_the_reason(bench: Bench, here: Path) -
     assert reasons["cpu-quota-10"][0] == ("vm",)
     assert "make one with: bench data make" in reasons["slow-disk"][1]
     assert "cpu-quota-10 on vm is left out" in result.stderr
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_it_plans_the_worker_takes(bench: Bench, here: Path, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    monkeypatch.setattr("commands.selftest.plan.emulated", lambda _made: slow)
+    bench(*TWO, "--injury", "page-faults", "--target", "vm", "--out", "control")
+    plan = Run(here / "control/synthetic").plan()
+    assert plan is not None
+    sizes = [parse_spec(specification(trial).decode()) for trial in plan.trials()]
+    assert {one.steps for one in sizes} == {10 if slow else 30}
 
 
 @pytest.mark.usefixtures("machine")

@@ -26,7 +26,7 @@ RUNS: Mapping[str, Mapping[str, object]] = {
 """The options of each run beside the common ones: as short as an effect of 5 % on one CPU allows."""
 FEW_BLOCKS = 3
 """The blocks that are enough for a disk or a link that is some times slower, of which a trial takes long."""
-EMULATED: Mapping[str, Mapping[str, object]] = {name: {"steps": 10, "warmup_steps": 2} for name in (SYNTHETIC, REAL)}
+EMULATED: Mapping[str, Mapping[str, object]] = {name: {"steps": 10, "warmup_steps": 3} for name in (SYNTHETIC, REAL)}
 """The options that replace these where the CPU of a VM is emulated: a step of two images takes seven seconds there."""
 ASSUMED_TRIAL_S = 10.0
 """How long a trial takes where no earlier one is known: on one CPU, without emulation."""
@@ -82,9 +82,8 @@ def _run(asked: Mapping[str, object], wanted: Sequence[str], note: Note, checks:
     """Return the run of one scenario, without the injuries that cannot be done in it."""
     made = ready(RunRequest.of(dict(asked)), note, checks)
     if emulated(made):
-        made = ready(
-            RunRequest.of({**asked, **EMULATED.get(str(asked["scenario"]), {})}), lambda _told_already: None, checks
-        )
+        fewer = EMULATED.get(str(asked["scenario"]), {})
+        made = ready(RunRequest.of({**asked, **fewer}), lambda _told_already: None, checks)
     kept, absent = [], []
     for name in wanted:
         injury = get_injury(name)
