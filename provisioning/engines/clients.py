@@ -15,7 +15,7 @@ from pathlib import Path
 PROCESSES = Path("/proc")
 STARTS = {"docker": "--name", "podman": "--name", "runc": "--bundle"}
 """The option by which a start is told from the other commands of an engine."""
-ENDED_WITHIN_S = 60.0
+ENDED_WITHIN_S = 45.0
 
 
 def end(name: str) -> None:
