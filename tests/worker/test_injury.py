@@ -15,6 +15,7 @@ from worker.training.device import Device
 from worker.training.injury import CHUNK_BYTES, Injector
 from worker.training.numerics import Numerics
 from worker.training.samples import Samples
+from worker.training.step import Training
 from worker.training.trainer import Single
 from worker.workloads.workload import Workload
 
@@ -67,11 +68,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def train(injury: StepInjury, clock: Clock) -> tuple[Samples, dict[str, Any]]:
+class Several(Workload):
+    """One whose step asks two networks, one of them twice."""
+
+    def step(self, training: Training, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        del labels
+        networks = training.network
+        assert isinstance(networks, torch.nn.ModuleDict)
+        scores = [networks[name](images).mean() for name in ("first", "second", "first")]
+        return {"loss": scores[0]}
+
+
+TINY = Workload(name="tiny", sizes={})
+
+
+def train(injury: StepInjury, clock: Clock, workload: Workload = TINY) -> tuple[Samples, dict[str, Any]]:
     """Train 4 warm-up steps and 10 measured ones."""
     injector = Injector(injury, 4)
-    network = Slow(clock.sleep)
-    workload = Workload(name="tiny", sizes={})
+    network: torch.nn.Module = Slow(clock.sleep)
+    if isinstance(workload, Several):
+        network = torch.nn.ModuleDict({"first": network, "second": torch.nn.Linear(3, 1)})
     trainer = Single(workload, network, Device("cpu"), injector.batches([Ready()])[0], Numerics())
     injector.attach(trainer.network)
     scratch, samples = Samples.allocate(1, ()), Samples.allocate(10, ())
@@ -90,6 +106,14 @@ def test_late_steps_are_late_while_they_compute_and_only_those_whose_turn_it_is(
     assert told["seconds"] == pytest.approx(0.2 * 10 * STEP_S, rel=0.01)
     assert told["seconds"] == pytest.approx(sum(samples.elapsed) - 10 * STEP_S, rel=0.01)
     assert max(samples.data) < 0.01 * STEP_S
+
+
+def test_a_step_of_several_networks_is_late_once(clock: Clock) -> None:
+    samples, told = train(StepInjury("late-step", share=0.2, every=5), clock, Several(name="several", sizes={}))
+    late = [index for index, seconds in enumerate(samples.compute) if seconds > 2.5 * STEP_S]
+    assert late == [4, 9]
+    assert told["steps"] == 2
+    assert told["seconds"] == pytest.approx(0.2 * 10 * 2 * STEP_S, rel=0.01), "its step takes the first network twice"
 
 
 def test_late_batches_are_waited_for(clock: Clock) -> None:

@@ -42,20 +42,33 @@ class Injector:
         self._begun_s: list[float] = []
         self._injected = Injected(held_bytes=injury.held_bytes)
         self._held = _touched(injury.held_bytes)
+        self._computes = False
 
     def batches(self, batches: "Sequence[Batches]") -> "list[Batches]":
-        """Return the batches, late ones where that is the injury."""
-        late = self._injury.kind == "late-batch"
-        return [LateBatches(each, self._strike) for each in batches] if late else list(batches)
+        """Return the batches, late ones where that is the injury. Each of them begins a step."""
+        before = self._strike if self._injury.kind == "late-batch" else self._begin_step
+        return [WatchedBatches(each, before) for each in batches]
 
     def attach(self, network: "torch.nn.Module") -> None:
-        """Injure the computing of the network where that is the injury: right before each pass forward."""
+        """Injure the computing where that is the injury: right before the first pass forward of each step.
+
+        A step of several networks asks them by themselves, some of them more than once.
+        """
         if self._injury.kind in ("late-step", "page-faults"):
-            network.register_forward_pre_hook(lambda *_: self._strike())
+            for each in (network, *network.children()):
+                each.register_forward_pre_hook(lambda *_: self._compute())
 
     def report(self) -> dict[str, object]:
         """Return what was added so far."""
         return asdict(self._injected)
+
+    def _begin_step(self) -> None:
+        self._computes = False
+
+    def _compute(self) -> None:
+        if not self._computes:
+            self._computes = True
+            self._strike()
 
     def _strike(self) -> None:
         """Add the time that is due in this step. It is called once in each, the warm-up steps included."""
@@ -76,14 +89,14 @@ class Injector:
         self._injected.steps += 1
 
 
-class LateBatches:
-    """Batches that come late."""
+class WatchedBatches:
+    """Batches before each of which something is done."""
 
-    def __init__(self, batches: "Batches", strike: Callable[[], None]) -> None:
-        self._batches, self._strike = batches, strike
+    def __init__(self, batches: "Batches", before: Callable[[], None]) -> None:
+        self._batches, self._before = batches, before
 
     def next(self) -> "Batch":
-        self._strike()
+        self._before()
         return self._batches.next()
 
     def prepared(self, images: "torch.Tensor") -> "torch.Tensor":
