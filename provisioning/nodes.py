@@ -10,7 +10,7 @@ from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.paths import runtime
-from provisioning.processes import LocalProcess
+from provisioning.processes import LocalProcess, uninterrupted
 from suite.errors import BenchError
 from suite.interfaces import Completed, Node, Process, Stopwatch
 
@@ -42,8 +42,9 @@ class LocalNode:
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
         """Start and return at once. ``stdin`` and ``stdout`` may be pipes, as ``LocalProcess`` takes them."""
-        process = LocalProcess(argv, self.token, stdin, self.directory, stdout)
-        self._started.append(process)
+        with uninterrupted():
+            process = LocalProcess(argv, self.token, stdin, self.directory, stdout)
+            self._started.append(process)
         return process
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from provisioning import ledger
 from provisioning.engines.base import get_engine
 from provisioning.engines.docker_store import NAME as DOCKER_STORE
 from provisioning.engines.docker_store import docker_store
+from provisioning.engines.runc import ROOT as RUNC_ROOT
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
@@ -316,11 +317,14 @@ def _interrupted(words: list[str], after_s: float | None) -> tuple[int, float, f
 
 
 def _of_engines() -> set[str]:
-    """Return the control groups of containers, and the processes that engines start for them."""
+    """Return the control groups and runc's folders of containers, and the processes that engines start for them."""
     groups = {place for place, _, _ in os.walk("/sys/fs/cgroup") if re.search("/(virtbench-|libpod-|docker/)", place)}
     programs = {"conmon", "containerd-shim", "runc"}
     found = psutil.process_iter(["name"])
-    return groups | {f"process {each.pid} {each.name()}" for each in found if each.info["name"][:15] in programs}
+    folders = {str(path) for path in Path(RUNC_ROOT).glob("*")}
+    return (
+        groups | folders | {f"process {each.pid} {each.name()}" for each in found if each.info["name"][:15] in programs}
+    )
 
 
 def _groups() -> set[str]:
