@@ -237,9 +237,14 @@ def test_a_file_is_written_on_a_node_with_its_directory(node: LocalNode, tmp_pat
 
 def test_ctrl_c_while_something_is_made_comes_when_it_is_known() -> None:
     made = []
-    with pytest.raises(KeyboardInterrupt), uninterrupted():
-        signal.raise_signal(signal.SIGINT)
-        made.append("it")
+
+    def make() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            made.append("it")
+
+    with pytest.raises(KeyboardInterrupt):
+        make()
     assert made == ["it"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
