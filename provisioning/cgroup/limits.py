@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.cgroup import removal as group_removal
+from provisioning.programs import program_argv
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import Envelope, format_cpu_list, most_processes
@@ -80,7 +81,7 @@ def create(
 
 def remove_argv(name: str) -> list[str]:
     """Return the command that does on any machine what ``remove`` does on this one."""
-    return ["python3", "-I", "-c", Path(group_removal.__file__).read_text(), "--", name]
+    return program_argv(group_removal, name)
 
 
 def remove(name: str) -> None:

@@ -15,6 +15,7 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines import clients
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
+from provisioning.programs import program_argv
 from suite.errors import CommandError
 from suite.interfaces import Node
 from suite.job.envelope import most_processes, parse_cpu_list
@@ -219,7 +220,7 @@ class ContainerEngine(Protocol):
 
 def end_starting(name: str) -> list[str]:
     """Return the command that ends what still starts the container, on any node; see ``clients``."""
-    return ["python3", "-I", "-c", Path(clients.__file__).read_text(), "--", name]
+    return program_argv(clients, name)
 
 
 def get_engine(name: str) -> ContainerEngine:

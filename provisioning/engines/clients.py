@@ -46,4 +46,4 @@ def _starting(name: str) -> Iterator[tuple[int, str]]:
 
 
 if __name__ == "__main__":
-    end(sys.argv[-1])
+    end(sys.argv[1])

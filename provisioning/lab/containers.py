@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
-from pathlib import Path
 
 from provisioning.lab import forwarding_users
 from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6
 from provisioning.lab.netns import enter
 from provisioning.nodes import undone
+from provisioning.programs import program_argv
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
 
@@ -136,11 +136,10 @@ def attached(node: Node, bridge: ContainerBridge, pid: int, address: str) -> Ite
 @contextmanager
 def forwarding(node: Node) -> Iterator[None]:
     """Make the node forward packets; when its last user is gone it does again what it did before the first."""
-    program = ["python3", "-I", "-c", Path(forwarding_users.__file__).read_text()]
     user = secrets.token_hex(6)
     # What takes a user away is there first: to enter may fail half way.
-    with undone(node, [*program, "leave", user]):
-        node.run([*program, "enter", user])
+    with undone(node, program_argv(forwarding_users, "leave", user)):
+        node.run(program_argv(forwarding_users, "enter", user))
         yield
 
 

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from provisioning.machines.ssh import option_words, quoted
 from provisioning.nodes import LocalNode
 from provisioning.processes import TOKEN
+from provisioning.programs import program_argv
 from provisioning.remote import agent
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
@@ -81,7 +81,7 @@ class RemoteAgent:
         self._access = access
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        words = ["python3", "-I", "-c", Path(agent.__file__).read_text(), root_mark(node.token)]
+        words = program_argv(agent, root_mark(node.token))
         reading, self._writing = os.pipe()
         try:
             self._process = node.start(access.argv(words, shared=False), stdin=os.fdopen(reading, "rb"))

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from provisioning import ledger
+from provisioning.cgroup import limits as cgroups
 from provisioning.engines.base import get_engine
 from provisioning.engines.docker_store import NAME as DOCKER_STORE
 from provisioning.engines.docker_store import docker_store
@@ -276,6 +277,17 @@ def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
     assert _groups() == before
     assert [entry for entry in ledger.living() if entry.what == token] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_of_another_machine_is_removed_by_a_command_with_all_that_is_in_it() -> None:
+    require_root()
+    before, name = _groups(), f"virtbench-{os.getpid():012x}"
+    with local_node(ENVELOPE.cpus, None) as host:
+        member = host.start([*cgroups.create(host, name, ENVELOPE), "sleep", "1000"])
+        assert _groups() != before
+        host.run(cgroups.remove_argv(name))
+        assert _groups() == before
+        assert member.wait(5.0) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("engine", LOCAL_ENGINES)
