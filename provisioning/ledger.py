@@ -25,6 +25,7 @@ from provisioning.kubernetes import owned
 from provisioning.lab import netns
 from provisioning.paths import home, runtime, state
 from suite.errors import BenchError, CommandError
+from suite.interruption import uninterrupted
 from suite.process_identity import ProcessIdentity
 from suite.registries import ENGINES
 from suite.results import files
@@ -141,12 +142,13 @@ def holding(kind: str, what: str) -> Iterator[str]:
         owner_namespace=own.pid_namespace,
     )
     path = state("ledger") / f"{secrets.token_hex(8)}.json"
-    write_atomic(path, entry.model_dump_json())
     try:
+        write_atomic(path, entry.model_dump_json())
         yield what
     finally:
-        remove()
-        path.unlink(missing_ok=True)
+        with uninterrupted():
+            remove()
+            path.unlink(missing_ok=True)
 
 
 def clean(note: Callable[[str], object] = lambda _: None) -> list[str]:

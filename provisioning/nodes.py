@@ -10,9 +10,10 @@ from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.paths import runtime
-from provisioning.processes import LocalProcess, uninterrupted
+from provisioning.processes import LocalProcess
 from suite.errors import BenchError
 from suite.interfaces import Completed, Node, Process, Stopwatch
+from suite.interruption import uninterrupted
 
 UNDO_WITHIN_S = 10.0
 IMAGE_PYTHON = ("/usr/bin/python3", "/opt/virtbench")

@@ -8,11 +8,10 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import IO
 
 import psutil
@@ -49,27 +48,6 @@ def end_all(token: str) -> None:
             except psutil.NoSuchProcess:
                 continue
         psutil.wait_procs(left, timeout=1.0)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back the signals that end a run until the context is left: what it makes is known to somebody by then.
-
-    Other threads than the main one are never interrupted.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught: list[int] = []
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.signal(each, lambda number, _frame: caught.append(number)) for each in ending}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler or signal.SIG_DFL)
-        if caught:
-            signal.raise_signal(caught[0])
 
 
 class HeardProcess(ABC):

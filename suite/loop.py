@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer, OpenAccount, OpenTarget, Scenario, TurnScenario
+from suite.interruption import uninterrupted
 from suite.plan import Plan, Trial, together
 from suite.records.course import Course
 from suite.records.environment import Environment
@@ -61,21 +62,13 @@ class Loop:
             for record in failed:
                 self.store.keep_attempt(record)
             return
-        interrupted = None
-        # What was ok comes first: until the last is written one trial has no record that is ok, and the group is due.
-        for record in sorted(made, key=lambda record: record.trial_id not in finished):
-            try:
-                self._replace(record, listed=record.trial_id in finished)
-            except KeyboardInterrupt as ctrl_c:  # beside records of the group before these would not be believed
-                interrupted = ctrl_c
-                self._replace(record, listed=record.trial_id in finished)
-        if interrupted:
-            raise interrupted
-
-    def _replace(self, record: TrialRecord, *, listed: bool) -> None:
-        if listed:
-            self.store.unlist(f"{TRIALS}/{record_file(record.trial_id)}")
-        self.store.save(record)
+        # Beside records of the group before, some of these would not be believed.
+        with uninterrupted():
+            # What was ok comes first: until the last is written one has no record that is ok, and the group is due.
+            for record in sorted(made, key=lambda record: record.trial_id not in finished):
+                if record.trial_id in finished:
+                    self.store.unlist(f"{TRIALS}/{record_file(record.trial_id)}")
+                self.store.save(record)
 
     def _courses(self, group: Sequence[Trial], number_of: Callable[[Trial], int], of: int) -> list[Course]:
         """Measure the trials of a group. Those that fail say so in their courses."""

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from provisioning.doctor import examine
+from suite.records.record import TrialRecord
 from suite.results.store import TRIALS, read_record
 
 SMALL = ("--steps", "1", "--warmup-steps", "0")
@@ -74,8 +75,8 @@ class Setting:
         after = self.kept()
         gone = [path for path, content in before.items() if after.get(path) != content]
         if self.scenario == "alternating":
-            were, are = Counter(map(_block, before)), Counter(map(_block, after))
-            gone = [path for path in gone if are[_block(path)] < were[_block(path)]]
+            were, are = (Counter(map(_block, each.values())) for each in (before, after))
+            gone = [path for path in gone if are[_block(before[path])] < were[_block(before[path])]]
         return gone
 
     def torn(self) -> Iterator[str]:
@@ -85,8 +86,8 @@ class Setting:
                 yield f"torn: {path}: {record.outcome.message if record else 'no record'}"
 
 
-def _block(record: Path) -> str:
-    return record.stem.rpartition("-")[2]
+def _block(content: bytes) -> int:
+    return TrialRecord.model_validate_json(content).block
 
 
 def settings(place: Path, scenarios: Sequence[str], targets: Sequence[str]) -> list[Setting]:

@@ -11,6 +11,8 @@ from tests.integration.machine import require_image, require_root
 
 pytestmark = pytest.mark.integration
 REPOSITORY = Path(__file__).parents[2]
+SHORTEST_RUN_S = 5.0
+"""Later, many a run would have ended before its moment came."""
 
 
 @pytest.mark.timeout(1200)
@@ -26,11 +28,12 @@ def test_ten_kills_lose_nothing_tear_nothing_and_leave_nothing(tmp_path: Path, m
     found = settings(tmp_path, ["synthetic", "distributed"], ["bare-metal", "container"])
     among = [each for each in found if (each.scenario, each.target) != ("distributed", "container")]
     among = [each for each in among if each.engine in (None, "runc")]
+    for setting in among:
+        setting.span_s = SHORTEST_RUN_S
     with Family() as family:
         killer = kills.Killer([sys.executable, str(REPOSITORY / "cli.py")], chance, family)
         done = [killer.kill_once(*pair) for pair in islice(drawn(among, chance), 10)]
         unfinished = [wrong for setting in among if setting.out.exists() for wrong in killer.complete(setting)]
     wrong = "\n".join([*(str(kill) for kill in done if kill.findings), *unfinished])
     assert not wrong, wrong
-    # On a fast machine some runs have ended before their moment comes.
-    assert sum(kill.killed for kill in done) >= 5, [str(kill) for kill in done]
+    assert sum(kill.killed for kill in done) >= 8, [str(kill) for kill in done]

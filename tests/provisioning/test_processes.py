@@ -1,9 +1,7 @@
 """Real children, small ones."""
 
 import os
-import signal
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from provisioning import ledger
 from provisioning.hearing import TAIL_BYTES
 from provisioning.nodes import LocalNode, WrappedNode, local_node, write_file
 from provisioning.paths import state
-from provisioning.processes import TOKEN, LocalProcess, carrying, end_all, uninterrupted
+from provisioning.processes import TOKEN, LocalProcess, carrying, end_all
 from suite.errors import CommandError, RequestError
 
 PYTHON = sys.executable
@@ -233,30 +231,3 @@ def test_a_file_is_written_on_a_node_with_its_directory(node: LocalNode, tmp_pat
     path = tmp_path / "a b/c"
     write_file(node, str(path), b"\0\n$x")
     assert path.read_bytes() == b"\0\n$x"
-
-
-def test_ctrl_c_while_something_is_made_comes_when_it_is_known() -> None:
-    made = []
-
-    def make() -> None:
-        with uninterrupted():
-            signal.raise_signal(signal.SIGINT)
-            made.append("it")
-
-    with pytest.raises(KeyboardInterrupt):
-        make()
-    assert made == ["it"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_another_thread_is_left_as_it_is() -> None:
-    seen: list[object] = []
-
-    def look() -> None:
-        with uninterrupted():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]

@@ -2,12 +2,13 @@
 
 import functools
 import itertools
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -288,9 +289,25 @@ class Killed(BaseException):
     """What no program can handle."""
 
 
-@pytest.mark.parametrize("ended", [KeyboardInterrupt, Killed])
+def killed() -> NoReturn:
+    raise Killed
+
+
+def interrupted() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("ends", "ended", "of_the_guest"), [(interrupted, KeyboardInterrupt, "ok"), (killed, Killed, "failed")]
+)
 def test_what_ends_a_run_between_two_records_mixes_no_blocks(
-    ended: type[BaseException], go: Go, jobs: TurnsOfFakes, store: Run, monkeypatch: pytest.MonkeyPatch
+    ends: Callable[[], None],
+    ended: type[BaseException],
+    of_the_guest: str,
+    go: Go,
+    jobs: TurnsOfFakes,
+    store: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jobs.failing["vm"] = {1: MeasurementError("no")}
     go()
@@ -300,7 +317,7 @@ def test_what_ends_a_run_between_two_records_mixes_no_blocks(
     def save_two(run: Run, record: TrialRecord) -> Path:
         saved.append(record.target)
         if len(saved) == 3:
-            raise ended
+            ends()
         return save(run, record)
 
     save = Run.save
@@ -309,7 +326,7 @@ def test_what_ends_a_run_between_two_records_mixes_no_blocks(
         go()
     assert saved[2] == "vm", "that of the guest, which failed before, comes last"
     outcomes = {record.target: record.outcome.status for record in store.records()}
-    assert outcomes["vm"] == ("ok" if ended is KeyboardInterrupt else "failed"), "and keeps the block due until then"
+    assert outcomes["vm"] == of_the_guest, "and keeps the block due until then"
 
 
 def test_a_block_that_is_whole_is_kept(go: Go, events: list[str], observer: FakeObserver) -> None:
