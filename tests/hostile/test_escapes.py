@@ -16,7 +16,7 @@ import pytest
 from suite.job.envelope import most_processes
 from suite.targets import VMS
 from tests.extensions.conftest import Package
-from tests.integration.machine import docker_daemon, require, require_fast_guests, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_image, require_root
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -143,7 +143,6 @@ def test_containers_are_contained(
 def test_guests_reach_what_is_theirs_and_nothing_of_the_host(package: Package, victims: Victims) -> None:
     require_image()
     require("target", "vm")
-    require_fast_guests()
     targets = [word for target in sorted(VMS) for word in ("--target", target)]
     found = run(package, victims, *targets, "--engine", "runc")
     check_contained(found["container-vm", None])
