@@ -52,7 +52,7 @@ class Forecast(Output):
     seconds: float
     most_s: float
     targets: dict[str, Guess]
-    """The seconds of a trial, by target."""
+    """The seconds of the longest trial, by target."""
     disk: tuple[Space, ...]
     plan: Plan
 
@@ -153,8 +153,9 @@ def as_lines(found: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     yield f"trials:{most} {found.trials}{warm_up if plan.warmup_blocks else ''}{done}"
     longest = f" to {format_duration(found.most_s)}" if found.most_s > found.seconds else ""
     yield f"time: about {format_duration(found.seconds)}{longest}"
+    which = "its longest trial" if len(plan.jobs) > 1 else "a trial"
     for target, guess in found.targets.items():
-        yield f"  {target}: {format_duration(guess.seconds)} a trial, {SOURCES[guess.source]}"
+        yield f"  {target}: {format_duration(guess.seconds)} for {which}, {SOURCES[guess.source]}"
     for space in found.disk:
         yield f"disk: {_size(space.size_bytes)} for {space.what} in {space.path} ({_size(space.free_bytes)} free)"
 

@@ -28,7 +28,7 @@ ROUGH_CPU_S_PER_UNIT = 10.0
 """CPU seconds of training on a million pixels: ResNet-50 with 4 images/s of 224 px on two CPUs, 50 of 64 px."""
 ROUGH_EMULATION, ROUGH_CUDA = 300.0, 0.02
 """How much longer than on the CPU computing takes under emulation, and on a GPU."""
-ROUGH_EXCHANGE_S, ROUGH_PROBE_S = 1.0, 30.0
+ROUGH_EXCHANGE_S, ROUGH_PROBE_S = 1.0, 8.0
 """What a step of a distributed job takes for each worker beside computing, and a probe."""
 Source = Literal["records", "similar", "rough"]
 
