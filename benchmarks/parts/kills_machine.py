@@ -108,7 +108,15 @@ def left(owner: int, made: Iterable[Entry]) -> list[str]:
     named = {re.split("[/:]", entry.what)[-1]: entry for entry in made if entry.kind != "run-directory"}
     found += [f"{entry.kind} {entry.what}" for name, entry in named.items() if name in _names()]
     tokens = [entry.what for entry in named.values() if entry.kind == "processes"]
-    return found + [f"process {process.pid}" for token in tokens for process in carrying(token)]
+    found += [f"process {process.pid}" for token in tokens for process in carrying(token)]
+    return found + _forgotten_by_podman()
+
+
+def _forgotten_by_podman() -> list[str]:
+    """Return the control groups of containers that podman does not know any more."""
+    known = set(_said("podman", "ps", "--all", "--no-trunc", "--format={{.ID}}").split())
+    places = [re.search("/libpod-([0-9a-f]{64})$", place) for place, _, _ in os.walk("/sys/fs/cgroup")]
+    return [f"control group libpod-{each}" for each in sorted({place[1] for place in places if place} - known)]
 
 
 def _names() -> set[str]:

@@ -16,16 +16,17 @@ GONE_WITHIN_S = 30.0
 
 
 def remove(name: str) -> None:
-    """Kill what is in the group, under every controller, and remove it; harmless when it is not there.
+    """Kill what is in the group, under every controller, and remove it with those below; harmless if it is not there.
 
     Raises OSError when the kernel does not let it go.
     """
     deadline = time.monotonic() + GONE_WITHIN_S
-    for path in [path for place in (ROOT, *ROOT.glob("*/")) if (path := place / name).is_dir()]:
-        while _is_left(path):
-            if time.monotonic() > deadline:
-                raise OSError(errno.EBUSY, "its processes do not end", str(path))
-            time.sleep(0.01)
+    for place in (ROOT, *ROOT.glob("*/")):
+        for group, _, _ in os.walk(place / name, topdown=False):
+            while _is_left(Path(group)):
+                if time.monotonic() > deadline:
+                    raise OSError(errno.EBUSY, "its processes do not end", group)
+                time.sleep(0.01)
 
 
 def _is_left(path: Path) -> bool:

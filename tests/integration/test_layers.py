@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -288,6 +289,20 @@ def test_a_group_of_another_machine_is_removed_by_a_command_with_all_that_is_in_
         host.run(cgroups.remove_argv(name))
         assert _groups() == before
         assert member.wait(5.0) == -signal.SIGKILL
+
+
+def test_the_groups_of_a_container_that_podman_forgets_are_removed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_root()
+    root, number, program = Path("/sys/fs/cgroup"), secrets.token_hex(32), tmp_path / "podman"
+    program.write_text(f'#!/bin/sh\n[ "$1" != inspect ] || echo {number}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    group = (root / "pids" if (root / "pids").is_dir() else root) / f"libpod_parent/libpod-{number}"
+    (group / "below").mkdir(parents=True)
+    get_engine("podman").remove_local("virtbench-0123456789ab")
+    assert not group.exists()
 
 
 @pytest.mark.parametrize("engine", LOCAL_ENGINES)
