@@ -1,5 +1,6 @@
 """Errors a user can act on. Raised anywhere, caught once, in ``cli``."""
 
+import difflib
 import errno
 import signal
 from collections.abc import Callable, Sequence
@@ -26,6 +27,12 @@ def spelled(text: str, spelling: Callable[[str], str] = flag) -> str:
     pieces = text.split(_MARK)
     pieces[1::2] = map(spelling, pieces[1::2])
     return "".join(pieces)
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """Return ``"did you mean smoke? choose among paper, quick, smoke"``; without the question if no name is close."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return (f"did you mean {near[0]}? " if near else "") + f"choose among {', '.join(known)}"
 
 
 class BenchError(Exception):

@@ -13,8 +13,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from suite.errors import RequestError
-from suite.suggest import nearest
+from suite.errors import RequestError, nearest
 
 
 @dataclass(frozen=True)

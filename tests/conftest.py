@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -15,8 +16,11 @@ settings.load_profile("untimed")
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    """Forget what a process of bench has for its one run: workloads of the user's own files, and its hook."""
+    """Forget what a process of bench has for its one run: workloads of the user's own files, its hook and handlers."""
     hook = sys.unraisablehook
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     sys.unraisablehook = hook
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
     WORKLOADS._adopted.clear()

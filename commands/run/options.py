@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from suite.errors import RequestError, flag
-from suite.suggest import nearest
+from suite.errors import RequestError, flag, nearest
 from suite.sweep.file import plan_file
 from suite.units import parse_share
 

@@ -19,14 +19,13 @@ from provisioning import ledger, neighbours
 from provisioning.metrics.accounting import open_account
 from provisioning.paths import home
 from suite import __version__
-from suite.errors import RequestError
+from suite.errors import RequestError, nearest
 from suite.interfaces import Observer
 from suite.loop import Loop
 from suite.registries import ENGINES, INJURIES
 from suite.results.store import RESULTS, Run, new_run_directory, write_atomic
 from suite.selftest.certificate import FILE, Certificate, Machine
 from suite.selftest.injuries import UNINJURED
-from suite.suggest import nearest
 from suite.sweep.estimate import durations_below, total
 from suite.targets import TARGETS, VMS
 from suite.untrusted.console import PlainConsole

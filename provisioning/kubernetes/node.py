@@ -7,9 +7,8 @@ from provisioning.kubernetes import own_pod
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.pod import HOSTNAME_LABEL
 from provisioning.kubernetes.refusals import ApiError
-from suite.errors import RequestError, option
+from suite.errors import RequestError, nearest, option
 from suite.process_identity import boot_id
-from suite.suggest import nearest
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from pydantic import Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
-from suite.errors import RequestError, flag, option, spelled
+from suite.errors import RequestError, flag, nearest, option, spelled
 from suite.part import Part, checked
 from suite.registry import Registry
-from suite.suggest import nearest
 
 MOST = 1_000_000
 """The most of anything that is counted in a request: more is a slip of the finger, or would be walked for ever."""

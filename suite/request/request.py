@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from suite.errors import RequestError, option
+from suite.errors import RequestError, nearest, option
 from suite.job.serving import SERVE
 from suite.job.sharing import PAPERS_VICTIMS
 from suite.request.option import Option, OptionGroup
@@ -23,7 +23,6 @@ from suite.request.parts import (
     SharedOptions,
     TargetOptions,
 )
-from suite.suggest import nearest
 
 
 class RunRequest(OptionGroup):

@@ -6,10 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from suite.errors import RequestError
+from suite.errors import RequestError, nearest
 from suite.request.parts import EnvelopeOptions
 from suite.request.request import OPTIONS
-from suite.suggest import nearest
 from suite.sweep.model import Budget, Output, Settings, Sweep, key_of
 from suite.untrusted.files import refuse_writable_by_others
 

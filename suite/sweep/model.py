@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_model
 from pydantic.json_schema import JsonSchemaValue
 
-from suite.errors import flag
+from suite.errors import flag, nearest
 from suite.part import checked
 from suite.request.option import NotNegative, OptionGroup, Text
 from suite.request.parts import MOST_BLOCKS, EnvelopeOptions, Repetitions
 from suite.request.request import OPTIONS
-from suite.suggest import nearest
 from suite.units import parse_duration_s
 
 ELSEWHERE = {

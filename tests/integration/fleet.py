@@ -12,16 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from provisioning.lab.lab import Lab, LabNode, open_lab
 from suite.job.lab import LabSpec
-from tests.integration.machine import require_root
-
-SSHD = Path("/usr/sbin/sshd")
-PRIVILEGE_SEPARATION = Path("/run/sshd")
-"""Which every sshd wants, and an init script would make."""
-
+from tests.integration.machine import SSHD, require_root, require_sshd
 
 # Runs in the last node: hands ssh a connection (``ProxyUseFdpass``, ssh_config(5)).
 WAY_IN = """\
@@ -62,12 +55,8 @@ def _node(name: str, more: Sequence[str]) -> str:
 def fleet(place: Path, count: int = 3, environment: str = "LANG=C") -> Iterator[Fleet]:
     """``environment``: of whoever enters a machine, as ``NAME=value``."""
     require_root()
-    if not SSHD.exists():
-        pytest.skip("sshd is not installed (make setup-test)")
+    require_sshd()
     with ExitStack() as stack:
-        if not PRIVILEGE_SEPARATION.exists():
-            PRIVILEGE_SEPARATION.mkdir(mode=0o755)
-            stack.callback(shutil.rmtree, PRIVILEGE_SEPARATION, ignore_errors=True)
         lab = stack.enter_context(open_lab(LabSpec(nodes=count + 1)))
         found = Fleet(place, lab)
         for key in ("client_key", "host_key"):

@@ -18,6 +18,7 @@ from provisioning.images.image import Image, current
 from provisioning.nodes import IMAGE_PYTHON
 from suite.job.envelope import GIB, Envelope
 
+SSHD = Path("/usr/sbin/sshd")
 ENVELOPE = Envelope(cpus=tuple(sorted(os.sched_getaffinity(0)))[:2], memory_bytes=GIB, threads=1)
 
 
@@ -43,6 +44,13 @@ def require_fast_guests() -> None:
 def require_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: control groups, namespaces and the docker daemon of the tests")
+
+
+def require_sshd() -> None:
+    if not SSHD.exists():
+        pytest.skip("sshd is not installed (make setup-test)")
+    # Every sshd wants it, and an init script would make it. It stays: other tests' daemons may be using it.
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 
 
 def require_image() -> Image:

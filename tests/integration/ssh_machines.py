@@ -6,14 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.integration.machine import require_root
+from tests.integration.machine import SSHD, require_root, require_sshd
 from tests.integration.slurm_cluster import free_ports, wait_for
 
-SSHD = Path("/usr/sbin/sshd")
-PRIVILEGE_SEPARATION = Path("/run/sshd")
-"""Which every sshd wants, and an init script would make."""
 NAMES = ("one", "two")
 
 
@@ -21,8 +16,7 @@ NAMES = ("one", "two")
 def ssh_machines(place: Path) -> Iterator[Path]:
     """The inventory of both. ``place`` is removed at the end."""
     require_root()
-    if not SSHD.exists():
-        pytest.skip("sshd is not installed (make setup-test)")
+    require_sshd()
     for key in ("client_key", "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / key)], check=True)
     shutil.copy(place / "client_key.pub", place / "authorized_keys")
@@ -37,9 +31,6 @@ def ssh_machines(place: Path) -> Iterator[Path]:
     inventory.write_text("".join(_node(name, port) for name, port in ports.items()))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
-        if not PRIVILEGE_SEPARATION.exists():
-            PRIVILEGE_SEPARATION.mkdir(mode=0o755)
-            stack.callback(shutil.rmtree, PRIVILEGE_SEPARATION, ignore_errors=True)
         for name, port in ports.items():
             stack.enter_context(_sshd(place, name, port))
         yield inventory

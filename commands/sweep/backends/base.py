@@ -9,12 +9,11 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from commands.sweep.resolve import Planned
-from suite.errors import RequestError
+from suite.errors import RequestError, nearest
 from suite.interfaces import Observer
 from suite.part import Part
 from suite.records.record import TrialRecord
 from suite.registries import BACKENDS
-from suite.suggest import nearest
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import Sweep
 

@@ -5,9 +5,8 @@ from commands.sweep.backends.remote import BLOCK, executor_of, run_on
 from commands.sweep.backends.rounds import run_rounds
 from provisioning.batch.options import SshOptions
 from provisioning.batch.remote import RemoteExecutor, ssh_wrap
-from suite.errors import RequestError
+from suite.errors import RequestError, nearest
 from suite.inventory import read_inventory
-from suite.suggest import nearest
 from suite.sweep.receiving import Receiver
 
 
