@@ -2,17 +2,26 @@
 
     python benchmarks/alternating.py waiting --target container --target vm --blocks 5
     python benchmarks/alternating.py designs --target container --blocks 20 --model alexnet
+    python benchmarks/alternating.py identical --blocks 40 --model resnet50
+    python benchmarks/alternating.py injured --blocks 7 --rounds 8 --burst-steps 2
 
-``waiting``: whether a job that waits costs the one whose turn it is. On bare metal one job takes the same bursts
-alone, and while a job of each target waits beside it, warmed up; which comes first is drawn for each block. Prints the
-ratio of throughputs (beside over alone) with its 95 % interval, and what the waiting one took: its CPU seconds, as the
-host counts them, over the seconds of the other's bursts.
+``waiting``: whether a job that waits costs the one whose turn it is. One job on bare metal takes ``--rounds`` bursts
+alone, and as many while a job of the target waits beside it, opened and warmed up for them; which comes first is drawn
+for each block. Prints the ratio of throughputs (beside over alone) with its 95 % interval, what the waiting one took
+(its CPU seconds, as the host counts them, over the seconds of the other's bursts), and the page faults of a burst.
 
 ``designs``: sequential and alternating trials of the same targets in the same blocks (``bench run --design both``, into
 ``--out``). Prints both ratios, the standard deviation of a block's log ratio, the seconds of a block in either design,
 and the minutes until the interval is within 2 %, as they follow from these.
 
-Both print JSON.
+``identical``: bare metal against itself, in turns (``bench run --aa``, into ``--out``). Prints the ratio, its verdict,
+the deviation, and how often an interval of half as many blocks covers what is true: that of random halves of the
+blocks, of which the truth is 1; and that of blocks drawn with replacement, of which it is the centre of all.
+
+``injured``: bare metal on one CPU against the same with a quota of 95 %, in turns. Prints what is found of the 5 %, and
+the seconds from the first trial to the last.
+
+All print JSON.
 """
 
 import argparse
@@ -21,43 +30,51 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
 
 from analysis.compare.effects import RATIO, ratios_of  # noqa: E402
-from analysis.compare.pairing import plain, to_baseline, with_variants  # noqa: E402
+from analysis.compare.noise import replicas  # noqa: E402
+from analysis.compare.pairing import pair, plain, to_baseline, with_variants  # noqa: E402
 from analysis.load.metrics import METRICS  # noqa: E402
 from analysis.load.records import load  # noqa: E402
-from analysis.statistics.ratios import Location, Samples, locate  # noqa: E402
-from commands.run.prepare import Ready, ready  # noqa: E402
-from provisioning.metrics.accounting import Meter  # noqa: E402
+from analysis.statistics.ratios import MARGIN, Location, Samples, judge, locate  # noqa: E402
+from commands.run.prepare import Ready, host_environment, observing, ready  # noqa: E402
+from provisioning.metrics.accounting import Meter, open_account  # noqa: E402
 from scenarios.events import Silent  # noqa: E402
 from scenarios.synthetic import Synthetic  # noqa: E402
-from suite.interfaces import TurnTaker  # noqa: E402
+from suite.interfaces import Turn, TurnTaker  # noqa: E402
+from suite.loop import Loop  # noqa: E402
 from suite.plan import Trial  # noqa: E402
 from suite.records.headers import headers  # noqa: E402
 from suite.request.request import RunRequest  # noqa: E402
+from suite.results.store import Run  # noqa: E402
 from suite.targets import BASELINE, TARGETS  # noqa: E402
 
 WITHIN = 0.02
+QUOTA = "cpu-quota-5"
+DRAWS = 2000
+(THROUGHPUT,) = (metric for metric in METRICS if metric.name == "throughput")
 
 
 def main() -> None:
     options = parse()
-    found = waiting(options) if options.what == "waiting" else designs(options)
-    print(json.dumps(list(found), indent=2))
+    measures = {"waiting": waiting, "designs": designs, "identical": identical, "injured": injured}
+    print(json.dumps(list(measures[options.what](options)), indent=2))
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("waiting", "designs"))
+    parser.add_argument("what", choices=("waiting", "designs", "identical", "injured"))
     parser.add_argument("--target", action="append", choices=TARGETS, help="repeatable; default: container")
     parser.add_argument("--engine", default="runc")
     parser.add_argument("--model", default="alexnet")
@@ -66,7 +83,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--burst-steps", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/alternating"), help="directory of the run of designs")
+    parser.add_argument("--out", type=Path, default=Path("results/alternating"), help="directory of the run")
     options = parser.parse_args()
     if options.blocks < 2:
         parser.error("--blocks must be at least 2: one ratio has no interval")
@@ -91,43 +108,49 @@ def asked(options: argparse.Namespace, design: str) -> dict[str, Any]:
 
 def waiting(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield what a waiting job of each target costs a job on bare metal."""
-    made = ready(RunRequest.of(asked(options, "alternating")), tell)
+    bursts = 2 * options.rounds * options.blocks
+    made = ready(RunRequest.of({**asked(options, "alternating"), "rounds": bursts}), tell)
     made.prepare(tell)
+    trials = {(trial.target, trial.replica): trial for trial in made.plan.trials() if trial.block == 0}
     order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for target in options.target:
-        logs, shares = [], []
-        for block in range(options.blocks):
-            trials = {trial.target: trial for trial in made.plan.trials_of(block)}
-            spent: dict[bool, list[float]] = {}
-            for beside in order.sample([True, False], 2):
-                tell(f"{target}, block {block}: {'beside a waiting job' if beside else 'alone'}")
-                spans, share = bursts(made, trials[BASELINE], trials[target] if beside else None)
-                spent[beside] = spans
-                shares += [share] if beside else []
-            pairs = zip(spent[False], spent[True], strict=True)
-            logs.append(sum(math.log(alone_s / beside_s) for alone_s, beside_s in pairs) / options.rounds)
+        idle = trials[target, 1 if target == BASELINE else 0]
+        logs, shares, faults = [], [], {True: 0, False: 0}
+        with ExitStack() as stack:
+            job, _ = opened(made, trials[BASELINE, 0], stack)
+            for block in range(options.blocks):
+                span_s = {}
+                for beside in order.sample([True, False], 2):
+                    tell(f"{target}, block {block}: {'beside a waiting job' if beside else 'alone'}")
+                    turns, share = taken(job, options.rounds, made, idle if beside else None)
+                    span_s[beside] = math.fsum(turn.span_s for turn in turns)
+                    faults[beside] += sum(turn.faults for turn in turns)
+                    shares += [] if share is None else [share]
+                logs.append(math.log(span_s[False] / span_s[True]))
         yield {
             "waiting": target,
+            "engine": options.engine,
             "blocks": options.blocks,
             **told(locate(logs)),
             "deviation": round(float(np.std(logs, ddof=1)), 5),
-            "waiting_cpu_share": round(sum(shares) / len(shares), 5),
+            "waiting_cpu_share": round(sum(shares) / len(shares), 6) if shares else None,
+            "faults_per_burst": {
+                "alone": faults[False] / options.blocks / options.rounds,
+                "beside": faults[True] / options.blocks / options.rounds,
+            },
         }
 
 
-def bursts(made: Ready, trial: Trial, waits: Trial | None) -> tuple[list[float], float]:
-    """Return the seconds of each burst of a job, and the CPU time of the one that waits, as a share of them."""
-    turns = trial.job.turns
-    assert turns is not None  # noqa: S101 (as it was asked for)
+def taken(job: TurnTaker, count: int, made: Ready, waits: Trial | None) -> tuple[list[Turn], float | None]:
+    """Return so many turns of a job, and the CPU time of the one that waits, as a share of them."""
     with ExitStack() as stack:
         idle = opened(made, waits, stack)[1] if waits else None
-        job, _ = opened(made, trial, stack)
         before = idle.cpu_s() if idle else None
-        spans = [job.turn().span_s for _ in range(turns.rounds)]
+        turns = [job.turn() for _ in range(count)]
         after = idle.cpu_s() if idle else None
-        job.end()
-    share = 0.0 if before is None or after is None else (after - before) / sum(spans)
-    return spans, share
+    if before is None or after is None:
+        return turns, None
+    return turns, (after - before) / math.fsum(turn.span_s for turn in turns)
 
 
 def opened(made: Ready, trial: Trial, stack: ExitStack) -> tuple[TurnTaker, Meter]:
@@ -141,18 +164,11 @@ def opened(made: Ready, trial: Trial, stack: ExitStack) -> tuple[TurnTaker, Mete
 
 def designs(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield what either design says of each target, and how long it takes."""
-    words = ["run", "--out", str(options.out), "--aa", "--design", "both", "--engine", options.engine]
-    words += ["--model", options.model, "--profile", options.profile, "--blocks", str(options.blocks)]
-    words += ["--rounds", str(options.rounds), "--burst-steps", str(options.burst_steps), "--seed", str(options.seed)]
-    words += [word for target in dict.fromkeys((BASELINE, *options.target)) for word in ("--target", target)]
-    subprocess.run([sys.executable, "-m", "cli", *words], cwd=REPOSITORY, check=True)
-    trials = with_variants(load([options.out]).trials)
-    ok = plain(trials[trials["ok"]])
-    (throughput,) = (metric for metric in METRICS if metric.name == "throughput")
-    pairs = to_baseline(ok, [throughput.column])
+    run(options, "both", dict.fromkeys((BASELINE, *options.target)))
+    pairs = to_baseline(plain(measured(options.out)), [THROUGHPUT.column])
     for design, rows in pairs.groupby("design", observed=True):
         block_s = seconds_of_block(options.out, str(design))
-        for (_, _, target), found in ratios_of(rows[rows["target"] != BASELINE], throughput).items():
+        for (_, _, target), found in ratios_of(rows[rows["target"] != BASELINE], THROUGHPUT).items():
             logs = found[RATIO].to_numpy()
             needed = blocks_within(logs, WITHIN)
             yield {
@@ -167,10 +183,74 @@ def designs(options: argparse.Namespace) -> Iterator[dict[str, object]]:
             }
 
 
-def seconds_of_block(run: Path, design: str) -> float:
+def identical(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Yield what the alternating design says of two identical targets."""
+    run(options, "alternating", [BASELINE])
+    (ratios,) = replicas(measured(options.out), [THROUGHPUT])[THROUGHPUT.column].values()
+    logs = ratios[RATIO].to_numpy()
+    place = locate(logs)
+    (verdict,) = judge([place], MARGIN, more_is_faster=True)
+    draw = np.random.default_rng(options.seed)
+    half = len(logs) // 2
+    yield {
+        "blocks": len(logs),
+        **told(place),
+        "verdict": verdict and verdict.name,
+        "deviation": round(float(np.std(logs, ddof=1)), 5),
+        "blocks_to_2_percent": blocks_within(logs, WITHIN),
+        "block_s": round(seconds_of_block(options.out, "alternating"), 2),
+        "covered_by_halves": covered([draw.permutation(logs)[:half] for _ in range(DRAWS)], 0.0),
+        "covered_by_bootstrap": covered(
+            [draw.choice(logs, half) for _ in range(DRAWS)], float(np.mean(logs)) if place is None else place.centre
+        ),
+    }
+
+
+def covered(draws: list[Samples], truth: float) -> float:
+    """Return the share of the draws whose 95 % interval covers the truth."""
+    places = [locate(draw) for draw in draws]
+    ends = [place.interval for place in places if place and place.interval]
+    return sum(low <= truth <= high for low, high in ends) / len(draws)
+
+
+def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Yield what is found of a quota that holds bare metal back by 5 %."""
+    asked_for = {**asked(options, "alternating"), "target": (BASELINE,), "cpus": "1"}
+    made = ready(RunRequest.of(asked_for), tell)
+    plan = made.plan.model_copy(update={"aa": False, "ablations": (QUOTA,)})
+    store = Run(options.out)
+    begun_s = time.monotonic()
+    with observing() as observer:
+        made.prepare(tell)
+        loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
+        with store.exclusive():
+            loop.run(plan)
+    elapsed_s = time.monotonic() - begun_s
+    ok = measured(options.out)
+    pairs = pair(ok[ok["ablation"] == QUOTA], plain(ok), [THROUGHPUT.column])
+    (found,) = ratios_of(pairs, THROUGHPUT).values()
+    yield {"injury": QUOTA, "blocks": len(found), **told(locate(found[RATIO].to_numpy())), "elapsed_s": elapsed_s}
+
+
+def run(options: argparse.Namespace, design: str, targets: Iterable[str]) -> None:
+    """Have the suite measure, with identical targets, or go on with a run that was interrupted."""
+    words = ["run", "--out", str(options.out), "--aa", "--design", design, "--engine", options.engine]
+    words += ["--model", options.model, "--profile", options.profile, "--blocks", str(options.blocks)]
+    words += ["--rounds", str(options.rounds), "--burst-steps", str(options.burst_steps), "--seed", str(options.seed)]
+    words += [word for target in targets for word in ("--target", target)]
+    subprocess.run([sys.executable, "-m", "cli", *words], cwd=REPOSITORY, check=True)
+
+
+def measured(directory: Path) -> pd.DataFrame:
+    """Return the trials that are ok."""
+    trials = with_variants(load([directory]).trials)
+    return trials[trials["ok"]]
+
+
+def seconds_of_block(directory: Path, design: str) -> float:
     """Return the mean of how long the trials of a design take in a block."""
     found: dict[str, float] = {}
-    for header in headers(run):
+    for header in headers(directory):
         own = "alternating" if (header.job.get("turns") or {}) else "sequential"
         if own == design and not header.warm_up:
             block = header.trial_id.rpartition("-b")[2]

@@ -1,15 +1,16 @@
 """Distributed training: the ranks of one job, each in an instance of its own, launched and heard together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
 from scenarios.job import AttestedJob, data_use_of, measurement_of, prepare, recordable
+from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError
-from suite.interfaces import Instance, Measurement, Observer
+from suite.interfaces import Instance, Measurement, Observer, Turn, TurnTaker
 from suite.job.distributed import DistributedJob, Role
 from suite.job.job import Devices
 from suite.plan import Trial
@@ -19,26 +20,30 @@ PORT = 29500
 """The port of the rendezvous where rank 0 has a network of its own: nothing else listens there."""
 LAST_WORDS_S = 10.0
 """How long the others have, after one rank has failed, to say whom they lost."""
+_Told = TypeVar("_Told")
 
 
 class Distributed:
     """The paper's distributed benchmark: parameter servers, or all-reduce."""
 
     name = "distributed"
-    no_turns = "its ranks wait for each other, and would have to take turns as whole sets"
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run all ranks. Raises MeasurementError, with the rank that failed first, unless the job comes to its end."""
-        if trial.job.distributed is None:
-            raise MeasurementError("a distributed job was planned without its instances", kind="plan")
-        ranks = [
-            _prepared(trial, trial.job.distributed, number, instances, observer) for number in range(len(instances))
-        ]
+        ranks = _prepared(trial, instances, observer)
         with account:
             elapsed_s = _run(ranks)
-        return _measurement(ranks, elapsed_s)
+        measured = {}
+        for rank in _workers(ranks):
+            with recordable(rank.job.argv):
+                measured[rank.number] = measurement_of(rank.job, elapsed_s)
+        return _measurement(ranks, measured)
+
+    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
+        """Prepare all ranks to take turns as one."""
+        return RankTurns(_prepared(trial, instances, observer))
 
 
 @dataclass
@@ -55,10 +60,80 @@ class RankProcess:
         return f"{self.role} (rank {self.number}) on {self.instance.node.name}"
 
 
-def _prepared(
+class RankTurns:
+    """The ranks of one job, of which all workers take their turn at once. See ``suite.interfaces.TurnTaker``.
+
+    A server needs no word of the host's: it has nothing to do until its workers send something.
+    """
+
+    def __init__(self, ranks: Sequence[RankProcess]) -> None:
+        self._ranks = ranks
+        self._turns = {rank.number: TrainingTurns(rank.job) for rank in _workers(ranks)}
+
+    def begin(self) -> None:
+        """See ``suite.interfaces.TurnTaker``. The ranks meet while they are built, so all are launched first."""
+        for rank in self._ranks:
+            if turns := self._turns.get(rank.number):
+                turns.launch()
+            else:
+                rank.job.launch()
+        self._each(TrainingTurns.ready)
+
+    def turn(self) -> Turn:
+        """See ``suite.interfaces.TurnTaker``. A turn lasts as long as that of the slowest worker.
+
+        The rest is the first worker's own account, as the steps of a distributed job are.
+        """
+        first, *others = self._each(TrainingTurns.turn)
+        return replace(first, span_s=max(turn.span_s for turn in (first, *others)))
+
+    def end(self) -> Measurement:
+        """See ``suite.interfaces.TurnTaker``."""
+        measured = self._each(TrainingTurns.end, to_the_end=True)
+        return _measurement(self._ranks, dict(zip(self._turns, measured, strict=True)))
+
+    def kill(self) -> None:
+        """See ``suite.interfaces.TurnTaker``."""
+        for turns in self._turns.values():
+            turns.kill()
+        for rank in self._ranks:
+            rank.job.kill()
+
+    def _each(self, method: Callable[[TrainingTurns], _Told], *, to_the_end: bool = False) -> list[_Told]:
+        """Call the method of all workers at once. Returns what they tell, by rank.
+
+        Servers are heard ``to_the_end`` alone, and where a worker fails: one of them may be the reason. Raises the
+        failure that explains the others.
+        """
+        workers = _workers(self._ranks)
+        servers = [rank for rank in self._ranks if rank.role == "server"]
+        with ThreadPoolExecutor(len(self._ranks)) as pool:
+            try:
+                told = [pool.submit(method, turns) for turns in self._turns.values()]
+                wait(told, return_when=FIRST_EXCEPTION)
+                if to_the_end or any(each.done() and each.exception() for each in told):
+                    awaited([*servers, *workers], [*(pool.submit(rank.job.follow) for rank in servers), *told])
+                return [each.result() for each in told]
+            except BaseException:
+                # Also on Ctrl-C: the threads end with what they listen to.
+                self.kill()
+                raise
+
+
+def _prepared(trial: Trial, instances: Sequence[Instance], observer: Observer) -> list[RankProcess]:
+    """Attest the ranks, arrange their page caches, and prepare their launches."""
+    if trial.job.distributed is None:
+        raise MeasurementError("a distributed job was planned without its instances", kind="plan")
+    return [_rank(trial, trial.job.distributed, number, instances, observer) for number in range(len(instances))]
+
+
+def _workers(ranks: Sequence[RankProcess]) -> list[RankProcess]:
+    return [rank for rank in ranks if rank.role == "worker"]
+
+
+def _rank(
     trial: Trial, distributed: DistributedJob, number: int, instances: Sequence[Instance], observer: Observer
 ) -> RankProcess:
-    """Attest a rank, arrange its page cache, and prepare its launch."""
     instance, planned = instances[number], trial.instances[number]
     own = trial.with_job(envelope=planned.envelope, devices=Devices(device=trial.job.devices.device))
     # See ``worker.distributed.membership``.
@@ -99,6 +174,14 @@ def followed(ranks: Sequence[RankProcess], futures: "list[Future[float]]") -> fl
 
     Raises the failure that explains the others.
     """
+    awaited(ranks, futures)
+    begun_s: float = ranks[0].job.log.begun_s
+    ends_s: list[float] = [rank.job.log.begun_s + future.result() for rank, future in zip(ranks, futures, strict=True)]
+    return max(ends_s) - begun_s
+
+
+def awaited(ranks: Sequence[RankProcess], futures: "Sequence[Future[Any]]") -> None:
+    """Wait for what each rank is asked for. Raises the failure that explains the others."""
     _, listening = wait(futures, return_when=FIRST_EXCEPTION)
     # A rank that says nothing even now is cut off or hangs: how it ends by our hand explains nothing.
     _, silent = wait(listening, timeout=LAST_WORDS_S)
@@ -106,12 +189,8 @@ def followed(ranks: Sequence[RankProcess], futures: "list[Future[float]]") -> fl
         rank.job.kill()
     wait(futures)
     ended = [each for each in zip(ranks, futures, strict=True) if each[1] not in silent]
-    failed = [(rank, error) for rank, future in ended if (error := future.exception())]
-    if failed:
+    if failed := [(rank, error) for rank, future in ended if (error := future.exception())]:
         raise _blamed(failed)
-    begun_s: float = ranks[0].job.log.begun_s
-    ends_s: list[float] = [rank.job.log.begun_s + future.result() for rank, future in zip(ranks, futures, strict=True)]
-    return max(ends_s) - begun_s
 
 
 def _blamed(failed: Sequence[tuple[RankProcess, BaseException]]) -> BaseException:
@@ -130,13 +209,9 @@ def _blamed(failed: Sequence[tuple[RankProcess, BaseException]]) -> BaseExceptio
     )
 
 
-def _measurement(ranks: Sequence[RankProcess], elapsed_s: float) -> Measurement:
-    measured: dict[int, Measurement] = {}
-    workers = [rank for rank in ranks if rank.role == "worker"]
-    for rank in workers:
-        with recordable(rank.job.argv):
-            measured[rank.number] = measurement_of(rank.job, elapsed_s)
-    first = workers[0]
+def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measurement]) -> Measurement:
+    """Return the job's numbers from those ``measured`` of its workers, by rank."""
+    first = _workers(ranks)[0]
     with recordable(first.job.argv):
         return replace(
             measured[first.number],
@@ -161,7 +236,7 @@ def record_of(rank: RankProcess, measured: Measurement | None = None) -> Rank:
         node_address=instance.node_address,
         environment=rank.job.environment(),
         throughput_per_s=measured.throughput_per_s if measured else None,
-        measured_s=log.between("measuring", "measured") if measured else None,
+        measured_s=measured.timeline.measured_s if measured and measured.timeline else None,
         data_s=sum(steps.data_s) if steps else None,
         compute_s=sum(steps.compute_s) if steps else None,
         communicate_s=sum(steps.communicate_s) if steps and steps.communicate_s else None,

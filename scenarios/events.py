@@ -21,6 +21,7 @@ SERVER_ORDER = ("started", "imported", "environment", "built", "done")
 """The events of a parameter server, which trains nothing."""
 PROBE_PHASES = {"started": "preparing", "environment": "measuring", "metrics": "finishing", "done": "finishing"}
 """The events of a probe in their order, and the phase that begins with each."""
+PROBE_TURNS_ORDER = ("started", "environment", "measuring", "burst", "metrics", "done")
 AGGRESSOR_ORDER = ("started", "environment", "measuring", "progress", "measured", "done")
 LEAST_BEFORE_S = 2.0
 LEAST_PROGRESS_BEFORE = 2
@@ -201,6 +202,20 @@ class ProbeTranscript(EventLog):
     def _take(self, event: Event) -> None:
         if (phase := PROBE_PHASES[event.name]) != self.phase:
             self._enter(phase)
+
+
+@dataclass(kw_only=True)
+class ProbeTurnsTranscript(EventLog):
+    """The events of a probing worker that takes turns; see ``TurnsTranscript``."""
+
+    repeated = ("burst",)
+    order: Sequence[str] = PROBE_TURNS_ORDER
+
+    def _take(self, event: Event) -> None:
+        if "measuring" in self.events:
+            self.phase = "taking turns"
+        else:
+            self._enter("preparing" if event.name == "started" else "warm-up")
 
 
 @dataclass(frozen=True)

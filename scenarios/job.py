@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from scenarios.events import EventLog, Transcript, TurnsTranscript
 from scenarios.failure import failure_of_exit, with_process
-from scenarios.members import member_keys
+from scenarios.members import member_keys, turns_key
 from scenarios.reading import Seen, arrange_page_cache, asked, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
@@ -92,7 +92,7 @@ def specification(trial: Trial, **more: Mapping[str, object] | None) -> bytes:
         **trial.job.devices.model_dump(),
         **({"injury": trial.properties.step_injury} if trial.properties.step_injury else {}),
         **({"checkpoint": {"mode": trial.job.checkpoint}} if trial.job.checkpoint else {}),
-        **({"turns": trial.job.turns.model_dump(include={"rounds", "burst_steps"})} if trial.job.turns else {}),
+        **turns_key(trial),
         **{key: value for key, value in more.items() if value},
     }
     return json.dumps(spec).encode()

@@ -40,6 +40,12 @@ def member_keys(registry: Registry, name: str, key: str, planned: str | None = N
     return {key: place, "plugin": {"module": module, "source": content.decode(), "sha256": digest}}
 
 
+def turns_key(trial: Trial) -> dict[str, object]:
+    """Return the key of a specification that says how the job takes turns; none where it does not."""
+    turns = trial.job.turns
+    return {"turns": turns.model_dump(include={"rounds", "burst_steps"})} if turns else {}
+
+
 def member_request(registry: Registry, trial: Trial, node: Node, fio_job: str | None = None) -> bytes:
     """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
     asked = {
@@ -49,6 +55,7 @@ def member_request(registry: Registry, trial: Trial, node: Node, fio_job: str | 
         "device": trial.job.devices.device,
         "directory": node.data,
         "job": fio_job,
+        **turns_key(trial),
     }
     return json.dumps(asked).encode()
 

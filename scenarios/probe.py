@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from scenarios.events import ProbeTranscript
-from scenarios.job import attest, metrics_of, recordable
+from scenarios.events import EventLog, ProbeTranscript, ProbeTurnsTranscript
+from scenarios.job import AttestedJob, attest, metrics_of, recordable
 from scenarios.members import member_request
+from scenarios.turns import Burst, WorkerTurns
 from suite.errors import MeasurementError, RequestError
-from suite.interfaces import Instance, Measurement, Node, Observer
+from suite.interfaces import Instance, Measurement, Node, Observer, TurnTaker
 from suite.plan import Trial
 from suite.records.record import Timeline
 from suite.registries import PROBES
@@ -40,7 +41,6 @@ class Probing:
     """One probe on one target."""
 
     name = "probe"
-    no_turns = "a probe measures in one piece"
 
     def __init__(self, *, fio_job: str | None = None) -> None:
         """Check ``fio_job``, the text of a job file for the disk probe. Raises RequestError when it cannot be run."""
@@ -63,7 +63,15 @@ class Probing:
             return probe.run(trial, node, observer, account)
         job = self._fio_job if probe.takes_job else None
         self._check_space(trial, node, job)
-        return _run(trial, node, observer, account, job)
+        attested = _attested(trial, node, observer, job)
+        with account:
+            elapsed_s = attested.follow()
+        return _measurement(attested, elapsed_s)
+
+    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
+        """Prepare the probe to be measured again in each of its turns."""
+        (instance,) = instances
+        return ProbeTurns(_attested(trial, instance.node, observer, None))
 
     def _check_space(self, trial: Trial, node: Node, job: str | None) -> None:
         """Refuse alike on every target: a directory of bare metal would have room where the disk of a VM has none."""
@@ -77,20 +85,37 @@ class Probing:
             )
 
 
-def _run(
-    trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object], fio_job: str | None
-) -> Measurement:
-    """Attest the node, then run the probe on it. Raises MeasurementError when it does not come to its end."""
-    transcript = ProbeTranscript(observer=observer)
-    spec = member_request(PROBES, trial, node, fio_job)
+class ProbeTurns(WorkerTurns[Burst]):
+    """A probe that is measured in every turn, of which the means are its metrics. A measurement of it is a step."""
+
+    message = Burst
+
+    def steps_of(self, burst: Burst) -> int:
+        """See ``scenarios.turns.WorkerTurns``."""
+        del burst
+        turns = self.job.trial.job.turns
+        return turns.burst_steps if turns else 0
+
+    def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
+        """See ``scenarios.turns.WorkerTurns``."""
+        del span_s
+        return _measurement(self.job, elapsed_s)
+
+
+def _attested(trial: Trial, node: Node, observer: Observer, fio_job: str | None) -> AttestedJob[EventLog]:
+    """Attest the node, and return the probe's job for it."""
     observer.phase("attesting")
-    job = attest(trial, node, spec, transcript, "--probe")
-    with account:
-        elapsed_s = job.follow()
+    log = ProbeTurnsTranscript(observer=observer) if trial.job.turns else ProbeTranscript(observer=observer)
+    return attest(trial, node, member_request(PROBES, trial, node, fio_job), log, "--probe")
+
+
+def _measurement(job: AttestedJob[EventLog], elapsed_s: float) -> Measurement:
+    """Return what the worker measured. Raises MeasurementError where that is nothing."""
+    transcript = job.log
     details = transcript.said("metrics", "details")
     refused = details.get("refused")
     for name, reason in refused.items() if isinstance(refused, Mapping) else ():
-        observer.note(f"{name} cannot be measured on {trial.target}: {reason}")
+        transcript.observer.note(f"{name} cannot be measured on {job.trial.target}: {reason}")
     with recordable(job.argv):
         metrics = metrics_of(transcript.said("metrics", "metrics"))
         if not metrics:

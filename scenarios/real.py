@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 from scenarios.epochs import with_epochs
 from scenarios.job import launch, prepare, recordable
-from scenarios.turns import WorkerTurns
+from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.job.datasets import Dataset
@@ -32,7 +32,7 @@ class Real:
         """Prepare the job to take turns; the page cache is then in its planned state."""
         _dataset(trial)
         (instance,) = instances
-        return WorkerTurns(trial, instance.node, observer)
+        return TrainingTurns(prepare(trial, instance.node, observer))
 
 
 def _dataset(trial: Trial) -> Dataset:

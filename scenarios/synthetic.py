@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from scenarios.job import run_job
-from scenarios.turns import WorkerTurns
+from scenarios.job import prepare, run_job
+from scenarios.turns import TrainingTurns
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.plan import Trial
 
@@ -24,4 +24,4 @@ class Synthetic:
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
         """Prepare the job to take turns."""
         (instance,) = instances
-        return WorkerTurns(trial, instance.node, observer)
+        return TrainingTurns(prepare(trial, instance.node, observer))

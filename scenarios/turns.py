@@ -1,19 +1,18 @@
-"""A training job that takes turns: launched and warmed up, then a burst of steps for each line that it is given."""
+"""A process that takes turns: launched and warmed up, then a burst for each line that it is given."""
 
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import IO
+from typing import IO, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from scenarios.events import Event
+from scenarios.events import Event, Transcript
 from scenarios.failure import failure_of_exit
-from scenarios.job import data_use_of, measurement, order, prepare, recordable
+from scenarios.job import AttestedJob, data_use_of, measurement, order, recordable
 from suite.errors import MeasurementError
-from suite.interfaces import Measurement, Node, Observer, Process, Turn
-from suite.plan import Trial
+from suite.interfaces import Measurement, Process, Turn
 from suite.records.record import Steps, Timeline
 from suite.records.usage import Usage
 from worker.protocol import BURST
@@ -31,39 +30,57 @@ class _Used(BaseModel):
         return self.user_s + self.system_s
 
 
-class _Burst(BaseModel):
+class Burst(BaseModel):
     """The worker's message about a burst."""
 
     span_s: float
-    steps: Steps
     usage: _Used
     waited: _Used
 
 
-class WorkerTurns:
-    """The worker on one instance. See ``suite.interfaces.TurnTaker``."""
+class StepsBurst(Burst):
+    """That of a training."""
 
-    def __init__(self, trial: Trial, node: Node, observer: Observer) -> None:
-        self._job = prepare(trial, node, observer)
+    steps: Steps
+
+
+_Said = TypeVar("_Said", bound=Burst)
+
+
+class WorkerTurns(Generic[_Said]):
+    """One worker, whose bursts are ``message``. See ``suite.interfaces.TurnTaker``."""
+
+    message: ClassVar[type[Burst]]
+
+    def __init__(self, job: AttestedJob[Any]) -> None:
+        self.job = job
+        self.bursts: list[_Said] = []
         self._orders: IO[bytes] | None = None
-        self._bursts: list[_Burst] = []
+
+    def launch(self) -> None:
+        """Launch it, and return at once; ``ready`` waits for it."""
+        self._orders = self.job.launch_ordered()
+
+    def ready(self) -> None:
+        """Return when it is ready for its first turn. Raises MeasurementError where it does not come so far."""
+        self._hear(self._process, "measuring")
 
     def begin(self) -> None:
         """See ``suite.interfaces.TurnTaker``."""
-        self._orders = self._job.launch_ordered()
-        self._hear(self._process, "measuring")
+        self.launch()
+        self.ready()
 
     def turn(self) -> Turn:
         """See ``suite.interfaces.TurnTaker``."""
         if self._orders:
             order(self._orders, BURST.encode())
         said = self._hear(self._process, "burst")
-        with recordable(self._job.argv):
-            burst = _Burst.model_validate(said.fields)
-        self._bursts.append(burst)
+        with recordable(self.job.argv):
+            burst: _Said = self.message.model_validate(said.fields)  # type: ignore[assignment]  # a subclass says which
+        self.bursts.append(burst)
         return Turn(
             span_s=burst.span_s,
-            steps=len(burst.steps.elapsed_s),
+            steps=self.steps_of(burst),
             own_cpu_s=burst.usage.cpu_s,
             own_waiting_cpu_s=burst.waited.cpu_s,
             faults=burst.usage.minor_faults,
@@ -72,32 +89,38 @@ class WorkerTurns:
     def end(self) -> Measurement:
         """See ``suite.interfaces.TurnTaker``. The measured span is that of the bursts."""
         self._close()
-        job = self._job
-        elapsed_s = job.follow()
-        span_s = math.fsum(burst.span_s for burst in self._bursts)
-        used = [burst.usage for burst in self._bursts]
-        with recordable(job.argv):
-            measured = measurement(job, elapsed_s, self._steps(), span_s)
-            timeline = measured.timeline or Timeline()
+        elapsed_s = self.job.follow()
+        span_s = math.fsum(burst.span_s for burst in self.bursts)
+        used = [burst.usage for burst in self.bursts]
+        with recordable(self.job.argv):
+            found = self.measurement(elapsed_s, span_s)
+            timeline = found.timeline or Timeline()
             return replace(
-                measured,
+                found,
                 timeline=timeline.model_copy(update={"measured_s": span_s}),
                 usage=Usage(
                     cpu_s=math.fsum(one.cpu_s for one in used), minor_faults=sum(one.minor_faults for one in used)
                 ),
-                data_use=data_use_of(job),
             )
 
     def kill(self) -> None:
         """See ``suite.interfaces.TurnTaker``."""
         self._close()
-        self._job.kill()
+        self.job.kill()
+
+    def steps_of(self, burst: _Said) -> int:
+        """Return how many steps a burst had."""
+        raise NotImplementedError
+
+    def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
+        """Return what was measured in the bursts, which took ``span_s`` together. Raises MeasurementError."""
+        raise NotImplementedError
 
     @property
     def _process(self) -> Process:
-        if self._job.process is None:
+        if self.job.process is None:
             raise MeasurementError("a turn before the job was launched", kind="plan")
-        return self._job.process
+        return self.job.process
 
     def _close(self) -> None:
         with suppress(BrokenPipeError):
@@ -106,20 +129,36 @@ class WorkerTurns:
 
     def _hear(self, process: Process, awaited: str) -> Event:
         """Hear the worker up to this event. Raises MeasurementError where it does not come in time."""
-        trial, log = self._job.trial, self._job.log
-        with self._job.explained(process, "been ready" if awaited == "measuring" else "ended its burst"):
+        trial, log = self.job.trial, self.job.log
+        with self.job.explained(process, "been ready" if awaited == "measuring" else "ended its burst"):
             for line in process.lines(trial.trial_timeout_s):
-                if (event := log.hear(line)).name == awaited:
+                event: Event = log.hear(line)
+                if event.name == awaited:
                     return event
             raise failure_of_exit(process.wait(_LAST_WORDS_S), log.phase, trial.job.envelope.memory_bytes)
 
+
+class TrainingTurns(WorkerTurns[StepsBurst]):
+    """A training, of which the steps of all bursts are the measured ones."""
+
+    message = StepsBurst
+    job: AttestedJob[Transcript]
+
+    def steps_of(self, burst: StepsBurst) -> int:
+        """See ``WorkerTurns``."""
+        return len(burst.steps.elapsed_s)
+
+    def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
+        """See ``WorkerTurns``."""
+        return replace(measurement(self.job, elapsed_s, self._steps(), span_s), data_use=data_use_of(self.job))
+
     def _steps(self) -> Steps:
         """Return the steps of all bursts, one after the other."""
-        bursts = [burst.steps.model_dump() for burst in self._bursts]
+        bursts = [burst.steps.model_dump() for burst in self.bursts]
         phases = [burst.pop("phases") for burst in bursts]
         columns = {name: _joined(bursts, name) for name, values in (bursts[0] if bursts else {}).items() if values}
         named = {name: _joined(phases, name) for name in (phases[0] if phases else ())}
-        losses = self._job.log.said("steps", "losses")
+        losses = self.job.log.said("steps", "losses")
         return Steps.model_validate({**columns, "phases": named, "losses": losses})
 
 

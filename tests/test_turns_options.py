@@ -6,6 +6,8 @@ import pytest
 
 from analysis.report.provenance import run_command
 from commands.run.turns import check_turns, fitted
+from scenarios.distributed import Distributed
+from scenarios.probe import Probing
 from scenarios.real import Real
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
@@ -47,8 +49,8 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, Any],
     ("options", "why"),
     [
         ({"scenario": "shared"}, "a victim and its aggressors run at the same time on purpose"),
-        ({"scenario": "probe"}, "a probe measures in one piece"),
-        ({"scenario": "distributed"}, "its ranks wait for each other"),
+        ({"scenario": "probe", "probe": ("cpu", "disk", "startup")}, "the disk and the startup probe measures in one"),
+        ({"scenario": "distributed", "inventory": "hosts.toml"}, "a machine of an inventory holds one job at a time"),
         ({"scenario": "real"}, "a cold page cache is cold once, and not in every turn"),
         ({"scenario": "real", "cache": "cold"}, "a cold page cache"),
         ({"device": "cuda", "devices": 2, "parallel": "ddp"}, "the ranks of ddp"),
@@ -66,8 +68,10 @@ def test_what_cannot_take_turns_is_refused_in_one_sentence(options: dict[str, An
 def test_what_can_take_turns_is_not() -> None:
     check_turns(request(), TARGETS)
     check_turns(request(scenario="real", cache="warm"), TARGETS)
+    check_turns(request(scenario="distributed"), TARGETS)
+    check_turns(request(scenario="probe", probe=("cpu", "memory", "syscall")), TARGETS)
     check_turns(RunRequest.of({"scenario": "shared"}), TARGETS)
-    assert all(hasattr(each, "turn_taker") for each in (Synthetic, Real))
+    assert all(hasattr(each, "turn_taker") for each in (Synthetic, Real, Distributed, Probing))
 
 
 def test_a_job_alone_has_nobody_to_take_turns_with() -> None:

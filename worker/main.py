@@ -9,6 +9,7 @@ from worker.environment import attest, collect
 from worker.errors import FAILED, REQUEST, guarded
 from worker.members import load_member
 from worker.probes.probe import Probe
+from worker.probes.turns import measured_in_turns
 from worker.protocol import Events, take_stdout
 from worker.spec import parse_command, parse_request, parse_spec, parsed
 from worker.usage import whole_usage
@@ -101,7 +102,8 @@ def _load(events: Events) -> None:
 
 
 def _probe(events: Events) -> None:
-    request = parse_request(sys.stdin.read())
+    # One line: a probe that takes turns reads further ones.
+    request = parse_request(sys.stdin.readline())
     probe = load_member("member", request.member, request.plugin, Probe)
     facts: dict[str, object] = {}
     if probe.computes:
@@ -110,6 +112,9 @@ def _probe(events: Events) -> None:
 
         facts = prepare(request.threads, request.device)
     events.emit("environment", environment={**collect(), "threads": request.threads, **facts})
-    measured = probe.measure(request)
+    if request.turns:
+        measured = measured_in_turns(probe, request, request.turns, events, sys.stdin)
+    else:
+        measured = probe.measure(request)
     events.emit("metrics", metrics=measured.columns(), details=measured.details)
     events.emit("done", usage=whole_usage())

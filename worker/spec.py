@@ -54,7 +54,10 @@ class StepInjury:
 
 @dataclass(frozen=True)
 class Turns:
-    """The measured steps in bursts, each begun by a line of the host's; see ``worker.training.turns``."""
+    """The measured steps in bursts, each begun by a line of the host's; see ``worker.turns``.
+
+    A probe has measurements in place of steps.
+    """
 
     rounds: Annotated[int, 1]
     burst_steps: Annotated[int, 1]
@@ -127,6 +130,8 @@ class Request:
     device: Literal["cpu", "cuda"]
     plugin: Plugin | None = None
     """The module that declares it, where it is not part of the image."""
+    turns: Turns | None = None
+    """The turns in which a probe is measured again and again; null where it is measured once."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +179,8 @@ def parse_spec(text: str) -> Spec:
 def _check_turns(spec: Spec, turns: Turns) -> None:
     if spec.steps != (steps := turns.rounds * turns.burst_steps):
         raise SpecError(f"steps is {spec.steps}; {turns.rounds} rounds of {turns.burst_steps} steps are {steps}")
-    if spec.distributed or spec.parallel == "ddp":
-        raise SpecError("turns is given; only a job of one process can take turns")
+    if spec.parallel == "ddp":
+        raise SpecError("turns is given; the processes of ddp take none")
 
 
 def _check_epochs(spec: Spec, epochs: int) -> None:

@@ -1,4 +1,4 @@
-"""The resources that this process has used so far."""
+"""The resources that this process and its children have used so far."""
 
 import resource
 from collections.abc import Mapping
@@ -7,15 +7,18 @@ from worker.environment import number
 
 
 def usage() -> dict[str, float]:
-    """Return counters that explain a slow step: faults cost more in virtual machines, switches mean others ran."""
-    now = resource.getrusage(resource.RUSAGE_SELF)
+    """Return counters that explain a slow step: faults cost more in virtual machines, switches mean others ran.
+
+    They are of this process and of its children that have ended.
+    """
+    both = _self_and_children()
     return {
-        "user_s": now.ru_utime,
-        "system_s": now.ru_stime,
-        "minor_faults": now.ru_minflt,
-        "major_faults": now.ru_majflt,
-        "voluntary_switches": now.ru_nvcsw,
-        "involuntary_switches": now.ru_nivcsw,
+        "user_s": sum(each.ru_utime for each in both),
+        "system_s": sum(each.ru_stime for each in both),
+        "minor_faults": sum(each.ru_minflt for each in both),
+        "major_faults": sum(each.ru_majflt for each in both),
+        "voluntary_switches": sum(each.ru_nvcsw for each in both),
+        "involuntary_switches": sum(each.ru_nivcsw for each in both),
     }
 
 
@@ -29,7 +32,7 @@ def whole_usage() -> dict[str, float | int | None]:
 
     Memory is of this process alone, and by the kernel's VmHWM: ``ru_maxrss`` remembers what the launching process held.
     """
-    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    both = _self_and_children()
     peak_kib = number("proc/self/status", "VmHWM")
     return {
         "cpu_s": sum(each.ru_utime + each.ru_stime for each in both),
@@ -39,3 +42,7 @@ def whole_usage() -> dict[str, float | int | None]:
         "minor_faults": sum(each.ru_minflt for each in both),
         "major_faults": sum(each.ru_majflt for each in both),
     }
+
+
+def _self_and_children() -> list[resource.struct_rusage]:
+    return [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -153,8 +153,10 @@ def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[
         yield f"it had a turn after those of all {taken.instances} instances"
     if wrong := [one for one in bursts if _longer(one)]:
         yield f"its burst {wrong[0].round} took {wrong[0].span_s:.6g} s, longer than its turn"
+    if job.distributed and row["measured_s"] > math.fsum(one.span_s for one in bursts) * (1 + EXACT):
+        yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
     sums: dict[str, list[float | None]] = {
-        "measured_s": [one.span_s for one in bursts],
+        **({} if job.distributed else {"measured_s": [one.span_s for one in bursts]}),
         "serving_cpu_s": [one.cpu_s for one in bursts],
         "worker_cpu_s": [one.own_cpu_s for one in bursts],
     }

@@ -25,7 +25,7 @@ def turns_of(ok: pd.DataFrame, evidence: pd.DataFrame) -> Mapping[tuple[Compared
     if ok["burst_s"].isna().all():
         return {}
     columns = ["path", "alternation", "turn_steps"]
-    trials = ok.merge(evidence.loc[evidence["alternation"].notna(), columns].drop_duplicates("path"), on="path")
+    trials = ok.merge(evidence.loc[evidence["turn_steps"].notna(), columns].drop_duplicates("path"), on="path")
     again = (trials["replica"] == 1).map({True: " again", False: ""})
     found: dict[tuple[ComparedJob, str], list[Turns]] = {}
     for _, group in trials.assign(side=trials["target"].astype(str) + again).groupby(GROUP, observed=True):

@@ -39,7 +39,8 @@ def step_variance(trials: pd.DataFrame) -> float | None:
 def settled(evidence: pd.DataFrame) -> "pd.Series[float]":
     """Return ``burst_s``, without first steps where they cost more on any target of the job and model."""
     burst_s = evidence["burst_s"].copy()
-    taking = evidence[evidence["alternation"].notna() & evidence["ok"].astype(bool)]
+    # Those of a probe have no steps.
+    taking = evidence[evidence["turn_steps"].notna() & evidence["ok"].astype(bool)]
     for _, group in taking.groupby(["settings", "scenario", "model"], observed=True):
         costs = [switching(rows) for _, rows in group.groupby("target", observed=True)]
         if any(cost is not None and cost.shown for cost in costs):

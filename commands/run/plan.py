@@ -224,7 +224,8 @@ def _plan(
             fio_job=fio_job,
             workload_sha256=None if resolved.command else source_sha256(registry, architecture(model)),
             layers=resolved.choices.layers(),
-            turns=turns,
+            # One measurement of a probe is as long as many steps.
+            turns=turns if own or asked.burst_steps or not turns else turns.model_copy(update={"burst_steps": 1}),
         )
 
     designs = [None, asked.turns] if asked.design == "both" else [asked.turns]

@@ -6,7 +6,7 @@ from suite.errors import RequestError, option, spelled
 from suite.job.envelope import GIB
 from suite.job.job import Job
 from suite.plan import Plan, together
-from suite.registries import SCENARIOS
+from suite.registries import PROBES, SCENARIOS
 from suite.request.request import RunRequest
 from suite.targets import BASELINE
 
@@ -30,6 +30,12 @@ def check_turns(request: RunRequest, targets: tuple[str, ...]) -> None:
     scenario = SCENARIOS.get(request.scenario)
     if not hasattr(scenario, "turn_taker"):
         raise _refusal(request, getattr(scenario, "no_turns", "its jobs cannot be cut into turns"))
+    if request.scenario == "probe" and (whole := [name for name in request.probes.probe if not _in_turns(name)]):
+        able = [name for name in PROBES if _in_turns(name)]
+        why = f"the {' and the '.join(whole)} probe measures in one piece"
+        raise _refusal(request, why, f"give {option('probe')} {', '.join(able)}, or leave {option('design')} out")
+    if request.distributed.inventory:
+        raise _refusal(request, "a machine of an inventory holds one job at a time")
     if request.scenario == "real" and request.data.cache != "warm":
         why = "a cold page cache is cold once, and not in every turn"
         raise _refusal(request, why, f"add {option('cache')} warm, or leave {option('design')} out")
@@ -43,6 +49,10 @@ def check_turns(request: RunRequest, targets: tuple[str, ...]) -> None:
             "a job alone has nobody to take turns with",
             f"add a {option('target')}, or {option('aa')} for bare metal against itself",
         )
+
+
+def _in_turns(probe: str) -> bool:
+    return bool(getattr(PROBES.get(probe), "in_turns", False))
 
 
 def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:

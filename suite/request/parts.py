@@ -155,7 +155,9 @@ class MeasurementOptions(OptionGroup):
         None, f"Turns of each job in a block, with {option('design')} alternating or both. Default: {ROUNDS}."
     )
     burst_steps: Count | None = about(
-        None, f"Steps of one turn, with {option('design')} alternating or both. Default: {BURST_STEPS}."
+        None,
+        f"Steps of one turn, or measurements of a probe, with {option('design')} alternating or both. Default: "
+        f"{BURST_STEPS} steps, 1 measurement.",
     )
     trial_timeout: Count | None = about(
         None, "Seconds after which a job, or a turn of it, is given up. Default: the profile's.", meaning=False

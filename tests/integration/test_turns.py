@@ -67,3 +67,40 @@ def test_ctrl_c_closes_all_instances_and_the_block_is_made_again(tmp_path: Path)
     running.process.wait(120)
     assert ours() == NOTHING
     assert records(run) == {}
+
+
+def test_whole_distributed_jobs_take_turns(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = bench(
+        *("run", "--scenario", "distributed", *TARGETS, "--network", "overlay", "--workers", "2", "--ps", "1"),
+        *("--design", "alternating", "--profile", "smoke", "--model", "alexnet", "--image-px", "64"),
+        *("--rounds", "3", "--burst-steps", "2", "--out", str(run)),
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = all_records(run)
+    assert [record.outcome.status for record in found] == ["ok"] * 2
+    for record in found:
+        assert record.alternation is not None
+        assert [burst.steps for burst in record.alternation.bursts] == [2, 2, 2]
+        assert record.alternation.instances == 2
+        assert [rank.role for rank in record.ranks] == ["server", "worker", "worker"]
+    assert audit(load([run])).refused == ()
+    told = json.loads(bench("compare", str(run), "--json").stdout)
+    rows = {(row["target"], row["metric"]): row for row in told["rows"]}
+    assert rows["container", "throughput"]["value"] is not None
+
+
+def test_probes_take_turns(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("--scenario", "probe", "--probe", "cpu", "--probe", "syscall", *TARGETS, "--design", "alternating")
+    ended = bench("run", *words, "--profile", "smoke", "--rounds", "3", "--out", str(run))
+    assert ended.returncode == 0, ended.stderr
+    found = all_records(run)
+    assert [record.outcome.status for record in found] == ["ok"] * 4
+    for record in found:
+        assert record.alternation is not None
+        assert len(record.alternation.bursts) == 3
+        assert {len(metric.samples or []) for metric in record.metrics.values()} == {3}
+    assert audit(load([run])).refused == ()
+    told = json.loads(bench("compare", str(run), "--json").stdout)
+    assert {row["metric"] for row in told["rows"] if row["target"] == "container" and row["value"]} >= {"fork-exec"}

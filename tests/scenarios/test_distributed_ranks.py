@@ -1,7 +1,8 @@
 """A distributed job as the host sees it: what the ranks say becomes one measurement, or the first failure is named."""
 
 import json
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,14 +11,18 @@ import pytest
 from scenarios import distributed
 from scenarios.distributed import Distributed
 from suite.errors import MeasurementError, RequestError
-from suite.interfaces import Instance
+from suite.interfaces import Instance, TurnTaker
 from suite.job.distributed import DistributedJob, check_memory, divided, instances_of
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Alternating
 from suite.job.lab import LabSpec
+from suite.job.profiles import Sizes
 from suite.plan import Trial
+from tests.scenarios.conftest import HereNode
 from tests.scenarios.test_job import STEPS, event
 
 Scripted = Callable[..., Any]
+LOOPBACK = "127.0.0.1"
 DISTRIBUTED = DistributedJob(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=LabSpec(nodes=3))
 ENVELOPE = Envelope(cpus=(0, 1, 2), memory_bytes=3 * GIB, threads=3)
 EXCHANGED = {"bytes_sent": 40, "bytes_received": 30}
@@ -114,6 +119,59 @@ def test_a_rank_that_stays_silent_is_ended_and_not_blamed(
 def test_a_job_without_a_cluster_is_refused(trial: Trial, observer: Any, scripted: Scripted) -> None:
     with pytest.raises(MeasurementError, match="without its instances"):
         Distributed().measure(trial, instances([scripted()]), observer, nullcontext())
+
+
+# ------------------------------------------------------------------------------------------------------ taking turns
+
+
+def on_loopback(here: HereNode) -> list[Instance]:
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port = free.getsockname()[1]
+    return [Instance(here, LOOPBACK, "lo", port=port) for _ in range(3)]
+
+
+@pytest.fixture
+def in_turns(planned: Trial) -> Trial:
+    """Two rounds of two steps."""
+    sizes = Sizes(batch=1, image_px=64, warmup_steps=1, steps=4)
+    return planned.with_job(model="alexnet", turns=Alternating(rounds=2, burst_steps=2), sizes=sizes)
+
+
+@pytest.fixture
+def taker(in_turns: Trial, here: HereNode, observer: Any) -> Iterator[TurnTaker]:
+    """A server and two workers, as programs, on loopback."""
+    job = Distributed().turn_taker(in_turns, on_loopback(here), observer)
+    yield job
+    job.kill()
+
+
+def test_the_workers_of_a_job_take_their_turns_as_one(taker: TurnTaker, here: HereNode) -> None:
+    taker.begin()
+    assert len(here.processes) == 3
+    turns = [taker.turn() for _ in range(2)]
+    measured = taker.end()
+    assert [turn.steps for turn in turns] == [2, 2]
+    workers = [rank for rank in measured.ranks if rank.role == "worker"]
+    assert len(workers) == 2
+    for rank in workers:
+        assert rank.measured_s is not None
+        assert 0 < rank.measured_s <= sum(turn.span_s for turn in turns)
+        assert rank.throughput_per_s == pytest.approx(4 / rank.measured_s)
+        assert (rank.sent_bytes or 0) > 0
+    assert measured.throughput_per_s == pytest.approx(sum(rank.throughput_per_s or 0.0 for rank in workers))
+    assert measured.steps is not None
+    assert len(measured.steps.elapsed_s) == 4
+    assert not any(process.running() for process in here.processes)
+
+
+def test_a_rank_that_is_killed_between_turns_is_blamed_and_the_others_end(taker: TurnTaker, here: HereNode) -> None:
+    taker.begin()
+    here.processes[0].kill()
+    with pytest.raises(MeasurementError) as raised:
+        taker.turn()
+    assert raised.value.kind == "killed"
+    assert raised.value.message.startswith("server (rank 0) on ")
+    assert not any(process.running() for process in here.processes)
 
 
 # ------------------------------------------------------------------------------------------------ dividing the envelope

@@ -1,6 +1,7 @@
 """The host's side of a job that takes turns: through a node, with a real worker and with one that plays a script."""
 
 import json
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import IO
 import pytest
 
 from scenarios.job import worker_argv
+from scenarios.probe import Probing
 from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Instance, Process, TurnTaker
@@ -85,6 +87,25 @@ def test_a_job_that_is_not_needed_any_more_ends(in_turns: Trial, here: HereNode,
     job.begin()
     job.kill()
     assert not here.processes[-1].running()
+
+
+def test_a_probe_is_measured_again_in_every_turn(trial: Trial, here: HereNode, observer: RecordingObserver) -> None:
+    turns = Alternating(rounds=3, burst_steps=2)
+    job = Probing().turn_taker(
+        trial.with_job(scenario="probe", model="cpu", sizes=None, turns=turns), [Instance(here)], observer
+    )
+    job.begin()
+    told = len(observer.phases)
+    taken = [job.turn() for _ in range(3)]
+    assert len(observer.phases) == told
+    measured = job.end()
+    assert [turn.steps for turn in taken] == [2, 2, 2]
+    (rate,) = measured.metrics.values()
+    assert rate.samples is not None
+    assert len(rate.samples) == 6, "the one that warms up is not among them"
+    assert rate.value == pytest.approx(statistics.geometric_mean(rate.samples))
+    assert measured.timeline is not None
+    assert measured.timeline.measured_s == pytest.approx(sum(turn.span_s for turn in taken))
 
 
 @dataclass
@@ -177,7 +198,7 @@ def test_a_job_that_never_gets_ready_is_given_up(in_turns: Trial, taker: Take) -
     ("answer", "why"),
     [
         (said("error", kind="diverged", message="the loss is nan"), "the loss is nan"),
-        (said("burst", span_s=0.5), "what the worker said cannot be recorded: steps"),
+        (said("burst", span_s=0.5), "what the worker said cannot be recorded: usage"),
         ("hello", "the worker said in the phase 'taking turns': 'hello'"),
         ("", "ended early in the phase 'taking turns'"),
     ],

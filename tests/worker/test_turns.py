@@ -17,7 +17,8 @@ from tests.worker.test_training import FakeTrainer
 from worker.errors import JobError, SpecError
 from worker.protocol import BURST, Events
 from worker.spec import Spec, Turns, parse_spec
-from worker.training.turns import _stopped_children, take_turns
+from worker.training.turns import take_turns
+from worker.turns import _stopped_children
 
 REPOSITORY = Path(__file__).parents[2]
 TURNS = {"rounds": 3, "burst_steps": 2}
@@ -68,7 +69,7 @@ def test_a_job_whose_host_has_gone_ends(in_turns: dict[str, Any], orders: str) -
     [
         ({"steps": 5}, "steps is 5; 3 rounds of 2 steps are 6"),
         ({"turns": {"rounds": 0, "burst_steps": 2}}, "rounds is 0; it must be a whole number of at least 1"),
-        ({"parallel": "ddp", "devices": 2, "threads": 2}, "only a job of one process can take turns"),
+        ({"parallel": "ddp", "devices": 2, "threads": 2}, "the processes of ddp take none"),
     ],
 )
 def test_turns_that_cannot_be_taken_are_refused(in_turns: dict[str, Any], change: dict[str, Any], why: str) -> None:

@@ -1,6 +1,7 @@
 """One rank's part of a distributed job: a parameter server, or a worker among several."""
 
 import contextlib
+import sys
 from dataclasses import asdict
 
 from worker.data.tally import together
@@ -16,6 +17,7 @@ from worker.training.device import Device
 from worker.training.measure import measure
 from worker.training.models import build_network
 from worker.training.numerics import numerics_of
+from worker.training.turns import take_turns
 from worker.usage import whole_usage
 from worker.workloads.workload import LEARNING_RATE, Workload
 
@@ -48,7 +50,10 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
         group = stack.enter_context(joined(membership, spec.device, report=report))
         with opened_trainer(group, workload, network, device, batches[0], numerics) as trainer:
             events.emit("built")
-            measure(spec, trainer, events)
+            if spec.turns:
+                take_turns(spec, spec.turns, trainer, events, sys.stdin)
+            else:
+                measure(spec, trainer, events)
         uses = [use for each in batches if (use := each.close())]
     data_use = asdict(together(uses)) if uses else None
     events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=trainer.exchanged())

@@ -37,4 +37,4 @@ def matrix_products(rows: int, products: int, samples: int) -> Reading:
     return median(rates, "GFLOP/s", "more")
 
 
-CPU = Probe("cpu", measure, computes=True)
+CPU = Probe("cpu", measure, computes=True, in_turns=True)

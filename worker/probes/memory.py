@@ -78,4 +78,4 @@ def last_level_cache() -> str | None:
     return max(((read(index / "level") or "", read(index / "size")) for index in caches), default=("", None))[1]
 
 
-MEMORY = Probe("memory", measure, computes=True)
+MEMORY = Probe("memory", measure, computes=True, in_turns=True)

@@ -26,5 +26,8 @@ class Probe:
     """Whether it computes with torch, which is then given the threads of the envelope."""
     takes_job: bool = False
     """Whether the user can give it a fio job file."""
+    in_turns: bool = False
+    """Whether it can be measured again and again, in turns with others, and leaves nothing behind that they would meet
+    in theirs."""
     written_bytes: Callable[[str, str | None], int | None] = writes_nothing
     """How many bytes it writes to the data disk, by the profile and the user's job file; None for none."""

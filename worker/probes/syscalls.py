@@ -138,4 +138,4 @@ def mmap_munmap(counts: Counts) -> Reading:
     return median(samples, "ns", "less")
 
 
-SYSCALL = Probe("syscall", measure)
+SYSCALL = Probe("syscall", measure, in_turns=True)

@@ -1,0 +1,58 @@
+"""A job that takes turns with others on the same CPUs: one for each line of the host's, and nothing between them.
+
+While it waits nothing of the job computes: this thread blocks on its input, the threads of OpenMP sleep since the
+launching command says so (OMP_WAIT_POLICY=passive), and loader processes are stopped.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TextIO
+
+from worker.errors import JobError
+from worker.protocol import BURST, Events
+from worker.usage import between, usage
+
+
+def each_turn(
+    rounds: int,
+    orders: TextIO,
+    events: Events,
+    take: Callable[[int], None],
+    told: Callable[[int], Mapping[str, object]] = lambda _: {},
+) -> dict[str, float]:
+    """Wait, take the turn of each order, and emit ``burst`` after it, with what is ``told`` of the turn.
+
+    Returns what was used from the first order until the last turn ended. Raises JobError where the orders end early.
+    """
+    first = ended = usage()
+    for number in range(rounds):
+        with _stopped_children():
+            order = orders.readline()
+        if order.strip() != BURST:
+            raise JobError(f"the host has ended the job after {number} of {rounds} bursts", kind="ended")
+        begun, begin_s = usage(), time.monotonic()
+        take(number)
+        end_s = time.monotonic()
+        used, waited = between(begun, usage()), between(ended, begun)
+        events.emit("burst", t=end_s, span_s=end_s - begin_s, usage=used, waited=waited, **told(number))
+        ended = usage()
+    with _stopped_children():
+        orders.readline()
+    return between(first, ended)
+
+
+@contextmanager
+def _stopped_children() -> Iterator[None]:
+    """Stop the processes that read ahead for as long as the context lasts: it is another job's turn."""
+    children = [child.pid for child in multiprocessing.active_children() if child.pid]
+    for pid in children:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGCONT)
