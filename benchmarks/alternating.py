@@ -31,7 +31,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -215,7 +215,13 @@ def covered(draws: list[Samples], truth: float) -> float:
 
 def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield what is found of a quota that holds bare metal back by 5 %."""
-    asked_for = {**asked(options, "alternating"), "target": (BASELINE,), "cpus": "1"}
+    asked_for = {
+        **asked(options, "alternating"),
+        "target": (BASELINE,),
+        "engine": None,
+        "cpus": "1",
+        "warmup_blocks": 0,
+    }
     made = ready(RunRequest.of(asked_for), tell)
     plan = made.plan.model_copy(update={"aa": False, "ablations": (QUOTA,)})
     store = Run(options.out)
@@ -232,9 +238,10 @@ def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     yield {"injury": QUOTA, "blocks": len(found), **told(locate(found[RATIO].to_numpy())), "elapsed_s": elapsed_s}
 
 
-def run(options: argparse.Namespace, design: str, targets: Iterable[str]) -> None:
+def run(options: argparse.Namespace, design: str, targets: Collection[str]) -> None:
     """Have the suite measure, with identical targets, or go on with a run that was interrupted."""
-    words = ["run", "--out", str(options.out), "--aa", "--design", design, "--engine", options.engine]
+    words = ["run", "--out", str(options.out), "--aa", "--design", design]
+    words += ["--engine", options.engine] if set(targets) - {BASELINE, "vm"} else []
     words += ["--model", options.model, "--profile", options.profile, "--blocks", str(options.blocks)]
     words += ["--rounds", str(options.rounds), "--burst-steps", str(options.burst_steps), "--seed", str(options.seed)]
     words += [word for target in targets for word in ("--target", target)]

@@ -44,7 +44,8 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     caps = CAPS[trial.cpu_capability] if trial.cpu_capability else {}
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.properties.huge_pages else {}
     # Waiting threads that spin take the CPUs from those who read and decode, or from the job beside: up to four times.
-    beside = trial.job.loading or trial.job.distributed or trial.job.sharing or trial.job.turns
+    # A job that takes turns spins on after one for milliseconds (``worker.turns``): to sleep in steps costs a fifth.
+    beside = trial.job.loading or trial.job.distributed or trial.job.sharing
     waiting = {"OMP_WAIT_POLICY": "passive"} if beside else {}
     variables = clean_environment(
         trial.job.envelope.threads, trial.job.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting

@@ -1,7 +1,7 @@
 """A job that takes turns with others on the same CPUs: one for each line of the host's, and nothing between them.
 
-While it waits nothing of the job computes: this thread blocks on its input, the threads of OpenMP sleep since the
-launching command says so (OMP_WAIT_POLICY=passive), and loader processes are stopped.
+While it waits nothing of the job computes: this thread blocks on its input, the threads of OpenMP are given the time to
+fall asleep, and loader processes are stopped.
 """
 
 import multiprocessing
@@ -16,6 +16,11 @@ from worker.errors import JobError
 from worker.protocol import BURST, Events
 from worker.usage import between, usage
 
+RESTS_WITHIN_S = 1.0
+LOOK_S = 0.005
+AT_REST = 0.2
+"""The share of the CPU that looking takes itself, and no spinning thread stays below."""
+
 
 def each_turn(
     rounds: int,
@@ -24,10 +29,13 @@ def each_turn(
     take: Callable[[int], None],
     told: Callable[[int], Mapping[str, object]] = lambda _: {},
 ) -> dict[str, float]:
-    """Wait, take the turn of each order, and emit ``burst`` after it, with what is ``told`` of the turn.
+    """Emit ``measuring`` when the job is at rest, take the turn of each order, and emit ``burst`` when it is so again.
 
+    With each goes what is ``told`` of the turn, by its number.
     Returns what was used from the first order until the last turn ended. Raises JobError where the orders end early.
     """
+    _come_to_rest()
+    events.emit("measuring")
     first = ended = usage()
     for number in range(rounds):
         with _stopped_children():
@@ -38,11 +46,23 @@ def each_turn(
         take(number)
         end_s = time.monotonic()
         used, waited = between(begun, usage()), between(ended, begun)
+        _come_to_rest()
         events.emit("burst", t=end_s, span_s=end_s - begin_s, usage=used, waited=waited, **told(number))
         ended = usage()
     with _stopped_children():
         orders.readline()
     return between(first, ended)
+
+
+def _come_to_rest() -> None:
+    """Wait until no thread of this process computes: those of OpenMP spin for milliseconds in case there is more."""
+    deadline_s, before_s = time.monotonic() + RESTS_WITHIN_S, time.process_time()
+    while time.monotonic() < deadline_s:
+        time.sleep(LOOK_S)
+        now_s = time.process_time()
+        if now_s - before_s < AT_REST * LOOK_S:
+            return
+        before_s = now_s
 
 
 @contextmanager

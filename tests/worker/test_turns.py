@@ -128,9 +128,8 @@ class Worker:
 
 @pytest.fixture
 def worker(in_turns: dict[str, Any]) -> Iterator[Worker]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_WAIT_POLICY", "passive")
-        made = Worker(in_turns)
+    # Of two threads one waits for more to do, and spins.
+    made = Worker({**in_turns, "threads": 2})
     yield made
     for pipe in (made.popen.stdin, made.popen.stdout):
         assert pipe is not None
@@ -149,6 +148,9 @@ def test_the_program_computes_in_its_turns_alone(worker: Worker) -> None:
         burst = worker.hear("burst")
         assert sum(burst["steps"]["elapsed_s"]) <= burst["span_s"]
         assert burst["usage"]["user_s"] > 0
+        before_s = worker.cpu_s()
+        time.sleep(0.5)
+        assert worker.cpu_s() - before_s <= 0.02, "it is at rest when it says that its turn has ended"
     worker.say("end")
     assert set(worker.hear("steps")) >= {"usage", "metrics"}
     worker.hear("done")

@@ -12,7 +12,7 @@ from worker.turns import each_turn
 
 
 def measured_in_turns(probe: Probe, request: Request, turns: Turns, events: Events, orders: TextIO) -> Measured:
-    """Measure once to warm up, then in each turn, and emit ``measuring`` and the bursts. Raises JobError.
+    """Measure once to warm up, then in each turn, and emit the bursts. Raises JobError.
 
     Returns the geometric mean of every metric over all turns. The logarithm of a ratio of two of these is the mean of
     the ratios of the turns of each round, as for the bursts of a training.
@@ -23,7 +23,6 @@ def measured_in_turns(probe: Probe, request: Request, turns: Turns, events: Even
     def take(_: int) -> None:
         found.extend(probe.measure(request) for _ in range(turns.burst_steps))
 
-    events.emit("measuring")
     each_turn(turns.rounds, orders, events, take)
     last = found[-1]
     names = [name for name in last.metrics if all(name in one.metrics for one in found)]

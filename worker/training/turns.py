@@ -13,7 +13,7 @@ from worker.turns import each_turn
 def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, orders: TextIO) -> None:
     """Warm up, wait, take a burst of steps on each order, and emit everything from ``warmup`` to ``steps``.
 
-    ``measuring`` says that the job is ready for its first turn. Raises JobError, above all where the orders end early.
+    Raises JobError, above all where the orders end early.
     """
     own = OwnMetrics(spec.load_workload(), trainer)
     samples = warm_up(spec, trainer, events)
@@ -30,7 +30,6 @@ def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, order
     def told(number: int) -> dict[str, object]:
         return {"steps": samples.columns(burst(number))}
 
-    events.emit("measuring", steps=spec.steps)
     used = each_turn(turns.rounds, orders, events, take, told)
     gc.enable()
     events.emit("measured")
