@@ -1,6 +1,6 @@
 """Open the instances of a distributed job, joined as the target joins them.
 
-Each is in a node of a lab network, or on a machine of an inventory.
+Each is in a node of a lab network, on a machine of an inventory, or in a pod on a node of a cluster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from dataclasses import replace
 from provisioning.images.image import Image
 from provisioning.lab import nat as translated
 from provisioning.lab import overlay as vxlan
-from provisioning.lab.connectivity import End, connectivity, free_port, reach
+from provisioning.lab.connectivity import End, connectivity, free_port, interface_of, reach
 from provisioning.lab.containers import ContainerBridge, Member
 from provisioning.lab.lab import LabNode, open_lab
 from provisioning.lab.nat import nat
@@ -64,6 +64,27 @@ def open_in_lab(
             places.append(_lower(stack, node, lab.nodes[number], layers))
         instances = _upper(stack, job, places, stacks, [node.namespace for node in lab.nodes])
         yield _linked(instances, job, tunnelled=_tunnelled(job, stacks))
+
+
+@contextmanager
+def open_as_pods(
+    job: DistributedJob, planned: Sequence[InstancePlan], stacks: Sequence[Sequence[Layer]], tree: str
+) -> Iterator[tuple[Instance, ...]]:
+    """Open a pod for each of ``planned``, by rank, in the network of its cluster or of its node.
+
+    Raises MeasurementError of kind ``network`` if one does not reach another.
+    """
+    with ExitStack() as stack:
+        instances = []
+        for plan, (layer,) in zip(planned, stacks, strict=True):
+            if not isinstance(layer, ContainerLayer):
+                raise MeasurementError("this job was planned for pods", kind="plan")
+            network = layer.engine.host_network(None) if job.network == "host" else None
+            machine = stack.enter_context(local_node(plan.envelope.cpus, tree, None))
+            node = stack.enter_context(replace(layer, network=network).opened(machine))
+            address = layer.engine.address(node)
+            instances.append(Instance(node, address, interface_of(node, address)))
+        yield _linked(instances, job, tunnelled=False)
 
 
 @contextmanager

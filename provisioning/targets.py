@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from provisioning.cgroup import limits as cgroups
-from provisioning.distributed import open_in_lab, open_on_machines
+from provisioning.distributed import open_as_pods, open_in_lab, open_on_machines
 from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
@@ -53,6 +53,16 @@ class Choices:
     def container_engine(self) -> ContainerEngine:
         """Return the engine with its options."""
         return get_engine(self.engine).configured(self.engine_options)
+
+    @cached_property
+    def placed(self) -> "tuple[Choices, ...]":
+        """Return the choices for each of the nodes that the engine's options name, with commas between them."""
+        options = {name: value.split(",") for name, value in self.engine_options.items()}
+        count = max((len(parts) for parts in options.values()), default=1)
+        return tuple(
+            replace(self, engine_options={name: parts[number % len(parts)] for name, parts in options.items()})
+            for number in range(count)
+        )
 
     def layers(self) -> Layers:
         """Return the choices as a job records them."""
@@ -138,7 +148,7 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
     properties = properties_of(name)
     if (properties.virtiofs or properties.data_in_layer) and scenario != "real":
         raise RequestError(f"--ablate {name} is about where a data set lies", remedy="use --scenario real")
-    if properties.host_network and scenario in JOINED:
+    if properties.host_network and scenario in JOINED and not choices.container_engine.options:
         raise RequestError(
             f"--ablate {name}: --network says how the instances are joined",
             remedy="leave it out, and run it once more with --network host",
@@ -208,7 +218,8 @@ def prepare(
         if dataset and not dataset.device and VMS.intersection(targets):
             prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note)
         if "container" in targets:
-            engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
+            for each in choices.placed:
+                each.container_engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
             if dataset and any(properties_of(name).data_in_layer for name in ablations):
                 check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
 
@@ -243,12 +254,15 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
         directory = str(volume.directory) if volume else None
         tree = str(choices.image.tree)
         envelopes = [planned.envelope for planned in trial.instances] or [trial.job.envelope]
-        stacks = [
-            layers(trial.target, choices, envelope, properties=trial.properties, volume=volume)
-            for envelope in envelopes
-        ]
         distributed = trial.job.distributed
-        if distributed and choices.inventory:
+        pods = distributed is not None and bool(distributed.machines) and not choices.inventory
+        stacks = [
+            layers(trial.target, own, envelope, properties=trial.properties, volume=volume)
+            for own, envelope in zip(choices.placed if pods else [choices] * len(envelopes), envelopes, strict=True)
+        ]
+        if distributed and pods:
+            yield stack.enter_context(open_as_pods(distributed, trial.instances, stacks, tree))
+        elif distributed and choices.inventory:
             opened = open_on_machines(distributed, choices.inventory, stacks, choices.image, trial.job.dataset)
             yield stack.enter_context(opened)
         elif distributed:

@@ -57,9 +57,6 @@ def test_an_engine_that_chooses_no_cpus_leaves_the_envelope_as_it_is() -> None:
     ("given", "targets", "said"),
     [
         ({}, ("container", "container-vm"), "--target container-vm"),
-        ({"scenario": "distributed"}, ("container",), "--scenario distributed"),
-        ({"scenario": "shared"}, ("container",), "--scenario shared"),
-        ({"scenario": "serve"}, ("container",), "--scenario serve"),
         ({"device": "cuda"}, ("container",), "--device cuda"),
         ({"cpus": "0-1"}, ("container",), "--cpus 0-1"),
     ],

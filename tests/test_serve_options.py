@@ -1,13 +1,12 @@
 """From the options of a generator that is served to its plan."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from commands.run.distributed import ranks_of, strategy_of
 from commands.run.serving import serving_of
-from commands.run.validate import check_engine, check_workloads
+from commands.run.validate import check_workloads
 from suite.errors import RequestError
 from suite.job.distributed import DistributedJob
 from suite.job.lab import LabSpec
@@ -61,10 +60,3 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
         parse_rates(text)
     with pytest.raises(RequestError, match="--rates"):
         request(rates=text)
-
-
-def test_pods_are_not_joined_yet_and_the_engine_is_refused() -> None:
-    cluster: Any = SimpleNamespace(engine="kubernetes", container_engine=SimpleNamespace(options=("context",)))
-    with pytest.raises(RequestError, match="--engine kubernetes does not go with --scenario serve"):
-        check_engine(request(), cluster, ("container",))
-    check_engine(RunRequest.of({}), cluster, ("container",))

@@ -50,7 +50,10 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, Any],
     [
         ({"scenario": "shared"}, "a victim and its aggressors run at the same time on purpose"),
         ({"scenario": "probe", "probe": ("cpu", "disk", "startup")}, "the disk and the startup probe measures in one"),
-        ({"scenario": "distributed", "inventory": "hosts.toml"}, "a machine of an inventory holds one job at a time"),
+        (
+            {"scenario": "distributed", "inventory": "hosts.toml"},
+            "a machine of an inventory, or a node of a cluster, holds one",
+        ),
         ({"scenario": "real"}, "a cold page cache is cold once, and not in every turn"),
         ({"scenario": "real", "cache": "cold"}, "a cold page cache"),
         ({"device": "cuda", "devices": 2, "parallel": "ddp"}, "the ranks of ddp"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import psutil
 
 from commands.run.distributed import check_instances, lab_job
+from commands.run.pods import are_pods, pod_job
 from commands.run.resolve import Resolved
 from commands.run.serving import serving_of
 from commands.run.shared import check_shares, sharing_of
@@ -51,13 +52,18 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     check_checkpoints(request)
     profile = PROFILES[request.measurement.profile]
     distributed = None
-    if request.scenario in JOINED:
+    pods = are_pods(request, resolved.choices, targets)
+    if request.scenario in JOINED and not pods:
         machines = resolved.machines
         distributed = machines.distributed_job(request) if machines else lab_job(request, resolved.choices, targets)
     sharing = sharing_of(request, profile)
     instances = len(distributed.roles) if distributed else 1 + (sharing.copies if sharing else 0)
     check_engine(request, resolved.choices, targets)
-    envelope = _allotted(resolved, _envelope(resolved, profile, instances), note)
+    envelope = _envelope(resolved, profile, instances)
+    if pods:
+        distributed, envelope = pod_job(request, resolved.choices, targets, envelope, note)
+    else:
+        envelope = _allotted(resolved, envelope, note, instances)
     if sharing:
         check_shares(sharing, envelope, targets, note)
     if distributed:
@@ -83,15 +89,22 @@ def _envelope(resolved: Resolved, profile: Profile, instances: int) -> Envelope:
 
 
 def _most_cpus(resolved: Resolved) -> int | None:
-    return resolved.choices.container_engine.most_cpus() if "container" in resolved.targets else None
+    if "container" not in resolved.targets:
+        return None
+    most = [each.container_engine.most_cpus() for each in resolved.choices.placed]
+    return min((cpus for cpus in most if cpus is not None), default=None)
 
 
-def _allotted(resolved: Resolved, envelope: Envelope, note: Note) -> Envelope:
-    """Return the envelope with the CPUs that the engine gives to its containers, where it chooses them itself."""
+def _allotted(resolved: Resolved, envelope: Envelope, note: Note, count: int = 1) -> Envelope:
+    """Return the envelope with the CPUs that the engine gives to its containers, where it chooses them itself.
+
+    ``count`` of them share it, and each is given whole CPUs.
+    """
     choices = resolved.choices
     if "container" not in resolved.targets or resolved.machines:
         return envelope
-    found = choices.container_engine.allotment(choices.image, len(envelope.cpus), envelope.memory_bytes)
+    each = max(1, len(envelope.cpus) // count)
+    found = choices.container_engine.allotment(choices.image, each, envelope.memory_bytes // count, count)
     if found is None:
         return envelope
     if not found.here and set(resolved.targets) != {"container"}:

@@ -34,8 +34,8 @@ def check_turns(request: RunRequest, targets: tuple[str, ...]) -> None:
         able = [name for name in PROBES if _in_turns(name)]
         why = f"the {' and the '.join(whole)} probe measures in one piece"
         raise _refusal(request, why, f"give {option('probe')} {', '.join(able)}, or leave {option('design')} out")
-    if request.distributed.inventory:
-        raise _refusal(request, "a machine of an inventory holds one job at a time")
+    if request.distributed.inventory or (request.scenario == "distributed" and request.targets.node):
+        raise _refusal(request, "a machine of an inventory, or a node of a cluster, holds one job at a time")
     if request.scenario == "real" and request.data.cache != "warm":
         why = "a cold page cache is cold once, and not in every turn"
         raise _refusal(request, why, f"add {option('cache')} warm, or leave {option('design')} out")

@@ -8,7 +8,6 @@ from suite.errors import RequestError, option
 from suite.job import ablations
 from suite.job.command import COMMAND
 from suite.job.datasets import SYNTHETIC
-from suite.job.distributed import JOINED
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability
 from suite.job.serving import SERVE
@@ -74,7 +73,6 @@ def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]
     cpus = str(request.envelope.cpus or "1")
     asked = {
         f"{option('target')} container-vm": "container-vm" in targets,
-        f"{option('scenario')} {request.scenario}": request.scenario in (*JOINED, "shared"),
         f"{option('device')} {request.gpus.device}": request.gpus.device != "cpu",
         f"{option('data_disk')}": bool(request.data.data_disk),
         f"{option('cpus')} {cpus}": not (cpus.isascii() and cpus.isdigit()),

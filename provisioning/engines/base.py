@@ -16,7 +16,7 @@ from provisioning.engines import clients
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
 from provisioning.programs import program_argv
-from suite.errors import CommandError
+from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node
 from suite.job.envelope import most_processes, parse_cpu_list
 from suite.job.properties import Properties
@@ -140,8 +140,16 @@ class ContainerEngine(Protocol):
         """Return how many CPUs a container can have; None where it is this machine that decides."""
         return None
 
-    def allotment(self, image: Image, cpus: int, memory_bytes: int) -> Allotment | None:  # noqa: ARG002 (see above)
-        """Try which CPUs a container gets; None for an engine that gives those that it is told.
+    def allotment(
+        self,
+        image: Image,  # noqa: ARG002 (see above)
+        cpus: int,  # noqa: ARG002
+        memory_bytes: int,  # noqa: ARG002
+        count: int = 1,  # noqa: ARG002
+    ) -> Allotment | None:
+        """Try which CPUs ``count`` containers get that are open at once; None for an engine that gives what it is told.
+
+        ``cpus`` and ``memory_bytes`` are those of each.
 
         Raises BenchError where it cannot run one.
         """
@@ -186,6 +194,15 @@ class ContainerEngine(Protocol):
     def entered(self, node: Node, spec: ContainerSpec) -> Node:  # noqa: ARG002 (engines without a command line do)
         """Return the node on which the words of ``exec_argv`` are said: for most engines the one below."""
         return node
+
+    def address(self, node: Node) -> str:
+        """Return the address of an opened container in the network that its engine has given it.
+
+        Raises MeasurementError for an engine whose containers the suite joins itself.
+        """
+        raise MeasurementError(
+            f"the containers of {self.name} have no address of their own on {node.name}", kind="plan"
+        )
 
     def main_pid(self, node: Node, name: str) -> int | None:
         """Return the process id, on the node, of the container's first process; None if it is on another machine."""

@@ -20,7 +20,7 @@ from provisioning.kubernetes.inside import PodNode, await_end, cpus_inside, firs
 from provisioning.kubernetes.node import ClusterNode, others_on
 from provisioning.kubernetes.opening import Opening
 from provisioning.kubernetes.pod import USER, Placement, changed, container_status, manifest
-from provisioning.nodes import local_node
+from provisioning.nodes import WrappedNode, local_node
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list
@@ -77,22 +77,25 @@ class Kubernetes(ContainerEngine):
         if not self.given.get("registry") and self._node.here:
             import_image(host, self.given.get("containerd", CONTAINERD), digest, archive)
 
-    def allotment(self, image: Image, cpus: int, memory_bytes: int) -> Allotment:
+    def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1) -> Allotment:
         self._cluster.demand(RIGHTS)
         if not (self.given.get("registry") or self._node.here):
             raise RequestError(
                 f"the node {self._node.name} is another machine: its image comes from a registry",
                 remedy=f"name the one that has {image_reference(image.digest)} with {option('registry')}",
             )
-        name = ledger.fresh("virtbench")
-        spec = ContainerSpec(name, image.digest, str(image.tree), format_cpu_list(range(cpus)), memory_bytes)
+        found: list[tuple[int, ...]] = []
         with local_node((), None) as host, ExitStack() as stack:
             self.load(host, image.digest, image.file("oci.tar"))
-            stack.callback(await_end, name)
-            stack.enter_context(ledger.holding(*self.entry(name)))
-            self.begin(host, spec)
-            found = cpus_inside(self._inside(host, name))
-        return Allotment(found if len(found) == cpus and self._exclusive else None, self._node.here)
+            for name in [ledger.fresh("virtbench") for _ in range(count)]:
+                spec = ContainerSpec(name, image.digest, str(image.tree), format_cpu_list(range(cpus)), memory_bytes)
+                stack.callback(await_end, name)
+                stack.enter_context(ledger.holding(*self.entry(name)))
+                self.begin(host, spec)
+                found.append(cpus_inside(self._inside(host, name)))
+        # The kubelet hands out those that are free in the same order again.
+        whole = self._exclusive and all(len(each) == cpus for each in found)
+        return Allotment(tuple(cpu for each in found for cpu in each) if whole else None, self._node.here)
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (see base)
         raise RequestError("a pod has no layer for a data set", remedy="leave --ablate data-layer out")
@@ -134,6 +137,12 @@ class Kubernetes(ContainerEngine):
             if time.monotonic() > deadline:
                 raise failure_of(live) or MeasurementError("the server does not tell that the pod runs", kind="engine")
             time.sleep(TOLD_WITHIN_S / 100)
+
+    def address(self, node: Node) -> str:
+        pod = node.parent if isinstance(node, WrappedNode) else node
+        if not isinstance(pod, PodNode):
+            return super().address(node)
+        return str(self._running(pod.pod)["status"]["podIP"])
 
     def main_pid(self, node: Node, name: str) -> int | None:  # noqa: ARG002 (see base)
         found = first_process(name) if self._node.here else None

@@ -107,6 +107,15 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
         )
 
 
+def interface_of(node: Node, address: str) -> str:
+    """Return the interface of the node that has the address. Raises MeasurementError if none has."""
+    listed = json.loads(node.run(["ip", "-json", "-4", "address", "show"]).stdout or "[]")
+    for each in listed:
+        if any(info.get("local") == address for info in each.get("addr_info", [])):
+            return str(each["ifname"])
+    raise MeasurementError(f"no interface of {node.name} has the address {address}", kind="network", remedy=REMEDY)
+
+
 def free_port(node: Node, address: str) -> int:
     """Return a TCP port of the address that nobody listens on now."""
     with ExitStack() as stack:

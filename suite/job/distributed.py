@@ -12,6 +12,7 @@ from suite.part import Part
 
 Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
 ContainerNetwork = Literal["overlay", "bridge", "host"]
+"""The networks of containers that can be asked for."""
 Role = Literal["server", "worker", "client", "victim", "aggressor"]
 JOINED = ("distributed", SERVE)
 """The scenarios whose instances are joined by a network."""
@@ -36,11 +37,11 @@ class DistributedJob(Part):
     """None where the workers train nothing: they are clients of a server."""
     workers: Annotated[int, Field(ge=1, le=64)]
     servers: Annotated[int, Field(ge=0, le=64)]
-    network: ContainerNetwork
-    """The network of containers; other targets are in the node's own network."""
+    network: ContainerNetwork | Literal["pod"]
+    """The network of containers; other targets are in the node's own network. ``pod`` is the cluster's own."""
     lab: LabSpec | None = None
     machines: tuple[MachineSpec, ...] = ()
-    """The machines by rank, if there is no lab."""
+    """The machines by rank, or the nodes of a cluster, if there is no lab."""
     guests: Literal["routed"] | None = None
     """How the guests of machines reach each other: ``routed`` by their machines, with no tunnel and no translation. In
     a lab each is plugged into the cable of its node."""

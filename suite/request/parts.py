@@ -205,7 +205,7 @@ class TargetOptions(OptionGroup):
     node: Text | None = about(
         None,
         f"With {option('engine')} kubernetes: node that the pods run on. Default: the one that is this machine, or the "
-        "only one.",
+        "only one. Ranks, or server and client, need one each, with commas between them.",
     )
     registry: Text | None = about(
         None,

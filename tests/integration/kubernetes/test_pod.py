@@ -27,6 +27,7 @@ from tests.kubernetes_cluster import cluster as fixture
 
 pytestmark = pytest.mark.integration
 BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"))
+KILLS = 3
 SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0", "--cpus", "1")
 
 
@@ -80,6 +81,14 @@ def words(given: dict[str, str], out: Path) -> list[str]:
     return [*BENCH, "run", "--target", "container", "--engine", "kubernetes", *options, *SMALL, "--out", str(out)]
 
 
+def on_two(cluster: fixture.Cluster, out: Path) -> list[str]:
+    """Return the command of a run whose two instances are pods of two nodes."""
+    nodes = cluster.nodes[:2]
+    sockets = ["--containerd", ",".join(cluster.containerd[name] for name in nodes)] if cluster.containerd else []
+    named = ["--engine", "kubernetes", "--node", ",".join(nodes), *sockets]
+    return [*BENCH, "run", "--target", "container", *named, "--out", str(out)]
+
+
 @pytest.mark.timeout(900)
 def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
     cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
@@ -106,6 +115,46 @@ def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
     assert record.resources is not None
     assert record.resources.serving is not None
     assert record.resources.serving.cpu_s
+    assert left() == []
+
+
+@pytest.mark.timeout(900)
+def test_the_ranks_of_a_job_are_pods_of_two_nodes(cluster: fixture.Cluster, tmp_path: Path) -> None:
+    run, nodes = tmp_path / "run", cluster.nodes[:2]
+    asked = [*on_two(cluster, run), "--scenario", "distributed", "--workers", "1", "--ps", "1", "--ablate", "network"]
+    asked += [*SMALL, "--model", "alexnet", "--image-px", "64"]
+    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    assert {each.ablation for each in found} == {None, "network"}
+    for record in found:
+        assert record.outcome.status == "ok", record.outcome
+        assert [rank.role for rank in record.ranks] == ["server", "worker"]
+        pods = [rank.environment.pod for rank in record.ranks]
+        assert [pod.node if pod else None for pod in pods] == list(nodes)
+        assert len({rank.address for rank in record.ranks}) == 2
+        assert all(rank.links[0].rate_bits_per_s for rank in record.ranks)
+        if cluster.cpus:
+            assert [tuple(rank.environment.host_cpus or ()) for rank in record.ranks] == [
+                cluster.cpus[name] for name in nodes
+            ]
+    addresses = {record.ablation: [rank.address for rank in record.ranks] for record in found}
+    assert not set(addresses[None]) & set(addresses["network"]), "pods have addresses of their own"
+    assert left() == []
+
+
+@pytest.mark.timeout(900)
+def test_a_pod_serves_and_one_of_another_node_asks(cluster: fixture.Cluster, tmp_path: Path) -> None:
+    run, nodes = tmp_path / "run", cluster.nodes[:2]
+    asked = [*on_two(cluster, run), "--scenario", "serve", "--model", "gan", "--profile", "smoke", "--cpus", "1"]
+    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (record,) = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    assert record.outcome.status == "ok", record.outcome
+    assert record.metrics["cold-start"].value > 0
+    assert [rank.role for rank in record.ranks] == ["server", "client"]
+    pods = [rank.environment.pod for rank in record.ranks]
+    assert [pod.node if pod else None for pod in pods] == list(nodes)
     assert left() == []
 
 
@@ -187,15 +236,20 @@ def test_what_keeps_a_pod_from_starting_is_told_and_nothing_is_left(
     assert left() == []
 
 
-@pytest.mark.timeout(600)
-def test_after_kill_nine_clean_removes_what_was_left(given: dict[str, str], tmp_path: Path) -> None:
-    chance = random.Random(18)
-    for number in range(3):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scenario", ["synthetic", "distributed", "serve"])
+def test_after_kill_nine_clean_removes_what_was_left(
+    scenario: str, cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
+) -> None:
+    chance = random.Random(f"{scenario}/18")
+    kinds = {
+        "synthetic": [*words(given, tmp_path / "run"), "--steps", "100000"],
+        "distributed": [*on_two(cluster, tmp_path / "run"), "--scenario", "distributed", "--workers", "1", *SMALL],
+        "serve": [*on_two(cluster, tmp_path / "run"), "--scenario", "serve", "--model", "gan", "--cpus", "1"],
+    }
+    for _ in range(KILLS):
         running = subprocess.Popen(
-            [*words(given, tmp_path / str(number)), "--steps", "100000"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            kinds[scenario], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         fixture.wait_for("pod", lambda: bool(left()))
         time.sleep(chance.uniform(0, 8))

@@ -1,0 +1,79 @@
+"""The job whose instances are pods, each on a node of a cluster that the user names: ranks, or server and client."""
+
+from collections.abc import Callable
+
+from commands.run.distributed import comm_timeout_s, ranks_of, strategy_of
+from provisioning.targets import Choices
+from suite.errors import RequestError, option
+from suite.job.distributed import JOINED, DistributedJob, MachineSpec
+from suite.job.envelope import Envelope, format_cpu_list
+from suite.request.request import RunRequest
+
+
+def are_pods(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> bool:
+    """Return whether the instances of the request's job are pods that are joined by a network."""
+    return request.scenario in JOINED and "container" in targets and bool(choices.container_engine.options)
+
+
+def pod_job(
+    request: RunRequest, choices: Choices, targets: tuple[str, ...], envelope: Envelope, note: Callable[[str], None]
+) -> tuple[DistributedJob, Envelope]:
+    """Return the job, and the envelope of each of its pods, with the CPUs that the nodes give them.
+
+    Raises RequestError for options that are about this machine, and where the nodes cannot have the pods.
+    """
+    workers, servers = ranks_of(request)
+    nodes = [name for name in (request.targets.node or "").split(",") if name]
+    if len(set(nodes)) != workers + servers or len(nodes) != workers + servers:
+        raise RequestError(
+            f"{option('node')} {request.targets.node or ''}: {workers + servers} instances ({servers} servers, "
+            f"{workers} workers) need a node each",
+            remedy=f"name {workers + servers} different ones, with commas between them",
+        )
+    _refuse_this_machine(request, targets)
+    found = []
+    for node, own in zip(nodes, choices.placed, strict=True):
+        note(f"trying which CPUs a pod gets on {node}")
+        found.append(own.container_engine.allotment(own.image, len(envelope.cpus), envelope.memory_bytes))
+    cpus = [each.cpus if each else None for each in found]
+    pinned = None not in cpus
+    if not pinned:
+        note(f"the nodes give no CPUs by number: every pod has a quota of {len(envelope.cpus)} CPUs on any")
+        envelope = envelope.model_copy(update={"pinning": "quota"})
+    host = request.distributed.network == "host"
+    machines = []
+    for node, given in zip(nodes, cpus, strict=True):
+        own_cpus = given if pinned and given else envelope.cpus
+        machines.append(MachineSpec(name=node, address=node, interface="the node's" if host else "eth0", cpus=own_cpus))
+        if pinned:
+            note(f"{node} gives the CPUs {format_cpu_list(own_cpus)}")
+    job = DistributedJob(
+        strategy=strategy_of(request),
+        workers=workers,
+        servers=servers,
+        network="host" if host else "pod",
+        machines=tuple(machines),
+        comm_timeout_s=comm_timeout_s(request, targets, choices.accelerator),
+    )
+    return job, envelope
+
+
+def _refuse_this_machine(request: RunRequest, targets: tuple[str, ...]) -> None:
+    if targets != ("container",):
+        raise RequestError(
+            "the pods of one job are on several nodes of a cluster, which no other target runs on: they are compared "
+            f"with pods, such as those with {option('network')} host",
+            remedy=f"use {option('target')} container alone",
+        )
+    lab = {"lab", "network"} & set(request.given())
+    for name in sorted(lab):
+        if request.value(name) and request.value(name) != "host":
+            raise RequestError(
+                f"{option(name)} {request.value(name)} is a network on this machine, and pods have the cluster's",
+                remedy=f"leave it out, or give {option('network')} host",
+            )
+    if request.data.data not in (None, "synthetic"):
+        raise RequestError(
+            f"{option('data')} {request.data.data}: the nodes of a cluster have no data set of this machine",
+            remedy="leave it out",
+        )
