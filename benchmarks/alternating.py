@@ -3,7 +3,7 @@
     python benchmarks/alternating.py waiting --target container --target vm --blocks 5
     python benchmarks/alternating.py designs --target container --blocks 20 --model alexnet
     python benchmarks/alternating.py identical --blocks 40 --model resnet50
-    python benchmarks/alternating.py injured --blocks 7 --rounds 8 --burst-steps 2
+    python benchmarks/alternating.py injured --blocks 7
 
 ``waiting``: whether a job that waits costs the one whose turn it is. One job on bare metal takes ``--rounds`` bursts
 alone, and as many while a job of the target waits beside it, opened and warmed up for them; which comes first is drawn
@@ -18,7 +18,7 @@ and the minutes until the interval is within 2 %, as they follow from these.
 the deviation, and how often an interval of half as many blocks covers what is true: that of random halves of the
 blocks, of which the truth is 1; and that of blocks drawn with replacement, of which it is the centre of all.
 
-``injured``: bare metal on one CPU against the same with a quota of 95 %, in turns. Prints what is found of the 5 %, and
+``injured``: bare metal against the same with a quota of 95 %, in turns. Prints what is found of the 5 %, and
 the seconds from the first trial to the last.
 
 All print JSON.
@@ -215,14 +215,8 @@ def covered(draws: list[Samples], truth: float) -> float:
 
 def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield what is found of a quota that holds bare metal back by 5 %."""
-    asked_for = {
-        **asked(options, "alternating"),
-        "target": (BASELINE,),
-        "engine": None,
-        "cpus": "1",
-        "warmup_blocks": 0,
-    }
-    made = ready(RunRequest.of(asked_for), tell)
+    alone = {"target": (BASELINE,), "engine": None, "warmup_blocks": 0}
+    made = ready(RunRequest.of({**asked(options, "alternating"), **alone}), tell)
     plan = made.plan.model_copy(update={"aa": False, "ablations": (QUOTA,)})
     store = Run(options.out)
     begun_s = time.monotonic()
@@ -245,7 +239,7 @@ def run(options: argparse.Namespace, design: str, targets: Collection[str]) -> N
     words += ["--model", options.model, "--profile", options.profile, "--blocks", str(options.blocks)]
     words += ["--rounds", str(options.rounds), "--burst-steps", str(options.burst_steps), "--seed", str(options.seed)]
     words += [word for target in targets for word in ("--target", target)]
-    subprocess.run([sys.executable, "-m", "cli", *words], cwd=REPOSITORY, check=True)
+    subprocess.run([sys.executable, "-m", "cli", *words], cwd=REPOSITORY, check=True, stdout=sys.stderr)
 
 
 def measured(directory: Path) -> pd.DataFrame:
