@@ -73,8 +73,10 @@ def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
 
 
 def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> None:
+    image = cast("Image", None)
     with pytest.raises(RequestError, match="--network says how"):
-        refuse_ablation("network", cast("Choices", None), "reference", "distributed")
+        refuse_ablation("network", Choices(image, "podman", "tcg"), "reference", "distributed")
+    refuse_ablation("network", Choices(image, "kubernetes", "tcg"), "reference", "distributed")
 
 
 def test_machines_of_different_make_are_capped_to_what_all_have() -> None:
