@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,12 @@ from analysis.compare.pairing import pair, plain, to_baseline, with_variants  # 
 from analysis.load.metrics import METRICS  # noqa: E402
 from analysis.load.records import load  # noqa: E402
 from analysis.statistics.ratios import MARGIN, Location, Samples, judge, locate  # noqa: E402
-from commands.run.prepare import Ready, host_environment, observing, ready  # noqa: E402
-from provisioning.metrics.accounting import Meter, open_account  # noqa: E402
+from commands.run.prepare import Ready, observing, ready  # noqa: E402
+from commands.selftest.command import measure  # noqa: E402
+from provisioning.metrics.accounting import Meter  # noqa: E402
 from scenarios.events import Silent  # noqa: E402
 from scenarios.synthetic import Synthetic  # noqa: E402
 from suite.interfaces import Turn, TurnTaker  # noqa: E402
-from suite.loop import Loop  # noqa: E402
 from suite.plan import Trial  # noqa: E402
 from suite.records.headers import headers  # noqa: E402
 from suite.request.request import RunRequest  # noqa: E402
@@ -131,7 +132,7 @@ def waiting(options: argparse.Namespace) -> Iterator[dict[str, object]]:
             "waiting": target,
             "engine": options.engine,
             "blocks": options.blocks,
-            **told(locate(logs)),
+            **told(located(logs)),
             "deviation": round(float(np.std(logs, ddof=1)), 5),
             "waiting_cpu_share": round(sum(shares) / len(shares), 6) if shares else None,
             "faults_per_burst": {
@@ -175,7 +176,7 @@ def designs(options: argparse.Namespace) -> Iterator[dict[str, object]]:
                 "design": design,
                 "target": target,
                 "blocks": len(logs),
-                **told(locate(logs)),
+                **told(located(logs)),
                 "deviation": round(float(np.std(logs, ddof=1)), 5),
                 "block_s": round(block_s, 2),
                 "blocks_to_2_percent": needed,
@@ -188,7 +189,7 @@ def identical(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     run(options, "alternating", [BASELINE])
     (ratios,) = replicas(measured(options.out), [THROUGHPUT])[THROUGHPUT.column].values()
     logs = ratios[RATIO].to_numpy()
-    place = locate(logs)
+    place = located(logs)
     (verdict,) = judge([place], MARGIN, more_is_faster=True)
     draw = np.random.default_rng(options.seed)
     half = len(logs) // 2
@@ -200,9 +201,7 @@ def identical(options: argparse.Namespace) -> Iterator[dict[str, object]]:
         "blocks_to_2_percent": blocks_within(logs, WITHIN),
         "block_s": round(seconds_of_block(options.out, "alternating"), 2),
         "covered_by_halves": covered([draw.permutation(logs)[:half] for _ in range(DRAWS)], 0.0),
-        "covered_by_bootstrap": covered(
-            [draw.choice(logs, half) for _ in range(DRAWS)], float(np.mean(logs)) if place is None else place.centre
-        ),
+        "covered_by_bootstrap": covered([draw.choice(logs, half) for _ in range(DRAWS)], place.centre),
     }
 
 
@@ -218,18 +217,14 @@ def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     alone = {"target": (BASELINE,), "engine": None, "warmup_blocks": 0}
     made = ready(RunRequest.of({**asked(options, "alternating"), **alone}), tell)
     plan = made.plan.model_copy(update={"aa": False, "ablations": (QUOTA,)})
-    store = Run(options.out)
     begun_s = time.monotonic()
     with observing() as observer:
-        made.prepare(tell)
-        loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
-        with store.exclusive():
-            loop.run(plan)
+        measure(replace(made, plan=plan), Run(options.out), observer)
     elapsed_s = time.monotonic() - begun_s
     ok = measured(options.out)
     pairs = pair(ok[ok["ablation"] == QUOTA], plain(ok), [THROUGHPUT.column])
     (found,) = ratios_of(pairs, THROUGHPUT).values()
-    yield {"injury": QUOTA, "blocks": len(found), **told(locate(found[RATIO].to_numpy())), "elapsed_s": elapsed_s}
+    yield {"injury": QUOTA, "blocks": len(found), **told(located(found[RATIO].to_numpy())), "elapsed_s": elapsed_s}
 
 
 def run(options: argparse.Namespace, design: str, targets: Collection[str]) -> None:
@@ -268,13 +263,16 @@ def blocks_within(logs: Samples, share: float) -> int:
     return max(2, math.ceil(len(logs) * (place.half_width / math.log1p(share)) ** 2))
 
 
-def told(place: Location | None) -> dict[str, object]:
+def located(logs: Samples) -> Location:
+    place = locate(logs)
     if place is None or place.interval is None:
         sys.exit("at least 2 blocks are needed")
-    return {
-        "ratio": round(math.exp(place.centre), 4),
-        "interval": [round(math.exp(end), 4) for end in place.interval],
-    }
+    return place
+
+
+def told(place: Location) -> dict[str, object]:
+    low, high = place.interval or (math.nan, math.nan)
+    return {"ratio": round(math.exp(place.centre), 4), "interval": [round(math.exp(end), 4) for end in (low, high)]}
 
 
 def tell(text: str) -> None:

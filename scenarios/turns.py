@@ -39,7 +39,7 @@ class Burst(BaseModel):
 
 
 class StepsBurst(Burst):
-    """That of a training."""
+    """The message of a training, which tells its steps."""
 
     steps: Steps
 

@@ -31,7 +31,8 @@ def each_turn(
 ) -> dict[str, float]:
     """Emit ``measuring`` when the job is at rest, take the turn of each order, and emit ``burst`` when it is so again.
 
-    With each goes what is ``told`` of the turn, by its number.
+    A turn has a number, from 0; ``told`` returns what else ``burst`` says of it.
+
     Returns what was used from the first order until the last turn ended. Raises JobError where the orders end early.
     """
     _come_to_rest()

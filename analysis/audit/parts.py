@@ -43,6 +43,7 @@ def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
         ("data_use", DATA, _data),
         ("samples", SAMPLES, _samples),
         ("alternation", TURNS, _turns),
+        ("alternation", TURNS, _turn_sums),
     )
     for column, kind, check in checks:
         for row in trials[trials[column].notna()].to_dict("records"):
@@ -141,6 +142,7 @@ def _samples(metrics: dict[str, tuple[float, list[float]]], job: Job, row: dict[
 
 
 def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    del row
     if (planned := job.turns) is None:
         yield "it took turns, and its job has none"
         return
@@ -153,6 +155,13 @@ def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[
         yield f"it had a turn after those of all {taken.instances} instances"
     if wrong := [one for one in bursts if _longer(one)]:
         yield f"its burst {wrong[0].round} took {wrong[0].span_s:.6g} s, longer than its turn"
+
+
+def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    if job.turns is None:
+        return
+    bursts = taken.bursts
+    # A turn of a distributed job is as long as that of its slowest worker; the record has the first one's.
     if job.distributed and row["measured_s"] > math.fsum(one.span_s for one in bursts) * (1 + EXACT):
         yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
     sums: dict[str, list[float | None]] = {

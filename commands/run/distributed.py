@@ -36,14 +36,19 @@ def lab_job(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> 
         if asked.network == "bridge":
             with local_node((), None) as node:
                 rules_for(node)
-    return DistributedJob(
-        strategy=strategy_of(request),
-        workers=workers,
-        servers=servers,
-        network=asked.network,
-        lab=lab,
-        comm_timeout_s=comm_timeout_s(request, targets, choices.accelerator),
-    )
+    return joined_job(request, targets, choices.accelerator, network=asked.network, lab=lab)
+
+
+def joined_job(request: RunRequest, targets: tuple[str, ...], accelerator: str, **place: object) -> DistributedJob:
+    """Return the job of the request at its ``place``: fields of ``DistributedJob``, the network and where it stands."""
+    workers, servers = ranks_of(request)
+    asked = {
+        "strategy": strategy_of(request),
+        "workers": workers,
+        "servers": servers,
+        "comm_timeout_s": comm_timeout_s(request, targets, accelerator),
+    }
+    return DistributedJob.model_validate({**asked, **place})
 
 
 def comm_timeout_s(request: RunRequest, targets: tuple[str, ...], accelerator: str) -> int:

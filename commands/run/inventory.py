@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.run.distributed import comm_timeout_s, ranks_of, strategy_of
+from commands.run.distributed import joined_job, ranks_of
 from provisioning.images.image import Image
 from provisioning.isa import lowest_of
 from provisioning.remote.data import check_data, directory_of
@@ -41,21 +41,19 @@ class InventoryMachines:
         return Choices(image, found.engine, found.accelerator, gpus, inventory=self.inventory, provider=found.provider)
 
     def distributed_job(self, request: RunRequest) -> DistributedJob:
-        workers, servers = ranks_of(request)
         machines = (
             MachineSpec(
                 name=found.name, address=found.place.address, interface=found.place.interface, cpus=envelope.cpus
             )
             for found, envelope in zip(self.discovery.machines, self.envelopes, strict=True)
         )
-        return DistributedJob(
-            strategy=strategy_of(request),
-            workers=workers,
-            servers=servers,
+        return joined_job(
+            request,
+            self.targets,
+            self.discovery.accelerator,
             network=request.distributed.network,
             machines=tuple(machines),
             guests="routed" if VMS.intersection(self.targets) else None,
-            comm_timeout_s=comm_timeout_s(request, self.targets, self.discovery.accelerator),
         )
 
     def capability(self, note: Note, *, always: bool) -> CpuCapability | None:

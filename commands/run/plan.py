@@ -11,7 +11,7 @@ from commands.run.pods import are_pods, pod_job
 from commands.run.resolve import Resolved
 from commands.run.serving import serving_of
 from commands.run.shared import check_shares, sharing_of
-from commands.run.turns import check_turns, fitted
+from commands.run.turns import check_turns, fitted, turns_of
 from commands.run.validate import (
     ablations_of,
     check_checkpoints,
@@ -237,11 +237,11 @@ def _plan(
             fio_job=fio_job,
             workload_sha256=None if resolved.command else source_sha256(registry, architecture(model)),
             layers=resolved.choices.layers(),
-            # One measurement of a probe is as long as many steps.
-            turns=turns if own or asked.burst_steps or not turns else turns.model_copy(update={"burst_steps": 1}),
+            turns=turns,
         )
 
-    designs = [None, asked.turns] if asked.design == "both" else [asked.turns]
+    taken = turns_of(request)
+    designs = [None, taken] if asked.design == "both" else [taken]
     return Plan(
         jobs=tuple(job_of(model, turns) for turns in designs for model in resolved.models),
         targets=resolved.targets,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from commands.run.distributed import comm_timeout_s, ranks_of, strategy_of
+from commands.run.distributed import joined_job, ranks_of
 from provisioning.targets import Choices
 from suite.errors import RequestError, option
 from suite.job.distributed import JOINED, DistributedJob, MachineSpec
@@ -35,27 +35,20 @@ def pod_job(
     for node, own in zip(nodes, choices.placed, strict=True):
         note(f"trying which CPUs a pod gets on {node}")
         found.append(own.container_engine.allotment(own.image, len(envelope.cpus), envelope.memory_bytes))
-    cpus = [each.cpus if each else None for each in found]
-    pinned = None not in cpus
-    if not pinned:
+    given = [each.cpus for each in found if each and each.cpus]
+    if len(given) < len(nodes):
         note(f"the nodes give no CPUs by number: every pod has a quota of {len(envelope.cpus)} CPUs on any")
         envelope = envelope.model_copy(update={"pinning": "quota"})
-    host = request.distributed.network == "host"
-    machines = []
-    for node, given in zip(nodes, cpus, strict=True):
-        own_cpus = given if pinned and given else envelope.cpus
-        machines.append(MachineSpec(name=node, address=node, interface="the node's" if host else "eth0", cpus=own_cpus))
-        if pinned:
-            note(f"{node} gives the CPUs {format_cpu_list(own_cpus)}")
-    job = DistributedJob(
-        strategy=strategy_of(request),
-        workers=workers,
-        servers=servers,
-        network="host" if host else "pod",
-        machines=tuple(machines),
-        comm_timeout_s=comm_timeout_s(request, targets, choices.accelerator),
+        given = [envelope.cpus] * len(nodes)
+    else:
+        for node, cpus in zip(nodes, given, strict=True):
+            note(f"{node} gives the CPUs {format_cpu_list(cpus)}")
+    network, interface = ("host", "the node's") if request.distributed.network == "host" else ("pod", "eth0")
+    machines = tuple(
+        MachineSpec(name=node, address=node, interface=interface, cpus=cpus)
+        for node, cpus in zip(nodes, given, strict=True)
     )
-    return job, envelope
+    return joined_job(request, targets, choices.accelerator, network=network, machines=machines), envelope
 
 
 def _refuse_this_machine(request: RunRequest, targets: tuple[str, ...]) -> None:
@@ -65,11 +58,11 @@ def _refuse_this_machine(request: RunRequest, targets: tuple[str, ...]) -> None:
             f"with pods, such as those with {option('network')} host",
             remedy=f"use {option('target')} container alone",
         )
-    lab = {"lab", "network"} & set(request.given())
-    for name in sorted(lab):
-        if request.value(name) and request.value(name) != "host":
+    given = request.given()
+    for name in ("lab", "network"):
+        if name in given and given[name] != "host":
             raise RequestError(
-                f"{option(name)} {request.value(name)} is a network on this machine, and pods have the cluster's",
+                f"{option(name)} {given[name]} is a network on this machine, and pods have the cluster's",
                 remedy=f"leave it out, or give {option('network')} host",
             )
     if request.data.data not in (None, "synthetic"):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from suite.errors import RequestError, option, spelled
 from suite.job.envelope import GIB
-from suite.job.job import Job
+from suite.job.job import Alternating, Job
 from suite.plan import Plan, together
 from suite.registries import PROBES, SCENARIOS
 from suite.request.request import RunRequest
@@ -49,6 +49,15 @@ def check_turns(request: RunRequest, targets: tuple[str, ...]) -> None:
             "a job alone has nobody to take turns with",
             f"add a {option('target')}, or {option('aa')} for bare metal against itself",
         )
+
+
+def turns_of(request: RunRequest) -> Alternating | None:
+    """Return how the jobs of the request take turns; None where they do not."""
+    turns = request.measurement.turns
+    if turns is None or request.scenario != "probe" or request.measurement.burst_steps:
+        return turns
+    # One measurement of a probe is as long as many steps.
+    return turns.model_copy(update={"burst_steps": 1})
 
 
 def _in_turns(probe: str) -> bool:

@@ -105,7 +105,7 @@ def selftest(
         made = prepared(given, blocks, injuries or KINDS, observer.note)
         _foretell(made, observer.note)
         for scenario, run in made.runs.items():
-            _measure(run, Run(directory / scenario), observer)
+            measure(run, Run(directory / scenario), observer)
     certificate = _certificate(made, directory, asked, blocks)
     text = certificate.model_dump_json(indent=1) + "\n"
     for place in (directory / FILE, home() / FILE):
@@ -135,7 +135,8 @@ def _foretell(made: Prepared, note: Callable[[str], None]) -> None:
     note(f"{len(trials)} trials, about {max(1, round(seconds / 60))} min {how}")
 
 
-def _measure(made: Ready, store: Run, observer: Observer) -> None:
+def measure(made: Ready, store: Run, observer: Observer) -> None:
+    """Measure all trials of the plan into the store, or go on with them. Raises BenchError where that cannot be."""
     made.prepare(observer.note)
     if made.plan.job.dataset:
         _read_ahead(made.choices.image.tree)

@@ -223,7 +223,7 @@ class Burst(Part):
     ended_s: Seconds
     """The time at which the host heard of its end, on the same clock."""
     span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """From the begin of its first step to the end of its last, on the worker's clock."""
+    """From the begin of its first step to the end of its last, on the worker's clock; of several workers, the most."""
     steps: Annotated[int, Field(gt=0)]
     cpu_s: Seconds | None = None
     waiting_cpu_s: Seconds | None = None
