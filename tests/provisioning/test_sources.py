@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from commands.image import image as command
+from cli import main
 from provisioning.images.image import Image
 from provisioning.images.sources import PACKAGES, difference, locked, packages
 from suite import userland
@@ -58,7 +58,7 @@ def test_what_tells_two_images_apart_is_named(two: tuple[Image, Image]) -> None:
         "/file: another content",
         f"/{PACKAGES}: another size, another content",
     ]
-    ended = CliRunner().invoke(command, ["diff", one.digest, other.digest])
+    ended = CliRunner().invoke(main, ["image", "diff", one.digest, other.digest])
     assert ended.exit_code == 1
     assert "package perf: absent, 6.1" in ended.output
-    assert CliRunner().invoke(command, ["diff", one.digest, one.digest]).exit_code == 0
+    assert CliRunner().invoke(main, ["image", "diff", one.digest, one.digest]).exit_code == 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -197,13 +198,13 @@ def test_a_job_that_wants_too_much_memory_is_killed(pod: Node) -> None:
 
 
 def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(pod: Node) -> None:
-    process = pod.start(["sh", "-c", "echo begun; sleep 1000"])
-    assert next(process.lines(30)) == "begun"
-    cluster = Cluster.connect()
-    (name,) = left()
-    cluster.request("DELETE", cluster.path("pods", name), query={"gracePeriodSeconds": 0})
-    with pytest.raises(MeasurementError, match="deleted") as error:
-        process.wait(60)
+    with closing(pod.start(["sh", "-c", "echo begun; sleep 1000"])) as process:
+        assert next(process.lines(30)) == "begun"
+        cluster = Cluster.connect()
+        (name,) = left()
+        cluster.request("DELETE", cluster.path("pods", name), query={"gracePeriodSeconds": 0})
+        with pytest.raises(MeasurementError, match="deleted") as error:
+            process.wait(60)
     assert error.value.kind == "evicted"
 
 
