@@ -1,7 +1,7 @@
 """Measure what the alternating design costs, and what it saves, on this machine.
 
     python benchmarks/alternating.py waiting --target container --target vm --blocks 5
-    python benchmarks/alternating.py designs --target container --blocks 20 --model alexnet
+    python benchmarks/alternating.py designs --target container --blocks 20 --model alexnet --neighbour 20
     python benchmarks/alternating.py identical --blocks 40 --model resnet50
     python benchmarks/alternating.py injured --blocks 7
 
@@ -12,14 +12,16 @@ for each block. Prints the ratio of throughputs (beside over alone) with its 95 
 
 ``designs``: sequential and alternating trials of the same targets in the same blocks (``bench run --design both``, into
 ``--out``). Prints both ratios, the standard deviation of a block's log ratio, the seconds of a block in either design,
-and the minutes until the interval is within 2 %, as they follow from these.
+and the minutes until the interval is within 2 %, as they follow from these. What turns save is what the machine's
+weather costs: with ``--neighbour S`` another load takes 4 ms of every 100 from each CPU for spells of S seconds on
+average, and rests as long.
 
 ``identical``: bare metal against itself, in turns (``bench run --aa``, into ``--out``). Prints the ratio, its verdict,
 the deviation, and how often an interval of half as many blocks covers what is true: that of random halves of the
 blocks, of which the truth is 1; and that of blocks drawn with replacement, of which it is the centre of all.
 
-``injured``: bare metal against the same with a quota of 95 %, in turns. Prints what is found of the 5 %, and
-the seconds from the first trial to the last.
+``injured``: bare metal against the same with a quota of 95 %, in turns. Prints what is found of it, what is known (the
+quota over the share of its CPUs that the job uses without one), and the seconds from the first trial to the last.
 
 All print JSON.
 """
@@ -32,13 +34,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from parts.neighbour import neighbour
 
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
@@ -55,8 +58,10 @@ from provisioning.metrics.accounting import Meter  # noqa: E402
 from scenarios.events import Silent  # noqa: E402
 from scenarios.synthetic import Synthetic  # noqa: E402
 from suite.interfaces import Turn, TurnTaker  # noqa: E402
+from suite.job.ablations import properties_of  # noqa: E402
 from suite.plan import Trial  # noqa: E402
 from suite.records.headers import headers  # noqa: E402
+from suite.records.record import TrialRecord  # noqa: E402
 from suite.request.request import RunRequest  # noqa: E402
 from suite.results.store import Run  # noqa: E402
 from suite.targets import BASELINE, TARGETS  # noqa: E402
@@ -84,6 +89,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--burst-steps", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--neighbour", type=float, metavar="S", help="mean seconds of a load beside it; default: none")
     parser.add_argument("--out", type=Path, default=Path("results/alternating"), help="directory of the run")
     options = parser.parse_args()
     if options.blocks < 2:
@@ -165,7 +171,8 @@ def opened(made: Ready, trial: Trial, stack: ExitStack) -> tuple[TurnTaker, Mete
 
 def designs(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield what either design says of each target, and how long it takes."""
-    run(options, "both", dict.fromkeys((BASELINE, *options.target)))
+    with neighbour(options.seed, options.neighbour) if options.neighbour else nullcontext():
+        run(options, "both", dict.fromkeys((BASELINE, *options.target)))
     pairs = to_baseline(plain(measured(options.out)), [THROUGHPUT.column])
     for design, rows in pairs.groupby("design", observed=True):
         block_s = seconds_of_block(options.out, str(design))
@@ -224,7 +231,25 @@ def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     ok = measured(options.out)
     pairs = pair(ok[ok["ablation"] == QUOTA], plain(ok), [THROUGHPUT.column])
     (found,) = ratios_of(pairs, THROUGHPUT).values()
-    yield {"injury": QUOTA, "blocks": len(found), **told(located(found[RATIO].to_numpy())), "elapsed_s": elapsed_s}
+    yield {
+        "injury": QUOTA,
+        "blocks": len(found),
+        **told(located(found[RATIO].to_numpy())),
+        "known": round(min(1.0, properties_of(QUOTA).cpu_share / used_share(options.out)), 4),
+        "elapsed_s": round(elapsed_s, 1),
+    }
+
+
+def used_share(directory: Path) -> float:
+    """Return the share of their CPUs' time that the jobs without an injury have used in their turns."""
+    cpu_s = possible_s = 0.0
+    for path in sorted((directory / "trials").glob("*.json")):
+        record = TrialRecord.model_validate_json(path.read_bytes())
+        if record.ablation is None and record.alternation:
+            for burst in record.alternation.bursts:
+                cpu_s += burst.cpu_s or 0.0
+                possible_s += burst.span_s * len(record.job.envelope.cpus)
+    return cpu_s / possible_s
 
 
 def run(options: argparse.Namespace, design: str, targets: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from provisioning.images.image import Image
 from provisioning.lab import nat as translated
 from provisioning.lab import overlay as vxlan
-from provisioning.lab.connectivity import End, connectivity, free_port, interface_of, reach
+from provisioning.lab.connectivity import End, await_reached, connectivity, free_port, interface_of, reach
 from provisioning.lab.containers import ContainerBridge, Member
 from provisioning.lab.lab import LabNode, open_lab
 from provisioning.lab.nat import nat
@@ -84,7 +84,23 @@ def open_as_pods(
             node = stack.enter_context(replace(layer, network=network).opened(machine))
             address = layer.engine.address(node)
             instances.append(Instance(node, address, interface_of(node, address)))
-        yield _linked(instances, job, tunnelled=False)
+        linked = _linked(instances, job, tunnelled=False)
+        server = stacks[0][0]
+        if isinstance(server, ContainerLayer) and (way := server.properties.service):
+            linked = _behind_service(stack, server, linked, way)
+        yield linked
+
+
+def _behind_service(
+    stack: ExitStack, layer: ContainerLayer, instances: Sequence[Instance], way: str
+) -> tuple[Instance, ...]:
+    """Put a service before the first instance, and wait until all others reach it by that."""
+    server, *clients = instances
+    port = free_port(server.node, str(server.address))
+    address, at = stack.enter_context(layer.engine.served(server.node, port, way))
+    end = replace(_end("server", server), port=port)
+    await_reached([_end("client", each) for each in clients], end, f"{address}:{at}")
+    return (replace(server, port=port, service=(address, at)), *clients)
 
 
 @contextmanager

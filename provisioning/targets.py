@@ -29,6 +29,7 @@ from suite.job.distributed import JOINED
 from suite.job.envelope import Envelope
 from suite.job.job import Layers
 from suite.job.properties import AS_IT_IS, Properties
+from suite.job.serving import SERVE
 from suite.plan import Trial
 from suite.targets import VMS
 
@@ -152,6 +153,11 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
         raise RequestError(
             f"--ablate {name}: --network says how the instances are joined",
             remedy="leave it out, and run it once more with --network host",
+        )
+    if properties.service and not (scenario == SERVE and choices.container_engine.options):
+        raise RequestError(
+            f"--ablate {name} is about a service of a cluster, before a pod that serves",
+            remedy="use --scenario serve --target container --engine kubernetes",
         )
     if found := get_provider(choices.provider).hindrance(properties, choices.image):
         raise RequestError(f"--ablate {name}: {found[0]}", remedy=found[1])

@@ -70,13 +70,19 @@ class Serve:
             raise MeasurementError("a service was planned without its load or its instances", kind="plan")
         ready = Event()
         observer.phase("attesting")
-        at = {"address": instances[0].address, "port": instances[0].port or PORT}
+        own = (instances[0].address, instances[0].port or PORT)
+        asked = instances[0].service or own
         serving_log = ServeLog(order=tuple(SERVER_PHASES), phases=SERVER_PHASES, observer=Silent())
         asking_log = ServeLog(order=tuple(CLIENT_PHASES), phases=CLIENT_PHASES, observer=observer)
         asking_log.heard = lambda name: ready.set() if name == "environment" else None
-        server = _rank(trial, 0, instances, {**_served(trial, serving), **at}, serving_log, "--serve")
-        client = _rank(trial, 1, instances, {**_load(trial, serving, distributed), **at}, asking_log, "--load")
+        server = _rank(trial, 0, instances, {**_served(trial, serving), **_at(own)}, serving_log, "--serve")
+        client = _rank(trial, 1, instances, {**_load(trial, serving, distributed), **_at(asked)}, asking_log, "--load")
         return _measurement(server, client, _run(server, client, ready, account))
+
+
+def _at(place: tuple[str | None, int]) -> dict[str, object]:
+    address, port = place
+    return {"address": address, "port": port}
 
 
 def _rank(
@@ -165,5 +171,9 @@ def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> 
             ranks=[record_of(each) for each in (server, client)],
             clock_ratio=asked.clock_ratio("answered", "metrics"),
             usage=served.usage(),
-            details={**asked.said("metrics", "details"), "client_usage": dict(asked.said("done", "usage"))},
+            details={
+                **({"asked_at": list(server.instance.service)} if server.instance.service else {}),
+                **asked.said("metrics", "details"),
+                "client_usage": dict(asked.said("done", "usage")),
+            },
         )

@@ -143,6 +143,8 @@ class Instance:
     """The address of the node below, if ``address`` is that of a container behind it."""
     port: int | None = None
     """A free port of the address that the others reach: the ranks can meet there."""
+    service: tuple[str, int] | None = None
+    """The address and the port at which its clients ask it, where they are not its own."""
     links: tuple[Link, ...] = ()
     """The ways to the other instances."""
     clock_offset_s: float | None = None

@@ -140,6 +140,8 @@ ABLATIONS = Registry(
         "podman": "suite.job.ablations:PODMAN",
         "runc": "suite.job.ablations:RUNC",
         "network": "suite.job.ablations:NETWORK",
+        "cluster-ip": "suite.job.ablations:CLUSTER_IP",
+        "node-port": "suite.job.ablations:NODE_PORT",
         "rootfs": "suite.job.ablations:ROOTFS",
         "huge-pages": "suite.job.ablations:HUGE_PAGES",
         "pinning": "suite.job.ablations:PINNING",

@@ -79,6 +79,13 @@ def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> 
     refuse_ablation("network", Choices(image, "kubernetes", "tcg"), "reference", "distributed")
 
 
+@pytest.mark.parametrize(("engine", "scenario"), [("podman", "serve"), ("kubernetes", "distributed")])
+@pytest.mark.parametrize("way", ["cluster-ip", "node-port"])
+def test_a_way_through_a_service_is_refused_where_no_service_is(engine: str, scenario: str, way: str) -> None:
+    with pytest.raises(RequestError, match=f"--ablate {way} is about a service of a cluster"):
+        refuse_ablation(way, Choices(cast("Image", None), engine, "tcg"), "reference", scenario)
+
+
 def test_machines_of_different_make_are_capped_to_what_all_have() -> None:
     notes: list[str] = []
     assert (

@@ -6,6 +6,7 @@ is a node like every other.
 
 import subprocess
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -203,6 +204,19 @@ class ContainerEngine(Protocol):
         raise MeasurementError(
             f"the containers of {self.name} have no address of their own on {node.name}", kind="plan"
         )
+
+    def served(
+        self,
+        node: Node,
+        port: int,
+        way: str,  # noqa: ARG002 (engines that have services do)
+    ) -> AbstractContextManager[tuple[str, int]]:
+        """Put a service before a port of an opened container; see ``Properties.service`` for ``way``.
+
+        Yields the address and the port to which its clients connect. Raises MeasurementError for an engine that has no
+        services.
+        """
+        raise MeasurementError(f"{self.name} has no services to put before port {port} of {node.name}", kind="plan")
 
     def main_pid(self, node: Node, name: str) -> int | None:
         """Return the process id, on the node, of the container's first process; None if it is on another machine."""

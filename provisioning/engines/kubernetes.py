@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from pathlib import Path
 from provisioning import ledger
 from provisioning.engines.base import Allotment, ContainerEngine, ContainerSpec, image_reference
 from provisioning.images.image import Image
-from provisioning.kubernetes import owned
+from provisioning.kubernetes import owned, service
 from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
 from provisioning.kubernetes.faults import failure_of
 from provisioning.kubernetes.images import CONTAINERD, import_image, local_name
@@ -34,7 +34,7 @@ RIGHTS = {
 }
 KINDS = ("v1/pods",)
 TOLD_WITHIN_S = 10.0
-SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa"}
+SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "service"}
 """The properties that a pod can be given, or that are not the pod's."""
 
 
@@ -55,6 +55,8 @@ class Kubernetes(ContainerEngine):
         return replace(self, given=given, named=True)
 
     def hindrance(self, properties: Properties) -> str | None:
+        if properties.service:
+            self._cluster.demand(service.RIGHTS)
         switched = {name for name, usual in vars(AS_IT_IS).items() if getattr(properties, name) != usual}
         return None if switched <= SWITCHES else "a pod cannot be given it"
 
@@ -139,10 +141,10 @@ class Kubernetes(ContainerEngine):
             time.sleep(TOLD_WITHIN_S / 100)
 
     def address(self, node: Node) -> str:
-        pod = node.parent if isinstance(node, WrappedNode) else node
-        if not isinstance(pod, PodNode):
-            return super().address(node)
-        return str(self._running(pod.pod)["status"]["podIP"])
+        return str(self._running(_name_of(node))["status"]["podIP"])
+
+    def served(self, node: Node, port: int, way: str) -> AbstractContextManager[tuple[str, int]]:
+        return service.opened(self._cluster, _name_of(node), port, way)
 
     def main_pid(self, node: Node, name: str) -> int | None:  # noqa: ARG002 (see base)
         found = first_process(name) if self._node.here else None
@@ -187,6 +189,14 @@ class Kubernetes(ContainerEngine):
             cluster=self._cluster,
             pod=name,
         )
+
+
+def _name_of(node: Node) -> str:
+    """Return the name of an opened pod."""
+    pod = node.parent if isinstance(node, WrappedNode) else node
+    if not isinstance(pod, PodNode):
+        raise MeasurementError(f"{node.name} is no pod", kind="plan")
+    return pod.pod
 
 
 KUBERNETES = Kubernetes()

@@ -5,9 +5,10 @@ network.
 """
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PORT = 5201
 """The port of iperf3."""
 CONNECT_WITHIN_S = 5.0
+LOOKED_EVERY_S = 0.2
 PATIENCE_S = 60.0
 """The time to start programs where the CPU is emulated."""
 REMEDY = "see that the interface is the right one and that no firewall (FORWARD, published ports) is between"
@@ -105,6 +107,27 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
             for me, others, process in zip(ends, targets, connecting, strict=True)
             for pair in _pairs(me, [ends[n] for n in others], process)
         )
+
+
+def await_reached(sources: Sequence[End], target: End, way: str) -> None:
+    """Return when each source has reached the target by ``way``, ``ADDRESS:PORT``: it leads there by and by.
+
+    Raises MeasurementError of kind ``network`` if it does not within a minute.
+    """
+    program, deadline = Path(reachability.__file__).read_bytes(), time.monotonic() + PATIENCE_S
+    with ExitStack() as stack:
+        _listener(stack, target, len(sources), program)
+        for source in sources:
+            while True:
+                with ExitStack() as attempt:
+                    process = _started(attempt, source, ["connect", str(CONNECT_WITHIN_S), way], program)
+                    try:
+                        list(_pairs(source, [replace(target, address=way)], process))
+                        break
+                    except MeasurementError:
+                        if time.monotonic() > deadline:
+                            raise
+                time.sleep(LOOKED_EVERY_S)
 
 
 def interface_of(node: Node, address: str) -> str:

@@ -56,6 +56,18 @@ NETWORK = Ablation(
     _CONTAINERS,
     lambda usual: replace(usual, host_network=True),
 )
+CLUSTER_IP = Ablation(
+    "clients that ask at the address of a service in the cluster instead of at the pod's own",
+    "by the service's address",
+    ("container",),
+    lambda usual: replace(usual, service="ClusterIP"),
+)
+NODE_PORT = Ablation(
+    "clients that ask at the port of a service on the server's node instead of at the pod's own address",
+    "by the node's port",
+    ("container",),
+    lambda usual: replace(usual, service="NodePort"),
+)
 ROOTFS = Ablation(
     "the image's tree bound in place instead of the engine's overlay over it",
     "root file system bound in place",

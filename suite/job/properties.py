@@ -35,6 +35,8 @@ class Properties:
     """Whether the VM shares the directory of the data set instead of having a virtual disk that holds it."""
     cpu_share: float = 1.0
     """The share of its CPUs' time that the target may use; below 1 a quota holds it back."""
+    service: str | None = None
+    """The type of a cluster's service through which a server is asked; None where it is asked at its own address."""
     link: Mapping[str, str] | None = None
     """Fields of ``suite.job.lab.LabSpec`` in which the links of the lab differ from those of the job."""
     step_injury: Mapping[str, str | int | float] | None = None

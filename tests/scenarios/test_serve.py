@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,15 @@ def test_what_a_client_sees_is_measured_from_the_launch_to_saturation(
     assert set(found.details["answered_per_s"]) == {"40"}  # type: ignore[call-overload]
     phases = [name for name, _ in observer.phases]
     assert phases == ["attesting", "launching", "preparing", "waiting for the first answer", "measuring", "finishing"]
+
+
+def test_clients_ask_at_the_service_that_is_before_the_server(planned: Trial, here: HereNode, observer: Any) -> None:
+    server, client = instances(here, here)
+    behind = replace(server, address="0.0.0.0", service=("127.0.0.2", server.port or 0))  # noqa: S104 (of the test)
+    found = Serve().measure(planned, [behind, client], observer, nullcontext())
+    assert found.details["asked_at"] == ["127.0.0.2", server.port]
+    assert found.metrics["latency-p50"].value > 0
+    assert "asked_at" not in measured(planned, observer, here, here).details
 
 
 def test_a_server_that_fails_is_blamed_and_not_the_client_that_waits_for_it(

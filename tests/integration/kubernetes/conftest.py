@@ -19,8 +19,11 @@ BRIDGE = Path("/usr/lib/cni/bridge")
 
 # Of the package: it takes 0.8 GB and some of a CPU, which tests elsewhere are not to share.
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[Cluster]:
-    """Two nodes on this host that have the suite's image, or the cluster of ``VIRTBENCH_TEST_KUBECONFIG``."""
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Two nodes on this host that have the suite's image, or the cluster of ``VIRTBENCH_TEST_KUBECONFIG``.
+
+    A test with the parameter False gets kubelets without the static CPU manager, whose pods share all CPUs.
+    """
     if named := os.environ.get("VIRTBENCH_TEST_KUBECONFIG"):
         library: Any = kubernetes
         library.config.load_kube_config(named)
@@ -36,6 +39,6 @@ def cluster() -> Iterator[Cluster]:
         pytest.skip("Kubernetes was not built: python -m tests.kubernetes_cluster build, or VIRTBENCH_TEST_KUBECONFIG")
     image = require_image()
     try:
-        yield up(image)
+        yield up(image, pin=getattr(request, "param", True))
     finally:
         down()

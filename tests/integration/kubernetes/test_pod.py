@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ from tests.kubernetes_cluster import cluster as fixture
 pytestmark = pytest.mark.integration
 BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"))
 KILLS = 3
+LOWEST_NODE_PORT = 30000
 SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0", "--cpus", "1")
 
 
@@ -148,14 +148,38 @@ def test_the_ranks_of_a_job_are_pods_of_two_nodes(cluster: fixture.Cluster, tmp_
 def test_a_pod_serves_and_one_of_another_node_asks(cluster: fixture.Cluster, tmp_path: Path) -> None:
     run, nodes = tmp_path / "run", cluster.nodes[:2]
     asked = [*on_two(cluster, run), "--scenario", "serve", "--model", "gan", "--profile", "smoke", "--cpus", "1"]
+    asked += ["--ablate", "cluster-ip", "--ablate", "node-port"]
     done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
-    (record,) = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
-    assert record.outcome.status == "ok", record.outcome
-    assert record.metrics["cold-start"].value > 0
-    assert [rank.role for rank in record.ranks] == ["server", "client"]
-    pods = [rank.environment.pod for rank in record.ranks]
-    assert [pod.node if pod else None for pod in pods] == list(nodes)
+    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    for record in found:
+        assert record.outcome.status == "ok", record.outcome
+        assert record.metrics["cold-start"].value > 0
+        assert [rank.role for rank in record.ranks] == ["server", "client"]
+        pods = [rank.environment.pod for rank in record.ranks]
+        assert [pod.node if pod else None for pod in pods] == list(nodes)
+    asked_at = {record.ablation: record.details["asked_at"] for record in found if record.ablation}
+    assert set(asked_at) == {"cluster-ip", "node-port"}
+    assert asked_at["cluster-ip"][0] not in {rank.address for record in found for rank in record.ranks}
+    assert asked_at["node-port"][1] >= LOWEST_NODE_PORT
+    services = Cluster.connect().get("/api/v1/services", labelSelector=OWNER)
+    assert names(services) == left() == []
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cluster", [False], indirect=True, ids=["cpus-shared"])
+def test_a_victim_and_its_aggressor_are_pods_of_one_node(given: dict[str, str], tmp_path: Path) -> None:
+    asked = [*words(given, tmp_path / "run"), "--scenario", "shared", "--model", "alexnet", "--image-px", "64"]
+    asked += ["--aggressor", "cpu", "--cpus", "2"]
+    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
+    assert {each.aggressor for each in found} == {None, "cpu"}
+    for record in found:
+        assert record.outcome.status == "ok", record.outcome
+        assert record.environment.target is not None
+        assert record.environment.target.pod is not None
+        assert record.environment.target.pod.node == given["node"]
     assert left() == []
 
 
@@ -198,14 +222,15 @@ def test_a_job_that_wants_too_much_memory_is_killed(pod: Node) -> None:
 
 
 def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(pod: Node) -> None:
-    with closing(pod.start(["sh", "-c", "echo begun; sleep 1000"])) as process:
-        assert next(process.lines(30)) == "begun"
-        cluster = Cluster.connect()
-        (name,) = left()
-        cluster.request("DELETE", cluster.path("pods", name), query={"gracePeriodSeconds": 0})
-        with pytest.raises(MeasurementError, match="deleted") as error:
-            process.wait(60)
+    process = pod.start(["sh", "-c", "echo begun; sleep 1000"])
+    assert next(process.lines(30)) == "begun"
+    cluster = Cluster.connect()
+    (name,) = left()
+    cluster.request("DELETE", cluster.path("pods", name), query={"gracePeriodSeconds": 0})
+    with pytest.raises(MeasurementError, match="deleted") as error:
+        process.wait(60)
     assert error.value.kind == "evicted"
+    process.kill()  # gives its output back, too
 
 
 def opened(engine: ContainerEngine, digest: str, memory_bytes: int = GIB) -> None:
