@@ -15,6 +15,9 @@ from suite.plan import Trial
 from suite.records.record import TrialRecord
 from suite.units import format_duration
 
+SHOWN = 3
+"""The most metrics of a trial in its line: a service has a dozen, and a line is to fit a terminal."""
+
 
 class Lines:
     """Prints one plain line per trial, for logs, pipes and CI. See ``suite.interfaces.Observer``."""
@@ -153,7 +156,10 @@ def summary(record: TrialRecord) -> str:
     if record.outcome.status == "failed":
         return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
     marks = f" [{', '.join(record.substitutes)}]" if record.substitutes else ""
-    numbers = [f"{name} {metric.value:.3g} {metric.unit}" for name, metric in record.metrics.items()]
+    shown = list(record.metrics.items())[:SHOWN]
+    numbers = [f"{name} {metric.value:.3g} {metric.unit}" for name, metric in shown]
+    if more := len(record.metrics) - len(shown):
+        numbers.append(f"{more} more")
     if record.throughput_per_s is not None:
         numbers.append(f"{record.throughput_per_s:.3g} {record.job.unit}/s")
     if record.alternation:
