@@ -26,8 +26,7 @@ def lab_job(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> 
     lab = parse_lab(asked.lab) if asked.lab else LabSpec(nodes=max(2, workers + servers), rate="1gbit")
     if lab.nodes < workers + servers:
         raise RequestError(
-            f"{option('lab')} {lab}: {workers + servers} instances ({servers} servers, {workers} workers) "
-            "need a node each",
+            f"{option('lab')} {lab}: {needs(request, 'node')}",
             remedy=f"write nodes={workers + servers}, or ask for fewer",
         )
     if "container" in targets:
@@ -74,6 +73,12 @@ def ranks_of(request: RunRequest) -> tuple[int, int]:
             remedy=f"leave {option('ps')} out",
         )
     return asked.workers or 2, 0 if reduces else asked.ps or 1
+
+
+def needs(request: RunRequest, place: str) -> str:
+    """Return the words for a refusal: ``3 instances (1 servers, 2 workers) need a node each``."""
+    workers, servers = ranks_of(request)
+    return f"{workers + servers} instances ({servers} servers, {workers} workers) need a {place} each"
 
 
 def check_instances(distributed: DistributedJob, envelope: Envelope, note: Callable[[str], None]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.run.distributed import joined_job, ranks_of
+from commands.run.distributed import joined_job, needs, ranks_of
 from provisioning.images.image import Image
 from provisioning.isa import lowest_of
 from provisioning.remote.data import check_data, directory_of
@@ -111,11 +111,9 @@ def check_inventory(request: RunRequest, nodes: int) -> None:
             raise RequestError(
                 f"{option(name)} is {what}, and {option('inventory')} names others", remedy="give one of the two"
             )
-    workers, servers = ranks_of(request)
-    if nodes < workers + servers:
+    if nodes < sum(ranks_of(request)):
         raise RequestError(
-            f"{option('inventory')} {request.distributed.inventory}: {workers + servers} instances "
-            f"({servers} servers, {workers} workers) need a machine each, and it lists {nodes}",
+            f"{option('inventory')} {request.distributed.inventory}: {needs(request, 'machine')}, and it lists {nodes}",
             remedy=f"list more, or ask for fewer with {option('workers')} and {option('ps')}",
         )
 

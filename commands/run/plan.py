@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import psutil
 
@@ -70,7 +71,7 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
         check_instances(distributed, envelope, note)
     capability = _capability(resolved, envelope, note)
     ablations = ablations_of(request, targets, resolved.choices, capability, note)
-    plan = _plan(resolved, envelope, distributed, sharing, capability, ablations)
+    plan = _plan(_Common(resolved, envelope, distributed, sharing, capability), ablations)
     check_data(plan, request.gpus.devices or 1)
     return fitted(plan, psutil.virtual_memory().total, note)
 
@@ -191,59 +192,29 @@ def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
     return scratch_bytes(PROBES, request.probes.probe, profile.name, resolved.fio_job)
 
 
-def _plan(
-    resolved: Resolved,
-    envelope: Envelope,
-    distributed: DistributedJob | None,
-    sharing: Sharing | None,
-    capability: CpuCapability | None,
-    ablations: tuple[str, ...],
-) -> Plan:
-    request, dataset = resolved.request, resolved.dataset
-    asked, gpus, repetitions = request.measurement, request.gpus, request.repetitions
+@dataclass(frozen=True)
+class _Common:
+    """What all jobs of a plan have in common."""
+
+    resolved: Resolved
+    envelope: Envelope
+    distributed: DistributedJob | None
+    sharing: Sharing | None
+    capability: CpuCapability | None
+
+
+def _plan(common: _Common, ablations: tuple[str, ...]) -> Plan:
+    resolved, request = common.resolved, common.resolved.request
+    asked, repetitions = request.measurement, request.repetitions
     blocks, warmup_blocks = repetitions.blocks or 1, repetitions.warmup_blocks
     if warmup_blocks is None:
         warmup_blocks = int(repetitions.open_ended or blocks >= LEAST_BLOCKS_TO_WARM_UP)
     profile = PROFILES[asked.profile]
-    registry = PROBES if request.scenario == "probe" else WORKLOADS
     sizes = _sizes(resolved, profile)
-    read = dataset and not resolved.command
-    fio_job = hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None
-
-    def job_of(model: str, turns: Alternating | None) -> Job:
-        own = sizes.get(model)
-        if own and turns:
-            own = own.model_copy(update={"steps": turns.rounds * turns.burst_steps})
-        return Job(
-            scenario=request.scenario,
-            model=model,
-            data=resolved.data,
-            profile=profile.name,
-            recipe=asked.recipe,
-            sizes=own,
-            unit=_unit(resolved, model),
-            envelope=envelope,
-            devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
-            isa=request.targets.isa,
-            cpu_capability=capability,
-            dataset=dataset,
-            page_cache=(request.data.cache or "cold") if read else None,
-            loading=_loading(request.data, model) if read else None,
-            checkpoint=None if asked.checkpoint == "off" else asked.checkpoint,
-            distributed=distributed,
-            sharing=sharing,
-            command=resolved.command,
-            serving=serving_of(request, profile, model),
-            fio_job=fio_job,
-            workload_sha256=None if resolved.command else source_sha256(registry, architecture(model)),
-            layers=resolved.choices.layers(),
-            turns=turns,
-        )
-
     taken = turns_of(request)
     designs = [None, taken] if asked.design == "both" else [taken]
     return Plan(
-        jobs=tuple(job_of(model, turns) for turns in designs for model in resolved.models),
+        jobs=tuple(_job(common, model, sizes.get(model), turns) for turns in designs for model in resolved.models),
         targets=resolved.targets,
         blocks=blocks,
         seed=repetitions.seed,
@@ -254,4 +225,38 @@ def _plan(
         margin=repetitions.margin_share,
         scratch_bytes=_scratch_bytes(resolved, profile),
         request=request.with_absolute_paths(),
+    )
+
+
+def _job(common: _Common, model: str, sizes: Sizes | None, turns: Alternating | None) -> Job:
+    resolved, request = common.resolved, common.resolved.request
+    asked, gpus = request.measurement, request.gpus
+    if sizes and turns:
+        sizes = sizes.model_copy(update={"steps": turns.rounds * turns.burst_steps})
+    registry = PROBES if request.scenario == "probe" else WORKLOADS
+    read = resolved.dataset and not resolved.command
+    return Job(
+        scenario=request.scenario,
+        model=model,
+        data=resolved.data,
+        profile=asked.profile,
+        recipe=asked.recipe,
+        sizes=sizes,
+        unit=_unit(resolved, model),
+        envelope=common.envelope,
+        devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
+        isa=request.targets.isa,
+        cpu_capability=common.capability,
+        dataset=resolved.dataset,
+        page_cache=(request.data.cache or "cold") if read else None,
+        loading=_loading(request.data, model) if read else None,
+        checkpoint=None if asked.checkpoint == "off" else asked.checkpoint,
+        distributed=common.distributed,
+        sharing=common.sharing,
+        command=resolved.command,
+        serving=serving_of(request, PROFILES[asked.profile], model),
+        fio_job=hashlib.sha256(resolved.fio_job.encode()).hexdigest() if resolved.fio_job else None,
+        workload_sha256=None if resolved.command else source_sha256(registry, architecture(model)),
+        layers=resolved.choices.layers(),
+        turns=turns,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from commands.run.distributed import joined_job, ranks_of
+from commands.run.distributed import joined_job, needs, ranks_of
 from provisioning.targets import Choices
 from suite.errors import RequestError, option
 from suite.job.distributed import JOINED, DistributedJob, MachineSpec
@@ -22,13 +22,12 @@ def pod_job(
 
     Raises RequestError for options that are about this machine, and where the nodes cannot have the pods.
     """
-    workers, servers = ranks_of(request)
+    count = sum(ranks_of(request))
     nodes = [name for name in (request.targets.node or "").split(",") if name]
-    if len(set(nodes)) != workers + servers or len(nodes) != workers + servers:
+    if len(set(nodes)) != count or len(nodes) != count:
         raise RequestError(
-            f"{option('node')} {request.targets.node or ''}: {workers + servers} instances ({servers} servers, "
-            f"{workers} workers) need a node each",
-            remedy=f"name {workers + servers} different ones, with commas between them",
+            f"{option('node')} {request.targets.node or ''}: {needs(request, 'node')}",
+            remedy=f"name {count} different ones, with commas between them",
         )
     _refuse_this_machine(request, targets)
     found = []

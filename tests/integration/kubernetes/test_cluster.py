@@ -71,8 +71,15 @@ def test_a_killed_kubelet_comes_back_and_runs_pods_again(cluster: Cluster, api: 
     if not cluster.containerd:
         pytest.skip("the nodes of VIRTBENCH_TEST_KUBECONFIG are not of this machine")
     node = cluster.nodes[0]
+
+    def heartbeat() -> Any:
+        return max(each.last_heartbeat_time for each in api.read_node(node).status.conditions)
+
     killed = cluster.process("kubelet", node)
     killed.kill()
     killed.wait(20)
+    last = heartbeat()
     cluster.restart_kubelet(node)
+    # Until it knows which pods there are, it holds the CPUs of those that are gone, and refuses a pod that wants them.
+    wait_for("a sign of life of the kubelet", lambda: heartbeat() > last)
     assert "Cpus_allowed_list" in said_by(api, "after-the-kill", node)
