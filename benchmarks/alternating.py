@@ -61,7 +61,6 @@ from suite.interfaces import Turn, TurnTaker  # noqa: E402
 from suite.job.ablations import properties_of  # noqa: E402
 from suite.plan import Trial  # noqa: E402
 from suite.records.headers import headers  # noqa: E402
-from suite.records.record import TrialRecord  # noqa: E402
 from suite.request.request import RunRequest  # noqa: E402
 from suite.results.store import Run  # noqa: E402
 from suite.targets import BASELINE, TARGETS  # noqa: E402
@@ -243,8 +242,7 @@ def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
 def used_share(directory: Path) -> float:
     """Return the share of their CPUs' time that the jobs without an injury have used in their turns."""
     cpu_s = possible_s = 0.0
-    for path in sorted((directory / "trials").glob("*.json")):
-        record = TrialRecord.model_validate_json(path.read_bytes())
+    for record in Run(directory).records():
         if record.ablation is None and record.alternation:
             for burst in record.alternation.bursts:
                 cpu_s += burst.cpu_s or 0.0

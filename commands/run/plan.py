@@ -194,7 +194,7 @@ def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Common:
-    """What all jobs of a plan have in common."""
+    """The choices that all jobs of a plan have in common."""
 
     resolved: Resolved
     envelope: Envelope

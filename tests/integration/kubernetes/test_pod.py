@@ -82,6 +82,13 @@ def words(given: dict[str, str], out: Path) -> list[str]:
     return [*BENCH, "run", "--target", "container", "--engine", "kubernetes", *options, *SMALL, "--out", str(out)]
 
 
+def measured(asked: list[str], run: Path) -> list[TrialRecord]:
+    """Have bench measure, and return the records of the run."""
+    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+
+
 def on_two(cluster: fixture.Cluster, out: Path) -> list[str]:
     """Return the command of a run whose two instances are pods of two nodes."""
     nodes = cluster.nodes[:2]
@@ -95,9 +102,7 @@ def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
     cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
 ) -> None:
     asked = [*words(given, tmp_path / "run"), "--target", "bare-metal", "--ablate", "runc", "--ablate", "podman"]
-    done = subprocess.run([*asked, "--blocks", "2"], check=False, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
+    found = measured([*asked, "--blocks", "2"], tmp_path / "run")
     assert len(found) == 8
     inside = {(each.target, each.ablation): each.environment.target for each in found}
     assert {each.outcome.status for each in found} == {"ok"}
@@ -124,9 +129,7 @@ def test_the_ranks_of_a_job_are_pods_of_two_nodes(cluster: fixture.Cluster, tmp_
     run, nodes = tmp_path / "run", cluster.nodes[:2]
     asked = [*on_two(cluster, run), "--scenario", "distributed", "--workers", "1", "--ps", "1", "--ablate", "network"]
     asked += [*SMALL, "--model", "alexnet", "--image-px", "64"]
-    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    found = measured(asked, run)
     assert {each.ablation for each in found} == {None, "network"}
     for record in found:
         assert record.outcome.status == "ok", record.outcome
@@ -149,9 +152,7 @@ def test_a_pod_serves_and_one_of_another_node_asks(cluster: fixture.Cluster, tmp
     run, nodes = tmp_path / "run", cluster.nodes[:2]
     asked = [*on_two(cluster, run), "--scenario", "serve", "--model", "gan", "--profile", "smoke", "--cpus", "1"]
     asked += ["--ablate", "cluster-ip", "--ablate", "node-port"]
-    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    found = measured(asked, run)
     for record in found:
         assert record.outcome.status == "ok", record.outcome
         assert record.metrics["cold-start"].value > 0
@@ -171,9 +172,7 @@ def test_a_pod_serves_and_one_of_another_node_asks(cluster: fixture.Cluster, tmp
 def test_a_victim_and_its_aggressor_are_pods_of_one_node(given: dict[str, str], tmp_path: Path) -> None:
     asked = [*words(given, tmp_path / "run"), "--scenario", "shared", "--model", "alexnet", "--image-px", "64"]
     asked += ["--aggressor", "cpu", "--cpus", "2"]
-    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
+    found = measured(asked, tmp_path / "run")
     assert {each.aggressor for each in found} == {None, "cpu"}
     for record in found:
         assert record.outcome.status == "ok", record.outcome
