@@ -100,7 +100,7 @@ def _host(node: LocalNode) -> Iterator[Check]:
         place = place.parent
     free = shutil.disk_usage(place).free
     reason = f"building an image needs {build.NEEDED_BYTES >> 30} GiB"
-    refused = (reason, "free some space, or set VIRTBENCH_HOME to another disk") if free < build.NEEDED_BYTES else ()
+    refused = (reason, build.SPACE_REMEDY) if free < build.NEEDED_BYTES else ()
     yield _check("host", "disk", f"{free >> 30} GiB free in {place}", *refused)
 
 

@@ -25,6 +25,7 @@ BASE_SUITE = "bookworm"
 TARGET_PYTHON = "3.11"  # of the base; the wheels must fit it, whatever Python the host has
 NEEDED_BYTES = 12 << 30
 NEEDED_BYTES_CUDA = 48 << 30
+SPACE_REMEDY = "remove older images (bench image prune), or set VIRTBENCH_HOME to a directory on another disk"
 # The parts of the suite that run inside: the worker and its attestation.
 INSIDE = ("suite/__init__.py", "suite/userland.py", "worker")
 Note = Callable[[str], None]
@@ -66,7 +67,7 @@ def workplace(needed_bytes: int) -> Iterator[tuple[LocalNode, Path]]:
     if free < needed_bytes:
         raise RequestError(
             f"{place} has {free >> 30} GiB free, an image needs {needed_bytes >> 30} GiB while it is built",
-            remedy="free some space, or set VIRTBENCH_HOME to a directory on another disk",
+            remedy=SPACE_REMEDY,
         )
     with local_node((), None) as node, artefacts.workshop(node, str(place)) as directory:
         building = Path(directory)

@@ -14,8 +14,10 @@ import pytest
 
 from provisioning.doctor import Check, examine
 from provisioning.engines.docker_store import daemon_argv
+from provisioning.images import build
 from provisioning.images.image import Image, current
 from provisioning.nodes import IMAGE_PYTHON
+from provisioning.paths import home
 from suite.job.envelope import GIB, Envelope
 
 SSHD = Path("/usr/sbin/sshd")
@@ -51,6 +53,12 @@ def require_sshd() -> None:
         pytest.skip("sshd is not installed (make setup-test)")
     # Every sshd wants it, and an init script would make it. It stays: other tests' daemons may be using it.
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+
+
+def require_space() -> None:
+    """Skip where no image can be built. Asked anew each time: the tests before may have filled the disk."""
+    if (free := shutil.disk_usage(home()).free) < build.NEEDED_BYTES:
+        pytest.skip(f"{free >> 30} GiB free in {home()}, building an image needs {build.NEEDED_BYTES >> 30}")
 
 
 def require_image() -> Image:

@@ -13,7 +13,7 @@ from provisioning.engines.base import image_reference
 from provisioning.images.build import built
 from provisioning.images.image import find
 from provisioning.paths import home
-from tests.integration.machine import require, require_fast_guests, require_image, require_root
+from tests.integration.machine import require, require_fast_guests, require_image, require_root, require_space
 from tests.integration.test_run import SMALL, bench, on, records
 
 pytestmark = pytest.mark.integration
@@ -42,6 +42,7 @@ def base() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def own(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The directory of a user's Dockerfile, and the image that was built of it."""
+    require_space()
     directory = tmp_path_factory.mktemp("recipe") / "own-image-test"
     directory.mkdir()
     (directory / "mine.txt").write_text("mine\n")
@@ -82,6 +83,7 @@ def test_an_image_that_was_built_is_not_built_again_and_is_no_default(own: Path)
 
 @pytest.mark.timeout(1200)
 def test_what_an_image_lacks_is_named_and_nothing_of_it_stays(base: str, tmp_path: Path) -> None:
+    require_space()
     removed = " ".join(LACKING)
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN rm -r -f {removed} && mkfifo /srv/pipe\n")
     before = sorted(path.name for path in (home() / "images").iterdir())
