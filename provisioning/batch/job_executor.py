@@ -8,7 +8,7 @@ from pathlib import Path
 from provisioning.batch import kubernetes
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.owned import NOT_FOUND
-from provisioning.kubernetes.refusals import ApiError, AwayError
+from provisioning.kubernetes.refusals import ApiError, AwayError, is_admission
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.sweep.file_transfer import ENDED, FILE
@@ -49,6 +49,12 @@ class JobExecutor:
                 raise RequestError(
                     f"the node cannot get the image of bench: {job.reason}",
                     remedy="see engine.image in docs/clusters.md, and kubectl describe of such a pod",
+                )
+            if job.state == "waiting" and is_admission(job.reason):
+                kubernetes.remove(self.cluster, job.name)
+                raise RequestError(
+                    f"the cluster does not admit the pod of bench: {job.reason}",
+                    remedy="choose another namespace, or have it admit such pods: see docs/clusters.md",
                 )
             looks_after_end += job.ended
             complete = bool(job.pod) and self._hear(block, str(job.pod), taken.setdefault(str(job.pod), []))

@@ -6,7 +6,7 @@ directory, and a block has one name, which the server gives to one Job at a time
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from provisioning.batch.options import KubernetesOptions
@@ -40,7 +40,8 @@ RIGHTS = {
     "pods/log": ("get",),
 }
 """What the user who submits needs; the pods need what ``--engine kubernetes`` does."""
-CONFLICT = 409
+CONFLICT, INVALID = 409, 422
+NO_POD = "no pod yet"
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,11 @@ def manifest(options: KubernetesOptions, sweep: str, block: int, given: str, ben
     """
     labels = {**MANAGED, SWEEP: sweep, BLOCK: str(block)}
     queued = {QUEUE: options.queue} if options.queue else {}
-    placed = template(options, labels, given, [*bench, str(block)])
+    node_bench = ["--on-node", options.privileged_bench] if options.privileged_bench else []
+    placed = template(options, labels, given, [*bench, *node_bench, str(block)])
     placed["spec"]["affinity"] = _affinity(options)
+    if node_bench:
+        _make_privileged(placed["spec"])
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -93,6 +97,12 @@ def manifest(options: KubernetesOptions, sweep: str, block: int, given: str, ben
             "template": placed,
         },
     }
+
+
+def _make_privileged(pod: Object) -> None:
+    """Let the pod enter the namespaces of its node's first process, as root, without a token of the cluster."""
+    pod.update(hostPID=True, automountServiceAccountToken=False, securityContext={"runAsUser": 0})
+    pod["containers"][0]["securityContext"] = {"privileged": True}
 
 
 def _affinity(options: KubernetesOptions) -> Object:
@@ -154,12 +164,19 @@ def template(options: KubernetesOptions, labels: Mapping[str, str], given: str, 
 
 
 def submit(cluster: Cluster, job: Object) -> bool:
-    """Create the Job of a block; return False, and change nothing, if the block has one already."""
+    """Create the Job of a block; return False, and change nothing, if the block has one already.
+
+    Raises RequestError for one that this cluster takes from nobody.
+    """
     try:
         cluster.create(job)
     except ApiError as error:
         if error.status == CONFLICT:
             return False
+        if error.status == INVALID:
+            raise RequestError(
+                error.message, remedy="change the plan's [engine], or what the cluster allows"
+            ) from error
         raise
     return True
 
@@ -168,7 +185,18 @@ def jobs(cluster: Cluster, sweep: str, block: int | None = None) -> list[Job]:
     """Return the Jobs of a sweep in the cluster, or of one block of it."""
     wanted = f"{SWEEP}={sweep}" + ("" if block is None else f",{BLOCK}={block}")
     found, pods = (cluster.listed(kind, wanted) for kind in ("batch/v1/jobs", "v1/pods"))
-    return [job_of(each, [pod for pod in pods if _is_of(pod, each)]) for each in found]
+    told = [job_of(each, [pod for pod in pods if _is_of(pod, each)]) for each in found]
+    return [replace(job, reason=_why_no_pod(cluster, job.name)) if job.reason == NO_POD else job for job in told]
+
+
+def _why_no_pod(cluster: Cluster, job: str) -> str:
+    """Return why the pod of a Job cannot be made (a quota, admission), where the user may see its events."""
+    about = f"involvedObject.kind=Job,involvedObject.name={job},reason=FailedCreate"
+    try:
+        events = cluster.get(cluster.path("events"), fieldSelector=about)["items"]
+    except ApiError:
+        return NO_POD
+    return str(events[-1]["message"]) if events else NO_POD
 
 
 def _is_of(pod: Object, job: Object) -> bool:
@@ -193,7 +221,7 @@ def job_of(job: Object, pods: Sequence[Object]) -> Job:
         for each in status.get("containerStatuses", [])
         if "waiting" in each["state"]
     ]
-    return Job(**about, state="waiting", reason=next(filter(None, reversed(waits)), "no pod yet"), pod=None)
+    return Job(**about, state="waiting", reason=next(filter(None, reversed(waits)), NO_POD), pod=None)
 
 
 def _failure(status: Object) -> str:

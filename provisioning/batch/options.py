@@ -1,9 +1,9 @@
 """The keys that the table ``[engine]`` of a sweep has, by ``kind``."""
 
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from suite.part import checked
 from suite.units import parse_duration_s
@@ -126,8 +126,17 @@ class KubernetesOptions(_Options):
     """A volume claim on which records lie until they are received. Without one they come through the pod's log."""
     queue: ObjectName | None = None
     """The queue of Kueue that starts the Jobs."""
+    privileged_bench: AbsolutePath | None = None
+    """The command ``bench`` on the nodes, which privileged pods start there as root, outside of themselves: for targets
+    that need the node itself. Default: none, and nothing is privileged."""
     poll_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between two looks at a Job."""
+
+    @model_validator(mode="after")
+    def _records_come_through_the_log(self) -> Self:
+        if self.privileged_bench and self.claim:
+            raise ValueError("privileged_bench runs outside of the pod, where no claim is: leave one of them out")
+        return self
 
 
 class SshOptions(_Options):

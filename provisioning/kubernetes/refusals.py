@@ -37,7 +37,7 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
         )
     if _QUOTA.search(said):
         return ApiError(said, status, kind="quota", remedy="free some of it, raise the quota, or ask for less")
-    if _ADMISSION.search(said):
+    if is_admission(said):
         return ApiError(
             f"admission refused it: {said}", status, kind="admission", remedy="choose a --namespace that allows it"
         )
@@ -45,6 +45,11 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
         # The server's own words name the verb, the resource and the namespace.
         return ApiError(said, status, remedy="give the user the role in docs/kubernetes.md")
     return ApiError(f"{method} {path}: {said} (status {status})", status)
+
+
+def is_admission(said: str) -> bool:
+    """Return whether a message tells that admission has refused something, which stays so, unlike a quota."""
+    return bool(_ADMISSION.search(said)) and not _QUOTA.search(said)
 
 
 def _said(text: str) -> str:

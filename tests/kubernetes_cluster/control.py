@@ -44,6 +44,7 @@ API_SERVER = [
     f"--service-account-signing-key-file={KEYS}/service-accounts.key",
     f"--service-cluster-ip-range={SERVICES}",
     "--authorization-mode=Node,RBAC",
+    "--allow-privileged=true",  # for the sweep whose plan asks for it
     "--enable-admission-plugins=NodeRestriction",
     "--default-not-ready-toleration-seconds=10",
     "--default-unreachable-toleration-seconds=10",

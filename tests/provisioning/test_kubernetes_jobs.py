@@ -43,6 +43,24 @@ def test_the_pod_of_a_block_has_no_rights_on_its_node_and_asks_for_no_cpu() -> N
     assert "cpu" not in container["resources"]["requests"]
 
 
+def test_a_plan_alone_makes_the_pod_of_a_block_privileged_and_leaves_it_no_token() -> None:
+    made = job(privileged_bench="/opt/bench")
+    assert invalid(made) == []
+    pod = pod_of(made)
+    (container,) = pod["containers"]
+    assert (pod["hostPID"], pod["securityContext"]) == (True, {"runAsUser": 0})
+    assert container["securityContext"] == {"privileged": True}
+    assert container["command"] == ["bench", "--on-node", "/opt/bench", "3"]
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostIPC"} & set(pod)
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+
+
+def test_a_claim_and_a_bench_outside_of_the_pod_are_refused_together() -> None:
+    with pytest.raises(ValueError, match="where no claim is"):
+        KubernetesOptions(image="bench", claim="records", privileged_bench="/opt/bench")
+
+
 def test_two_blocks_never_share_a_node() -> None:
     (rule,) = pod_of(job())["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (expression,) = rule["labelSelector"]["matchExpressions"]
@@ -76,6 +94,7 @@ class FakeCluster:
         self.job: dict[str, Any] | None = None
         self.created = 0
         self.breaks_after = len(log)
+        self.events: list[str] = []
         self.looked = threading.Event()
 
     def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
@@ -88,6 +107,10 @@ class FakeCluster:
         self.job = {**manifest, "metadata": {**manifest["metadata"], "uid": "u"}, "status": {}}
         return self.job
 
+    def get(self, path: str, **_: object) -> dict[str, Any]:
+        assert path == "v1/events"
+        return {"items": [{"message": message} for message in self.events]}
+
     def request(self, method: str, path: str, **_: object) -> dict[str, Any]:
         if method == "DELETE":
             self.job = None
@@ -95,6 +118,8 @@ class FakeCluster:
         if path.endswith("jobs"):
             return {"items": [self.job] if self.job else []}
         self.looked.set()
+        if not self.phases:
+            return {"items": []}
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
         if self.job and "job" in phase:
             self.job["status"] = {"conditions": [{"type": phase["job"], "status": "True"}]}
@@ -178,6 +203,25 @@ def test_an_image_that_the_node_cannot_get_is_a_refusal_and_leaves_no_job(tmp_pa
     with pytest.raises(RequestError, match="cannot get the image of bench: ImagePullBackOff"):
         executor(cluster, tmp_path, []).run(3)
     assert cluster.job is None
+
+
+FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
+
+
+def test_a_pod_that_is_not_admitted_is_a_refusal_and_leaves_no_job(tmp_path: Path) -> None:
+    cluster = FakeCluster([], [])
+    cluster.events = [f'{FORBIDDEN}violates PodSecurity "baseline:latest": privileged']
+    with pytest.raises(RequestError, match=r"does not admit the pod of bench: .*PodSecurity"):
+        executor(cluster, tmp_path, []).run(3)
+    assert cluster.job is None
+
+
+def test_a_pod_that_a_quota_holds_back_is_waited_for_and_says_so() -> None:
+    cluster = FakeCluster([], [])
+    cluster.create(job())
+    cluster.events = [f"{FORBIDDEN}exceeded quota: compute"]
+    (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")  # type: ignore[arg-type]
+    assert (found.state, found.reason) == ("waiting", cluster.events[0])
 
 
 def test_stop_leaves_the_job_in_the_cluster(tmp_path: Path) -> None:

@@ -156,6 +156,27 @@ def test_cancel_removes_the_jobs_and_the_next_run_completes_them(sweep_of: Any, 
     wait_for("an empty cluster", lambda: not left(cluster), lambda: f"left: {left(cluster)}")
 
 
+def test_a_plan_that_makes_its_pods_privileged_measures_the_node_itself(
+    cluster: Cluster, image: str, tmp_path: Path
+) -> None:
+    if not cluster.containerd:
+        pytest.skip("the nodes are elsewhere, and no bench is known to be there")
+    plan = PLAN.format(blocks=1, image=json.dumps(image), node=json.dumps(cluster.nodes[0]))
+    plan = plan.replace('["container"]', '["bare-metal", "container"]').replace(
+        '"kubernetes"\nregistry = "localhost"', '"runc"'
+    )
+    sweep = RemoteSweep(
+        tmp_path, f"{plan}privileged_bench = {json.dumps(BENCH)}\n", {"KUBECONFIG": str(cluster.kubeconfig)}
+    )
+    assert sweep.end() == 0, sweep.said()
+    records = sweep.records()
+    assert set(records) == sweep.planned()
+    assert all(record.outcome.status == "ok" for record in records.values())
+    assert {record.target for record in records.values()} == {"bare-metal", "container"}
+    assert all(record.job.layers.engine == "runc" for record in records.values())
+    wait_for("an empty cluster", lambda: not left(cluster), lambda: f"left: {left(cluster)}")
+
+
 @pytest.fixture
 def volume(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory behind the claim ``firings``."""
