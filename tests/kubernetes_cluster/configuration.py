@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kubernetes_cluster.credentials import CA
-from tests.kubernetes_cluster.layout import PAUSE, PODS, RUN, Node
+from tests.kubernetes_cluster.layout import PAUSE, PODS, REGISTRY, RUN, Node
 
 CONTAINERD = """\
 version = 2
@@ -30,6 +30,12 @@ disabled_plugins = [
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         SystemdCgroup = false
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."{registry}"]
+    endpoint = ["http://{registry}"]
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{node.directory}/cni"
@@ -42,7 +48,8 @@ def configure(node: Node, store: Path, reserved_cpus: Sequence[int]) -> None:
         (node.directory / name).mkdir(parents=True)
     (node.directory / "xtables.lock").touch()
     (RUN / "resolv.conf").write_text("nameserver 127.0.0.1\n")
-    (node.directory / "containerd.toml").write_text(CONTAINERD.format(node=node, store=store, pause=PAUSE))
+    configuration = CONTAINERD.format(node=node, store=store, pause=PAUSE, registry=REGISTRY)
+    (node.directory / "containerd.toml").write_text(configuration)
     _write(node.directory / "cni/10-bridge.conflist", _network(node))
     _write(node.directory / "kubelet.json", _kubelet(node, reserved_cpus))
     _write(node.directory / "kube-proxy.json", _proxy(node))

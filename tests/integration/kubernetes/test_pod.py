@@ -24,11 +24,14 @@ from suite.interfaces import Node
 from suite.job.envelope import GIB
 from suite.records.record import TrialRecord
 from tests.kubernetes_cluster import cluster as fixture
+from tests.kubernetes_cluster.layout import REGISTRY
+from tests.kubernetes_cluster.registry import serving
 
 pytestmark = pytest.mark.integration
 BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"))
 KILLS = 3
 LOWEST_NODE_PORT = 30000
+RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
 SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0", "--cpus", "1")
 
 
@@ -122,6 +125,29 @@ def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
     assert record.resources.serving is not None
     assert record.resources.serving.cpu_s
     assert left() == []
+
+
+@pytest.mark.timeout(900)
+def test_a_pod_of_a_registry_is_run_by_the_runtime_of_its_class(cluster: fixture.Cluster, tmp_path: Path) -> None:
+    if not cluster.containerd:
+        pytest.skip("the nodes are elsewhere, and know no registry of this test")
+    api, classes = Cluster.connect(), "/apis/node.k8s.io/v1/runtimeclasses"
+    api.request("POST", classes, {**RUNTIME_CLASS, "metadata": {"name": "other"}, "handler": "other"})
+    image = current()
+    asked = [*words({"node": "n2", "registry": REGISTRY, "runtime-class": "other"}, tmp_path / "run")]
+    try:
+        with serving(image.file("oci.tar")) as registry:
+            (record,) = measured([*asked, "--blocks", "1"], tmp_path / "run")
+    finally:
+        api.request("DELETE", f"{classes}/other")
+    assert record.outcome.status == "ok"
+    seen = record.environment.target
+    assert seen is not None
+    assert seen.userland_sha256 == image.digest
+    assert seen.pod is not None
+    assert (seen.pod.node, seen.pod.runtime_class) == ("n2", "other")
+    assert seen.pod.image_id == f"{REGISTRY}/virtbench@{registry.manifest}"
+    assert f"/v2/virtbench/manifests/{image.digest[:12]}" in registry.asked
 
 
 @pytest.mark.timeout(900)
