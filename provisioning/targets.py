@@ -1,7 +1,7 @@
 """The targets: which layers are stacked over this machine."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,7 +31,7 @@ from suite.job.job import Layers
 from suite.job.properties import AS_IT_IS, Properties
 from suite.job.serving import SERVE
 from suite.plan import Trial
-from suite.targets import VMS
+from suite.targets import CONTAINERS, VMS
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,19 @@ class Choices:
     """The machine provider of the VM targets."""
     engine_options: Mapping[str, str] = field(default_factory=dict)
     """The options that the engine alone knows."""
+    vm_node: str | None = None
+    """The node of a cluster that is the virtual machine of container-vm; None where the suite boots that."""
 
     @cached_property
     def container_engine(self) -> ContainerEngine:
         """Return the engine with its options."""
         return get_engine(self.engine).configured(self.engine_options)
+
+    @cached_property
+    def engines(self) -> Mapping[str, ContainerEngine]:
+        """Return the engines of the targets that are a container on a node, by target."""
+        engine = self.container_engine
+        return {"container": engine, **({"container-vm": engine.on_vm(self.vm_node)} if self.vm_node else {})}
 
     @cached_property
     def placed(self) -> "tuple[Choices, ...]":
@@ -69,7 +77,7 @@ class Choices:
         """Return the choices as a job records them."""
         return Layers(
             engine=self.engine,
-            accelerator=self.accelerator,
+            accelerator=None if self.vm_node else self.accelerator,
             image=self.image.digest,
             gpus=",".join(self.gpus) or None,
             provider=self.provider if self.provider != DEFAULT_PROVIDER else None,
@@ -127,7 +135,15 @@ def layers(
         "vm": [vm],
         "container-vm": [replace(vm, spec=replace(guest, store=store)), container],
     }
+    if target == "container-vm" and choices.vm_node:
+        return [replace(container, engine=choices.engines[target])]
     return stacks[target]
+
+
+def booted(targets: Collection[str], engine: str | None) -> frozenset[str]:
+    """Return the targets for which the suite boots a virtual machine: in a cluster, that of container-vm is a node."""
+    found = VMS.intersection(targets)
+    return found - CONTAINERS if engine and get_engine(engine).options else found
 
 
 def bare_metal(
@@ -225,7 +241,8 @@ def prepare(
             prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note)
         if "container" in targets:
             for each in choices.placed:
-                each.container_engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
+                for container_engine in each.engines.values():
+                    container_engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
             if dataset and any(properties_of(name).data_in_layer for name in ablations):
                 check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
 
@@ -259,7 +276,7 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
         volume = None if choices.inventory else stack.enter_context(volume_of(trial))
         directory = str(volume.directory) if volume else None
         tree = str(choices.image.tree)
-        envelopes = [planned.envelope for planned in trial.instances] or [trial.job.envelope]
+        envelopes = [planned.envelope for planned in trial.instances] or [trial.envelope]
         distributed = trial.job.distributed
         pods = distributed is not None and bool(distributed.machines) and not choices.inventory
         stacks = [
@@ -277,7 +294,7 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
                 distributed = distributed.model_copy(update={"lab": lab})
             yield stack.enter_context(open_in_lab(distributed, trial.instances, stacks, tree, directory))
         else:
-            node = stack.enter_context(local_node(trial.job.envelope.cpus, tree, directory))
+            node = stack.enter_context(local_node(trial.envelope.cpus, tree, directory))
             yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)
 
 

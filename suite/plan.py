@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from suite.errors import RequestError, option
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
+from suite.job.envelope import Envelope
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
 from suite.job.properties import Properties
 from suite.part import Part
@@ -56,6 +57,11 @@ class Trial(Part):
 
     def with_job(self, **changes: object) -> "Trial":
         return self.model_copy(update={"job": self.job.model_copy(update=changes)})
+
+    @property
+    def envelope(self) -> Envelope:
+        """Return the envelope of the trial's target."""
+        return self.job.envelope.of_target(self.target)
 
     @property
     def properties(self) -> Properties:
@@ -201,7 +207,7 @@ class Plan(Part):
     def _trial(self, block: int, position: int, job: Job, arm: Arm, *, warm_up: bool) -> Trial:
         target, replica, ablation, aggressor = arm
         if job.sharing:
-            instances = job.sharing.instances_of(target, job.envelope)
+            instances = job.sharing.instances_of(target, job.envelope.of_target(target))
         else:
             instances = instances_of(job.distributed, job.envelope) if job.distributed else ()
         return Trial(

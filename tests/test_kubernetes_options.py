@@ -1,12 +1,13 @@
 """What becomes of a run whose engine chooses the CPUs itself, and what such an engine cannot be asked for."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from commands.run.plan import _allotted
+from commands.run.plan import _allotments, _allotted
 from commands.run.validate import check_engine, refuse_ignored
 from provisioning.engines.base import Allotment, default_engine, get_engine
 from provisioning.engines.kubernetes import Kubernetes
@@ -20,22 +21,24 @@ from tests.jobs import plan_of
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
 
 
-def resolved(found: Allotment | None, *targets: str) -> Any:
+def allotted(found: Allotment | None, targets: tuple[str, ...], note: Callable[[str], None] = print) -> Envelope:
+    """Return the envelope of targets whose engine gives this to its containers."""
     engine = SimpleNamespace(allotment=lambda *_: found)
-    choices = SimpleNamespace(engine="kubernetes", container_engine=engine, image=None)
-    return SimpleNamespace(choices=choices, targets=targets, machines=None)
+    choices = SimpleNamespace(engine="kubernetes", engines={"container": engine}, image=None)
+    resolved: Any = SimpleNamespace(choices=choices, targets=targets, machines=None)
+    return _allotted(resolved, ENVELOPE, _allotments(resolved, ENVELOPE, 1), note)
 
 
 def test_every_target_is_pinned_to_the_cpus_that_the_kubelet_chose() -> None:
     notes: list[str] = []
-    found = _allotted(resolved(Allotment((1,), True), "bare-metal", "container"), ENVELOPE, notes.append)
+    found = allotted(Allotment((1,), True), ("bare-metal", "container"), notes.append)
     assert (found.cpus, found.pinning) == ((1,), None)
     assert notes == ["kubernetes gives the CPUs 1: every target is pinned to them"]
 
 
 def test_without_cpus_by_number_every_target_has_a_quota_and_is_not_pinned() -> None:
     notes: list[str] = []
-    found = _allotted(resolved(Allotment(None, True), "bare-metal", "container"), ENVELOPE, notes.append)
+    found = allotted(Allotment(None, True), ("bare-metal", "container"), notes.append)
     assert found.pinning == "quota"
     assert "quota of 1 CPUs" in notes[0]
     usual = next(plan_of(envelope=ENVELOPE).trials())
@@ -45,24 +48,23 @@ def test_without_cpus_by_number_every_target_has_a_quota_and_is_not_pinned() -> 
 
 def test_pods_of_another_machine_are_compared_with_pods_alone() -> None:
     with pytest.raises(RequestError, match="no bare metal to compare them with"):
-        _allotted(resolved(Allotment((1,), False), "bare-metal", "container"), ENVELOPE, print)
-    assert _allotted(resolved(Allotment((1,), False), "container"), ENVELOPE, print).cpus == (1,)
+        allotted(Allotment((1,), False), ("bare-metal", "container"))
+    assert allotted(Allotment((1,), False), ("container",)).cpus == (1,)
 
 
 def test_an_engine_that_chooses_no_cpus_leaves_the_envelope_as_it_is() -> None:
-    assert _allotted(resolved(None, "bare-metal", "container"), ENVELOPE, print) is ENVELOPE
+    assert allotted(None, ("bare-metal", "container")) is ENVELOPE
 
 
 @pytest.mark.parametrize(
     ("given", "targets", "said"),
     [
-        ({}, ("container", "container-vm"), "--target container-vm"),
         ({"device": "cuda"}, ("container",), "--device cuda"),
         ({"cpus": "0-1"}, ("container",), "--cpus 0-1"),
     ],
 )
 def test_what_is_not_built_for_pods_is_refused(given: dict[str, str], targets: tuple[str, ...], said: str) -> None:
-    choices: Any = SimpleNamespace(engine="kubernetes", container_engine=get_engine("kubernetes"))
+    choices: Any = SimpleNamespace(engine="kubernetes", container_engine=get_engine("kubernetes"), vm_node=None)
     with pytest.raises(RequestError, match=f"does not go with {said}"):
         check_engine(RunRequest.of({"engine": "kubernetes", **given}), choices, targets)
     choices.container_engine = get_engine("runc")

@@ -112,7 +112,11 @@ def _near(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
     """Return the facts of two environments (``fields.Environments.facts``) that differ and are not ignored."""
     mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (own, base))
-    return tuple(one for key in dict.fromkeys((*its, *mine)) for one in _difference(key, mine.get(key), its.get(key)))
+    keys = dict.fromkeys((*its, *mine))
+    elsewhere = False in (mine.get("pod.this_machine"), its.get("pod.this_machine"))
+    if elsewhere and mine.get("pod.node") != its.get("pod.node"):
+        keys.pop("host_cpus", None)  # each machine numbers its own CPUs
+    return tuple(one for key in keys for one in _difference(key, mine.get(key), its.get(key)))
 
 
 def changed_facts(one: str, other: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -22,6 +22,7 @@ from commands.run.validate import (
     check_workloads,
 )
 from provisioning import isa
+from provisioning.engines.base import Allotment
 from provisioning.machines.base import GuestSpec, get_provider
 from scenarios.members import source_sha256
 from scenarios.probe import scratch_bytes
@@ -60,16 +61,23 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     sharing = sharing_of(request, profile)
     instances = len(distributed.roles) if distributed else 1 + (sharing.copies if sharing else 0)
     check_engine(request, resolved.choices, targets)
+    if resolved.choices.vm_node and (resolved.dataset or _scratch_bytes(resolved, profile)):
+        raise RequestError(
+            "container-vm is on another machine, which has no data of this one to read, and no disk of it to write to",
+            remedy=f"leave container-vm out, or choose another {option('scenario')}, {option('probe')} or aggressor",
+        )
     envelope = _envelope(resolved, profile, instances)
+    found: dict[str, Allotment] = {}
     if pods:
         distributed, envelope = pod_job(request, resolved.choices, targets, envelope, note)
     else:
-        envelope = _allotted(resolved, envelope, note, instances)
+        found = _allotments(resolved, envelope, instances)
+        envelope = _allotted(resolved, envelope, found, note)
     if sharing:
         check_shares(sharing, envelope, targets, note)
     if distributed:
         check_instances(distributed, envelope, note)
-    capability = _capability(resolved, envelope, note)
+    capability = _capability(resolved, envelope, found, note)
     ablations = ablations_of(request, targets, resolved.choices, capability, note)
     plan = _plan(_Common(resolved, envelope, distributed, sharing, capability), ablations)
     check_data(plan, request.gpus.devices or 1)
@@ -92,36 +100,52 @@ def _envelope(resolved: Resolved, profile: Profile, instances: int) -> Envelope:
 def _most_cpus(resolved: Resolved) -> int | None:
     if "container" not in resolved.targets:
         return None
-    most = [each.container_engine.most_cpus() for each in resolved.choices.placed]
+    most = [engine.most_cpus() for each in resolved.choices.placed for engine in each.engines.values()]
     return min((cpus for cpus in most if cpus is not None), default=None)
 
 
-def _allotted(resolved: Resolved, envelope: Envelope, note: Note, count: int = 1) -> Envelope:
-    """Return the envelope with the CPUs that the engine gives to its containers, where it chooses them itself.
+def _allotments(resolved: Resolved, envelope: Envelope, count: int) -> dict[str, Allotment]:
+    """Return what the engine gives to its containers, by target, where it chooses their CPUs itself.
 
-    ``count`` of them share it, and each is given whole CPUs.
+    ``count`` of them share the envelope, and each is given whole CPUs.
     """
     choices = resolved.choices
     if "container" not in resolved.targets or resolved.machines:
-        return envelope
+        return {}
     each = max(1, len(envelope.cpus) // count)
-    found = choices.container_engine.allotment(choices.image, each, envelope.memory_bytes // count, count)
-    if found is None:
+    tried = {
+        target: engine.allotment(choices.image, each, envelope.memory_bytes // count, count)
+        for target, engine in choices.engines.items()
+    }
+    return {target: found for target, found in tried.items() if found}
+
+
+def _allotted(resolved: Resolved, envelope: Envelope, found: Mapping[str, Allotment], note: Note) -> Envelope:
+    """Return the envelope with the CPUs that the engine gives: other targets have those of its container."""
+    if not found:
         return envelope
-    if not found.here and set(resolved.targets) != {"container"}:
+    choices = resolved.choices
+    if not found["container"].here and set(resolved.targets) - found.keys():
         raise RequestError(
             f"the containers of {choices.engine} run on another machine, which no other target runs on: there is no "
             "bare metal to compare them with",
             remedy=f"use {option('target')} container alone, or a {option('node')} that is this machine",
         )
-    if found.cpus is None:
+    given = {target: each.cpus for target, each in found.items() if each.cpus}
+    if len(given) < len(found):
         note(f"{choices.engine} gives no CPUs by number: every target has a quota of {len(envelope.cpus)} CPUs on any")
         return envelope.model_copy(update={"pinning": "quota"})
-    note(f"{choices.engine} gives the CPUs {format_cpu_list(found.cpus)}: every target is pinned to them")
-    return envelope.model_copy(update={"cpus": found.cpus})
+    cpus = given["container"]
+    note(f"{choices.engine} gives the CPUs {format_cpu_list(cpus)}: every target is pinned to them")
+    own = given.get("container-vm")
+    if own:
+        note(f"container-vm is pinned to the CPUs {format_cpu_list(own)} of its own node")
+    return envelope.model_copy(update={"cpus": cpus, "node_cpus": own})
 
 
-def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapability | None:
+def _capability(
+    resolved: Resolved, envelope: Envelope, found: Mapping[str, Allotment], note: Note
+) -> CpuCapability | None:
     """Return what the job's libraries are capped to; None where each target uses what it has."""
     asked = resolved.request.targets
     if asked.isa != "shared":
@@ -130,6 +154,8 @@ def _capability(resolved: Resolved, envelope: Envelope, note: Note) -> CpuCapabi
     if resolved.machines:
         return resolved.machines.capability(note, always=ablated)
     choices = resolved.choices
+    if choices.vm_node:
+        return isa.lowest_of({isa.capability(each.cpuinfo) for each in found.values()}, note, always=ablated)
     guest = GuestSpec(choices.image, choices.accelerator, envelope)
     return isa.shared(resolved.targets, get_provider(choices.provider), guest, note, always=ablated)
 

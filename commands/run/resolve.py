@@ -15,16 +15,16 @@ from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import get_provider
 from provisioning.nodes import local_node
 from provisioning.paths import home
-from provisioning.targets import Choices
+from provisioning.targets import Choices, booted
 from scenarios.command_files import files_of
 from scenarios.datasets import resolve as datasets
 from scenarios.own_workload import adopt
 from suite.errors import RequestError, option
 from suite.job.command import COMMAND, CommandJob, parse_command
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
-from suite.request.parts import gpu_indices, pci_addresses
+from suite.request.parts import gpu_indices, nodes_of, pci_addresses
 from suite.request.request import OPTIONS, RunRequest
-from suite.targets import TARGETS, VMS
+from suite.targets import TARGETS
 
 Note = Callable[[str], None]
 
@@ -68,7 +68,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     if checks is None:
         note("checking this machine")
         checks = doctor.examine()
-    targets = carried(request.targets.target, checks, note)
+    targets = carried(request, checks, note)
     choices = choices_of(request, checks, targets, note)
     return Resolved(request, models, targets, choices, data, dataset, fio_job, None, command)
 
@@ -111,12 +111,15 @@ def command_job(request: RunRequest) -> CommandJob | None:
     return CommandJob(argv=parse_command(request.own.command), throughput=request.own.throughput_pattern)
 
 
-def carried(targets: tuple[str, ...], checks: Sequence[Check], note: Note) -> tuple[str, ...]:
+def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[str, ...]:
     """Return the targets that this machine carries; of all targets, those that it does not carry are left out.
 
     Raises RequestError for one that was named, and that it does not carry.
     """
+    targets = request.targets.target
     by_name = {check.name: check for check in checks if check.kind == "target"}
+    if "container-vm" not in booted(TARGETS, request.targets.engine):
+        by_name["container-vm"] = by_name["container"]
     everything = set(targets) == set(TARGETS)
     found = []
     for target in targets:
@@ -140,7 +143,7 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         if not check.usable:
             raise RequestError(f"{option('engine')} {engine}: {check.reason}", remedy=check.remedy)
     accel: Accelerator = "tcg"
-    if VMS.intersection(targets):
+    if booted(targets, engine):
         accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
     nvml = next(check for check in checks if check.name == "nvml")
@@ -151,7 +154,18 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         )
     vfio = pci_addresses(request.gpus.vfio) if request.gpus.vfio else ()
     image, provider = _image_of(request), request.targets.provider
-    choices = Choices(image, engine, accel, _gpus_of(request), vfio, provider=provider, engine_options=options)
+    nodes = nodes_of(options["node"]) if "node" in options else {}
+    options |= {"node": nodes["container"]} if nodes else {}
+    choices = Choices(
+        image,
+        engine,
+        accel,
+        _gpus_of(request),
+        vfio,
+        provider=provider,
+        engine_options=options,
+        vm_node=nodes.get("container-vm"),
+    )
     if "container" in targets and choices.container_engine.options:
         with local_node((), None) as node:
             note(f"{engine} {choices.container_engine.version(node)}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from provisioning.engines.base import get_engine
-from provisioning.targets import Choices, refuse_ablation
+from provisioning.targets import Choices, booted, refuse_ablation
 from suite.errors import RequestError, option
 from suite.job import ablations
 from suite.job.command import COMMAND
@@ -68,11 +68,18 @@ def check_workloads(request: RunRequest, models: tuple[str, ...]) -> None:
 
 def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> None:
     """Raise RequestError for what an engine with options of its own, which is a cluster's, cannot be asked for."""
-    if "container" not in targets or not choices.container_engine.options:
+    if not CONTAINERS.intersection(targets) or not choices.container_engine.options:
         return
+    if ("container-vm" in targets) != bool(choices.vm_node) or "container" not in targets:
+        raise RequestError(
+            f"{option('engine')} {choices.engine}: the pods of container-vm are compared with those of container, on a "
+            f"node that is a virtual machine; {option('node')} names one of each, or none of container-vm",
+            remedy=f"give {option('target')} container {option('target')} container-vm {option('node')} "
+            "container=N1,container-vm=N2; or leave container-vm out of both",
+        )
     cpus = str(request.envelope.cpus or "1")
     asked = {
-        f"{option('target')} container-vm": "container-vm" in targets,
+        f"{option('target')} vm beside container-vm, which is another machine": set(targets) >= VMS,
         f"{option('device')} {request.gpus.device}": request.gpus.device != "cpu",
         f"{option('data_disk')}": bool(request.data.data_disk),
         f"{option('cpus')} {cpus}": not (cpus.isascii() and cpus.isdigit()),
@@ -100,7 +107,7 @@ def refuse_ignored(request: RunRequest) -> None:
     given, targets = request.given(), set(request.targets.target)
     cpu = request.gpus.device == "cpu" and f"{option('device')} is cpu"
     no_container = not targets & CONTAINERS and "no target has a container"
-    no_vm = not targets & VMS and "no target has a virtual machine"
+    no_vm = not booted(targets, request.targets.engine) and "no target has a virtual machine that the suite boots"
     generated = request.scenario == "real" or (request.data.data or SYNTHETIC) != SYNTHETIC
     no_data = not generated and "there is no data set to read"
     trained = any(name in WORKLOADS for name in request.shared.aggressor)

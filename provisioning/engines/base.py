@@ -17,7 +17,7 @@ from provisioning.engines import clients
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
 from provisioning.programs import program_argv
-from suite.errors import CommandError, MeasurementError
+from suite.errors import CommandError, MeasurementError, RequestError, option
 from suite.interfaces import Node
 from suite.job.envelope import most_processes, parse_cpu_list
 from suite.job.properties import Properties
@@ -108,6 +108,8 @@ class Allotment:
     """The CPUs that a container has to itself; None where it has the time of so many, on any."""
     here: bool
     """Whether the containers run on this machine."""
+    cpuinfo: str = ""
+    """The content of /proc/cpuinfo in one of them."""
 
 
 class ContainerEngine(Protocol):
@@ -132,6 +134,13 @@ class ContainerEngine(Protocol):
     def configured(self, given: Mapping[str, str]) -> "ContainerEngine":  # noqa: ARG002 (engines with options do)
         """Return the engine with those of its options that were given."""
         return self
+
+    def on_vm(self, node: str) -> "ContainerEngine":
+        """Return the engine for containers on a node that is a virtual machine, as the containers themselves attest.
+
+        Raises RequestError for a node of the same kernel as this engine's own.
+        """
+        raise RequestError(f"{self.name} has no node {node}", remedy=f"use {option('engine')} kubernetes")
 
     def hindrance(self, properties: Properties) -> str | None:  # noqa: ARG002 (engines that lack one do)
         """Return why containers cannot have these properties; None where they can."""

@@ -1,6 +1,7 @@
 """Kubernetes: a pod is a container that a cluster starts. Its node may be this machine, or any other of the cluster."""
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -16,7 +17,7 @@ from provisioning.kubernetes import owned, service
 from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
 from provisioning.kubernetes.faults import failure_of
 from provisioning.kubernetes.images import CONTAINERD, import_image, local_name
-from provisioning.kubernetes.inside import PodNode, await_end, cpus_inside, first_process
+from provisioning.kubernetes.inside import PodNode, await_end, cpus_inside, first_process, kernel_inside
 from provisioning.kubernetes.node import ClusterNode, others_on
 from provisioning.kubernetes.opening import Opening
 from provisioning.kubernetes.pod import USER, Placement, changed, container_status, manifest
@@ -45,6 +46,8 @@ class Kubernetes(ContainerEngine):
     given: Mapping[str, str] = field(default_factory=dict)
     named: bool = False
     """Whether a run has named it."""
+    virtual: bool = False
+    """Whether its node is said to be a virtual machine, which each of its pods is asked to attest."""
     name = "kubernetes"
     rootfs = "overlay"
     network = "pod"
@@ -53,6 +56,16 @@ class Kubernetes(ContainerEngine):
 
     def configured(self, given: Mapping[str, str]) -> "Kubernetes":
         return replace(self, given=given, named=True)
+
+    def on_vm(self, node: str) -> "Kubernetes":
+        found = replace(self, given={**self.given, "node": node}, virtual=True)
+        if found._node.boot == self._node.boot:
+            raise RequestError(
+                f"{option('node')}: {self._node.name} of container and {node} of container-vm run under one kernel, so "
+                f"{node} is no virtual machine beside {self._node.name}",
+                remedy="name a node for container-vm that is a virtual machine",
+            )
+        return found
 
     def hindrance(self, properties: Properties) -> str | None:
         if properties.service:
@@ -86,6 +99,7 @@ class Kubernetes(ContainerEngine):
                 f"the node {self._node.name} is another machine: its image comes from a registry",
                 remedy=f"name the one that has {image_reference(image.digest)} with {option('registry')}",
             )
+        cpuinfo = ""
         found: list[tuple[int, ...]] = []
         with local_node((), None) as host, ExitStack() as stack:
             self.load(host, image.digest, image.file("oci.tar"))
@@ -94,10 +108,12 @@ class Kubernetes(ContainerEngine):
                 stack.callback(await_end, name)
                 stack.enter_context(ledger.holding(*self.entry(name)))
                 self.begin(host, spec)
-                found.append(cpus_inside(self._inside(host, name)))
+                inside = self._inside(host, name)
+                cpuinfo = self._attested(inside)
+                found.append(cpus_inside(inside))
         # The kubelet hands out those that are free in the same order again.
         whole = self._exclusive and all(len(each) == cpus for each in found)
-        return Allotment(tuple(cpu for each in found for cpu in each) if whole else None, self._node.here)
+        return Allotment(tuple(cpu for each in found for cpu in each) if whole else None, self._node.here, cpuinfo)
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (see base)
         raise RequestError("a pod has no layer for a data set", remedy="leave --ablate data-layer out")
@@ -126,8 +142,31 @@ class Kubernetes(ContainerEngine):
             others=others_on(self._cluster, self._node.name, spec.name),
         )
         inside = self._inside(node, spec.name)
-        pinned = {} if spec.by_count else {"host_cpus": list(cpus_inside(inside))}
-        return replace(inside, facts={"pod": pod.model_dump(), **pinned})
+        facts: dict[str, object] = {} if spec.by_count else {"host_cpus": list(cpus_inside(inside))}
+        if self.virtual:
+            self._attested(inside)
+            facts["accelerator"] = None  # of a machine that the suite has not booted it is not known
+        return replace(inside, facts={"pod": pod.model_dump(), **facts})
+
+    def _attested(self, inside: PodNode) -> str:
+        """Return the /proc/cpuinfo of a pod. Raises RequestError where it is to attest a virtual machine, and does not.
+
+        The kernel must be that of the node: a runtime class may give each pod a virtual machine of its own.
+        """
+        boot, cpuinfo = kernel_inside(inside)
+        if self.virtual and boot != self._node.boot:
+            raise RequestError(
+                f"{option('node')} {self._node.name}: its pods have kernels of their own, which cannot attest that the "
+                "node is a virtual machine",
+                remedy=f"leave {option('runtime_class')} out",
+            )
+        if self.virtual and not re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE):
+            raise RequestError(
+                f"{option('node')} {self._node.name}: the CPU that its pods see reports no hypervisor, so it is not "
+                "attested as a virtual machine",
+                remedy="name a node for container-vm that is a virtual machine",
+            )
+        return cpuinfo
 
     def _running(self, name: str) -> Object:
         """Return the live pod once the server knows that it runs: the kubelet tells it up to a second later."""

@@ -18,6 +18,7 @@ from suite.interfaces import Completed
 from suite.job.envelope import parse_cpu_list
 
 ENDED_WITHIN_S = 30.0
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 @dataclass(kw_only=True)
@@ -41,6 +42,13 @@ def cpus_inside(node: PodNode) -> tuple[int, ...]:
     if not found:
         raise MeasurementError("the pod does not say which CPUs it may use", kind="engine")
     return parse_cpu_list(found[1])
+
+
+def kernel_inside(node: PodNode) -> tuple[str, str]:
+    """Return the number of the boot of the kernel that the pod sees, and what its /proc/cpuinfo holds."""
+    # A sandbox with a kernel of its own may lack the first file: what then stands there is no number of a boot.
+    boot, _, cpuinfo = node.run(["cat", BOOT_ID, "/proc/cpuinfo"], check=False).stdout.partition("\n")
+    return boot, cpuinfo
 
 
 def first_process(pod: str) -> psutil.Process | None:

@@ -27,7 +27,7 @@ def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | 
     elsewhere = any(isinstance(pod, Mapping) and not pod["this_machine"] for pod in pods)
     if elsewhere or (trial.job.distributed and trial.job.distributed.machines):
         return NoAccount()
-    return HostAccount(trial.job.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes))
+    return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes))
 
 
 class NoAccount(AbstractContextManager[None]):

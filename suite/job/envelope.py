@@ -20,6 +20,13 @@ class Envelope(Part):
     threads: Annotated[int, Field(gt=0)]
     pinning: Literal["quota"] | None = None
     """``quota`` where every target has the time of so many CPUs, on any of them; None where they are pinned."""
+    node_cpus: tuple[int, ...] | None = None
+    """The CPUs of container-vm where its virtual machine is a node of a cluster, in that node's own numbers."""
+
+    def of_target(self, target: str) -> "Envelope":
+        """Return the envelope with the CPUs of one target."""
+        own = self.node_cpus if target == "container-vm" else None
+        return self.model_copy(update={"cpus": own or self.cpus, "node_cpus": None})
 
 
 def most_processes(cpus: int) -> int:

@@ -128,7 +128,7 @@ def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]
 def _differences(trial: Trial, measured: Measurement) -> list[str]:
     """Return the differences of every instance from its own envelope."""
     if not trial.instances:
-        return envelope_differences(trial, trial.job.envelope, measured.environment)
+        return envelope_differences(trial, trial.envelope, measured.environment)
     return [
         f"{name}: {difference}"
         for planned, (name, seen) in zip(trial.instances, _seen(trial, measured), strict=True)

@@ -60,6 +60,7 @@ _OF_POD = {
     "reserved_cpus": "CPUs kept from pods",
     "cpu_quota": "quotas of pods",
     "cgroup_driver": "driver of control groups",
+    "this_machine": "pod on this machine",
 }
 
 INSIDE = (
@@ -98,7 +99,7 @@ INSIDE = (
     *(_constant(f"pod.{name}", label, "belongs to the pod") for name, label in _OF_POD.items()),
     Field("pod.changed", "ignored", "what would not be comparable is refused"),
     Field("pod.others", "ignored", "what they take of the CPUs is in the conditions"),
-    Field("pod.this_machine", "ignored", "follows from the node"),
+    Field("pod.boot_id", "ignored", "tells machines apart, as the node does"),
     Field("pod.image_id", "ignored", "a name of the image; the userland is compared itself"),
     Field("hostname", "ignored", "each instance has a new one"),
     Field("pid1", "ignored", "tells what kind of place it is, which the target's name does"),

@@ -40,6 +40,8 @@ class Pod(Part):
     cgroup_driver: str | None = None
     others: list[str] | None = None
     """The other pods that ran on the node."""
+    boot_id: str | None = None
+    """The number of the node's boot: two nodes that have the same one share a kernel."""
 
 
 class Gpu(Part):
@@ -61,7 +63,7 @@ class Environment(Part):
     cpus: list[int] | None = None
     """The CPUs this process may use, in this kernel's own numbers."""
     host_cpus: list[int] | None = None
-    """The host CPUs that these are pinned to."""
+    """The host CPUs that these are pinned to; of a pod, those of its node's kernel."""
     memory_bytes: int | None = None
     """The least of the control group's limit and the machine's physical memory."""
     kernel_memory_bytes: int | None = None

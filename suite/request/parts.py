@@ -25,7 +25,7 @@ from suite.job.serving import MOST_CLIENTS, MOST_REQUESTS, SERVE, parse_rates
 from suite.job.sharing import BareMetalCpus, victim_names
 from suite.registries import ABLATIONS, AGGRESSORS, DATA_KINDS, ENGINES, MACHINES, PROBES, SCENARIOS, WORKLOADS
 from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about
-from suite.targets import TARGETS
+from suite.targets import CONTAINERS, TARGETS
 from suite.units import parse_duration_s, parse_share
 
 MOST_BLOCKS = 100
@@ -80,6 +80,23 @@ def memory_of(text: str) -> int:
     if text.strip().isdigit() and found < _LEAST_MEMORY_BYTES:
         raise RequestError(f"{text!r} is {found} bytes", remedy=f"is {found}G meant? write {found}G")
     return found
+
+
+def nodes_of(text: str) -> dict[str, str]:
+    """Return the nodes of a cluster by target: ``n1``, or ``n1,n2`` for several instances, are those of container.
+
+    Raises RequestError for names of targets that are not exactly those with containers.
+    """
+    named = [word.partition("=") for word in text.split(",")]
+    if not any(equals for _, equals, _ in named):
+        return {"container": text}
+    nodes = {target: node for target, _, node in named}
+    if len(named) != len(CONTAINERS) or nodes.keys() != CONTAINERS or not all(nodes.values()):
+        raise RequestError(
+            f"{text!r} does not name a node for container and one for container-vm",
+            remedy="write it as container=N1,container-vm=N2",
+        )
+    return nodes
 
 
 def _until(text: str) -> None:
@@ -205,7 +222,9 @@ class TargetOptions(OptionGroup):
     node: Text | None = about(
         None,
         f"With {option('engine')} kubernetes: node that the pods run on. Default: the one that is this machine, or the "
-        "only one. Ranks, or server and client, need one each, with commas between them.",
+        "only one. Ranks, or server and client, need one each, with commas between them. container=N1,container-vm=N2: "
+        "N2 is a virtual machine, whose pods are the target container-vm.",
+        parse=nodes_of,
     )
     registry: Text | None = about(
         None,

@@ -1,0 +1,284 @@
+"""The target container-vm as a pod: which node is taken for the virtual machine, and what is planned of both."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from analysis.compare.validity import fact_differences
+from analysis.load.fields import fact_lines
+from commands.run.forecast import Forecast
+from commands.run.validate import check_engine, refuse_ignored
+from provisioning.engines.base import Allotment, get_engine
+from provisioning.engines.kubernetes import KUBERNETES, Kubernetes
+from provisioning.images.image import Image
+from provisioning.kubernetes.cluster import Cluster
+from provisioning.kubernetes.inside import PodNode, kernel_inside
+from provisioning.layers.container import ContainerLayer
+from provisioning.machines.accelerator import Accelerator
+from provisioning.nodes import local_node
+from provisioning.targets import Choices, booted, layers
+from suite.errors import RequestError
+from suite.job.envelope import GIB, Envelope
+from suite.process_identity import boot_id
+from suite.records.course import envelope_differences
+from suite.records.differences import INSIDE, facts
+from suite.records.environment import Environment
+from suite.request.parts import nodes_of
+from suite.request.request import RunRequest
+from tests.jobs import plan_of
+from tests.provisioning.kubernetes.conftest import Server, server
+from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused
+
+__all__ = ["bench", "here", "machine", "server"]
+NODES = "container=n1,container-vm=n2"
+BOTH = ("--target", "container", "--target", "container-vm", "--engine", "kubernetes")
+GUEST, METAL = "flags\t\t: fpu avx2 fma hypervisor\n", "flags\t\t: fpu avx2 fma my_hypervisors\n"
+MANY = GUEST.replace("avx2", "avx2 avx512f avx512bw avx512dq avx512vl")
+
+
+def node(name: str, boot: str) -> dict[str, Any]:
+    info = {"bootID": boot, "kubeletVersion": "v1", "containerRuntimeVersion": "containerd://1"}
+    return {"metadata": {"name": name}, "status": {"nodeInfo": info, "allocatable": {"cpu": "2"}}}
+
+
+@pytest.fixture
+def nodes(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A cluster of two nodes that have booted apart."""
+    monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "config", current="here"))
+    server.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", "b1"), node("n2", "b2")]}
+    server.answers["GET /version"] = 200, {"gitVersion": "v1.30.0"}
+    return server
+
+
+# ---- what is asked for
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("n1", {"container": "n1"}),
+        ("n1,n2", {"container": "n1,n2"}),
+        (NODES, {"container": "n1", "container-vm": "n2"}),
+        ("container-vm=n2,container=n1", {"container": "n1", "container-vm": "n2"}),
+    ],
+)
+def test_a_node_is_named_for_each_target_or_for_each_pod(text: str, nodes: dict[str, str]) -> None:
+    assert nodes_of(text) == nodes
+
+
+@pytest.mark.parametrize(
+    "text", ["container=n1", "container-vm=n2", "vm=n2,container=n1", "n1,container-vm=n2", f"{NODES},n3", "container="]
+)
+def test_a_node_for_other_targets_is_refused_where_it_is_written(text: str) -> None:
+    with pytest.raises(RequestError, match="does not name a node for container and one for container-vm") as caught:
+        RunRequest.of({"engine": "kubernetes", "target": ("container", "container-vm"), "node": text})
+    assert "container=N1,container-vm=N2" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("targets", "vm_node"),
+    [
+        (("container", "container-vm"), None),
+        (("container",), "n2"),
+        (("container-vm",), "n2"),
+        (("bare-metal", "container-vm"), "n2"),
+    ],
+)
+def test_container_vm_and_its_node_come_together_and_beside_container(
+    targets: tuple[str, ...], vm_node: str | None
+) -> None:
+    choices: Any = SimpleNamespace(engine="kubernetes", container_engine=KUBERNETES, vm_node=vm_node)
+    with pytest.raises(RequestError, match="are compared with those of container") as caught:
+        check_engine(RunRequest.of({"engine": "kubernetes"}), choices, targets)
+    assert "--node container=N1,container-vm=N2" in str(caught.value.remedy)
+
+
+def test_a_vm_of_the_suites_own_is_no_part_of_what_a_node_is() -> None:
+    choices: Any = SimpleNamespace(engine="kubernetes", container_engine=KUBERNETES, vm_node="n2")
+    asked = RunRequest.of({"engine": "kubernetes"})
+    check_engine(asked, choices, ("bare-metal", "container", "container-vm"))
+    with pytest.raises(RequestError, match="does not go with --target vm beside container-vm"):
+        check_engine(asked, choices, ("vm", "container", "container-vm"))
+
+
+def test_the_suite_boots_no_machine_for_it() -> None:
+    assert booted(("container", "container-vm", "vm"), "kubernetes") == {"vm"}
+    assert booted(("container", "container-vm"), "runc") == booted(("container-vm",), None) == {"container-vm"}
+    words = {"engine": "kubernetes", "target": ("container", "container-vm"), "node": NODES}
+    refuse_ignored(RunRequest.of(words))
+    with pytest.raises(RequestError, match="--accel would change nothing: no target has a virtual machine that"):
+        refuse_ignored(RunRequest.of({**words, "accel": "tcg"}))
+
+
+# ---- which nodes are taken
+
+
+def engine(*, virtual: bool = False) -> Kubernetes:
+    return replace(KUBERNETES.configured({"node": "n2" if virtual else "n1"}), virtual=virtual)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_node_of_another_kernel_is_taken_for_the_virtual_machine() -> None:
+    found = engine().on_vm("n2")
+    assert (found.virtual, found.most_cpus(), found._node.name) == (True, 2, "n2")
+    assert found._node.facts()["boot_id"] == "b2"
+
+
+def test_two_nodes_of_one_kernel_are_refused_by_name(nodes: Server) -> None:
+    nodes.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", "b1"), node("n2", "b1")]}
+    with pytest.raises(RequestError, match="--node: n1 of container and n2 of container-vm run under one kernel"):
+        engine().on_vm("n2")
+    with pytest.raises(RequestError, match="--node n3: the cluster has no such node"):
+        engine().on_vm("n3")
+
+
+@pytest.mark.usefixtures("nodes")
+@pytest.mark.parametrize(
+    ("kernel", "why"),
+    [
+        (("b2", METAL), "--node n2: the CPU that its pods see reports no hypervisor"),
+        (("b2", "Features : fp asimd\n"), "reports no hypervisor"),
+        (("b9", GUEST), "--node n2: its pods have kernels of their own"),
+        (("", ""), "have kernels of their own"),
+    ],
+)
+def test_a_node_that_its_pods_do_not_attest_is_refused(
+    kernel: tuple[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provisioning.engines.kubernetes.kernel_inside", lambda _: kernel)
+    inside: Any = None
+    with pytest.raises(RequestError, match=why) as caught:
+        engine(virtual=True)._attested(inside)
+    assert caught.value.remedy
+    assert engine()._attested(inside) == kernel[1], "nothing is claimed of the node of container"
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_node_that_its_pods_attest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioning.engines.kubernetes.kernel_inside", lambda _: ("b2", GUEST))
+    inside: Any = None
+    assert engine(virtual=True)._attested(inside) == GUEST
+
+
+def test_the_kernel_is_read_in_the_pod(server: Server, tmp_path: Path) -> None:
+    cluster = Cluster.connect("here", config=server.kubeconfig(tmp_path / "config"))
+    with local_node((0,), None) as host:
+        pod = PodNode(
+            parent=host, wrap=list, name="pod", userland="/", cpus=(0,), local=False, cluster=cluster, pod="p"
+        )
+        boot, cpuinfo = kernel_inside(pod)
+    assert boot == boot_id()
+    assert "processor" in cpuinfo
+
+
+# ---- what is planned
+
+
+def test_the_stack_is_a_container_on_its_node_and_no_machine_of_the_suite(
+    nodes: Server,  # noqa: ARG001 (the cluster that is reached)
+) -> None:
+    accelerator: Accelerator = "tcg"
+    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+    choices = Choices(image, "kubernetes", accelerator, engine_options={"node": "n1"}, vm_node="n2")
+    envelope = Envelope(cpus=(1,), memory_bytes=GIB, threads=1)
+    (layer,) = layers("container-vm", choices, envelope)
+    assert isinstance(layer, ContainerLayer)
+    assert layer.engine is choices.engines["container-vm"], "its connection is kept from trial to trial"
+    (other,) = layers("container", choices, envelope)
+    assert isinstance(other, ContainerLayer)
+    assert other.engine is choices.container_engine
+    assert choices.layers().accelerator is None
+    assert replace(choices, vm_node=None).layers().accelerator == "tcg"
+    assert len(layers("container-vm", replace(choices, engine="runc", engine_options={}, vm_node=None), envelope)) == 2
+    with pytest.raises(RequestError, match="runc has no node n2"):
+        get_engine("runc").on_vm("n2")
+
+
+def test_each_target_is_held_to_the_cpus_of_its_own_node() -> None:
+    envelope = Envelope(cpus=(1,), memory_bytes=GIB, threads=1, node_cpus=(5,))
+    plan = plan_of(envelope=envelope, targets=("container", "container-vm"))
+    trials = {trial.target: trial for trial in plan.trials()}
+    assert {target: trial.envelope.cpus for target, trial in trials.items()} == {
+        "container": (1,),
+        "container-vm": (5,),
+    }
+    trial = trials["container-vm"]
+    seen = Environment(cpus=[5], host_cpus=[5], threads=1, memory_bytes=GIB)
+    assert envelope_differences(trial, trial.envelope, seen) == []
+    assert envelope_differences(trial, trial.envelope, seen.model_copy(update={"host_cpus": [1]}))
+
+
+def planned(bench: Bench, *words: str) -> Forecast:
+    result = bench("run", *SMALL, *BOTH, "--node", NODES, "--cpus", "1", "--dry-run", "--json", *words)
+    assert result.exit_code == 0, result.stderr
+    return Forecast.model_validate_json(result.stdout)
+
+
+@pytest.fixture
+def given(nodes: Server, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> dict[bool, Allotment]:
+    """What the kubelets give, by whether the node is the virtual machine; this machine can boot none."""
+    nodes.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", boot_id()), node("n2", "b2")]}
+    machine.usable |= {"vm": False, "container-vm": False}
+    monkeypatch.setattr("provisioning.machines.accelerator.choose", None)
+    found = {False: Allotment((0,), True, MANY), True: Allotment((7,), False, GUEST)}
+    monkeypatch.setattr(Kubernetes, "allotment", lambda self, *_: found[self.virtual])
+    return found
+
+
+def test_a_machine_without_virtual_machines_runs_it_beside_bare_metal(
+    bench: Bench, given: dict[bool, Allotment]
+) -> None:
+    plan = planned(bench, "--target", "bare-metal").plan
+    assert given[True].cpus == plan.job.envelope.node_cpus == (7,)
+    assert (plan.targets, plan.job.envelope.cpus) == (("container", "container-vm", "bare-metal"), (0,))
+    assert plan.job.layers.accelerator is None
+    assert plan.job.cpu_capability == "avx2", "the node of container has more than the virtual machine"
+    assert plan.request is not None
+    assert plan.request.given()["node"] == NODES
+
+
+def test_where_one_node_gives_no_cpus_by_number_all_have_a_quota(bench: Bench, given: dict[bool, Allotment]) -> None:
+    given[True] = Allotment(None, False, MANY)
+    envelope = planned(bench).plan.job.envelope
+    assert (envelope.pinning, envelope.node_cpus) == ("quota", None)
+
+
+def test_nodes_elsewhere_leave_no_bare_metal(bench: Bench, given: dict[bool, Allotment]) -> None:
+    given[False] = replace(given[False], here=False)
+    assert planned(bench).plan.targets == ("container", "container-vm")
+    words = ("run", *SMALL, *BOTH, "--target", "bare-metal", "--node", NODES, "--cpus", "1")
+    refused(bench(*words), "no bare metal to compare them with")
+
+
+@pytest.mark.usefixtures("given")
+def test_what_a_pod_of_another_machine_cannot_be_given_is_refused(bench: Bench) -> None:
+    words = ("run", *SMALL, *BOTH, "--cpus", "1")
+    refused(bench(*words), "are compared with those of container")
+    named = (*words, "--node", NODES)
+    refused(bench(*named, "--scenario", "shared", "--aggressor", "disk"), "no disk of it to write to")
+    refused(bench(*named, "--scenario", "serve"), "which no other target runs on")
+
+
+# ---- what is compared
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differing"),
+    [
+        ({"node": "n2", "this_machine": False}, None, []),
+        ({"node": "n2", "this_machine": False}, {"node": "n1", "this_machine": True}, []),
+        ({"node": "n2", "this_machine": False}, {"node": "n1", "this_machine": False}, []),
+        ({"node": "n1", "this_machine": False}, {"node": "n1", "this_machine": False}, ["host_cpus"]),
+        ({"node": "n1", "this_machine": True}, None, ["host_cpus"]),
+    ],
+)
+def test_the_numbers_of_cpus_are_compared_inside_one_machine_alone(
+    one: dict[str, Any], other: dict[str, Any] | None, differing: list[str]
+) -> None:
+    sides = [{"cpus": [0], "host_cpus": cpus, "pod": pod} for cpus, pod in (([5], one), ([1], other))]
+    texts = [fact_lines("", facts({k: v for k, v in side.items() if v is not None}, INSIDE)) for side in sides]
+    refusals = [found.name for found in fact_differences(*texts) if not found.group]
+    assert refusals == differing
