@@ -280,5 +280,7 @@ def test_the_numbers_of_cpus_are_compared_inside_one_machine_alone(
 ) -> None:
     sides = [{"cpus": [0], "host_cpus": cpus, "pod": pod} for cpus, pod in (([5], one), ([1], other))]
     texts = [fact_lines("", facts({k: v for k, v in side.items() if v is not None}, INSIDE)) for side in sides]
-    refusals = [found.name for found in fact_differences(*texts) if not found.group]
-    assert refusals == differing
+    found = {each.name: each.text for each in fact_differences(*texts)}
+    assert [name for name in found if name != "pod.node"] == differing
+    its_node = "this machine" if other is None else other["node"]
+    assert found.get("pod.node") == (None if differing else f"node of the cluster n2 against {its_node}")

@@ -115,7 +115,9 @@ def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
     keys = dict.fromkeys((*its, *mine))
     elsewhere = False in (mine.get("pod.this_machine"), its.get("pod.this_machine"))
     if elsewhere and mine.get("pod.node") != its.get("pod.node"):
-        keys.pop("host_cpus", None)  # each machine numbers its own CPUs
+        # Each machine numbers its own CPUs. Bare metal is on no node of a cluster, and is named as the other machine.
+        keys.pop("host_cpus", None)
+        mine, its = ({"pod.node": "this machine", **side} for side in (mine, its))
     return tuple(one for key in keys for one in _difference(key, mine.get(key), its.get(key)))
 
 
