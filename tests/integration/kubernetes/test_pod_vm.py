@@ -1,0 +1,92 @@
+"""The target container-vm as a pod: both nodes of the test's cluster are of one kernel, which is found out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.audit.audit import audited
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from provisioning.isa import CPUINFO
+from suite.process_identity import boot_id
+from suite.records.record import TrialRecord
+from tests.integration.kubernetes.test_pod import BENCH, SMALL, kubeconfig, left
+from tests.kubernetes_cluster import cluster as fixture
+
+__all__ = ["kubeconfig"]
+pytestmark = pytest.mark.integration
+APART = f"""
+import sys
+sys.path.insert(0, {str(Path(BENCH[1]).parent)!r})
+from provisioning.engines import kubernetes
+from provisioning.kubernetes.node import ClusterNode
+boot, kernel = ClusterNode.boot.fget, kubernetes.kernel_inside
+ClusterNode.boot = property(lambda node: boot(node) + "-apart" * (node.name == sys.argv[1]))
+kubernetes.kernel_inside = lambda inside: (kernel(inside)[0] + "-apart", kernel(inside)[1])
+from cli import main
+main(sys.argv[2:])
+"""
+"""Runs bench with a node, and the pods on it, that say that they have booted apart; all else is as it is."""
+
+
+def words(cluster: fixture.Cluster, out: Path) -> list[str]:
+    container, virtual = cluster.nodes[:2]
+    targets = [word for name in ("bare-metal", "container", "container-vm") for word in ("--target", name)]
+    node = ["--engine", "kubernetes", "--node", f"container={container},container-vm={virtual}"]
+    return ["run", *targets, *node, *SMALL, "--out", str(out)]
+
+
+@pytest.mark.timeout(300)
+def test_two_nodes_of_one_kernel_are_no_machine_and_a_virtual_one_on_it(
+    cluster: fixture.Cluster, tmp_path: Path
+) -> None:
+    if not cluster.containerd:
+        pytest.skip("the nodes of a cluster of one's own may have booted apart")
+    asked = [*BENCH, *words(cluster, tmp_path / "run")]
+    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2, done.stderr
+    container, virtual = cluster.nodes[:2]
+    said = f"--node: {container} of container and {virtual} of container-vm run under one kernel"
+    assert said in done.stderr
+    assert not (tmp_path / "run").exists()
+    assert left() == []
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("hypervisor" not in CPUINFO.read_text(), reason="this machine is no virtual one, and the nodes are")
+def test_a_pod_on_a_virtual_machine_is_measured_beside_bare_metal_and_container(
+    cluster: fixture.Cluster, tmp_path: Path
+) -> None:
+    if not cluster.containerd:
+        pytest.skip("the nodes of a cluster of one's own are not said to have booted apart")
+    container, virtual = cluster.nodes[:2]
+    # Both nodes have the image under this name, so that none asks a registry for it.
+    asked = [sys.executable, "-c", APART, virtual, *words(cluster, tmp_path / "run"), "--registry", "localhost"]
+    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
+    inside = {record.target: record.environment.target for record in records}
+    assert inside.keys() == {"bare-metal", "container", "container-vm"}
+    assert [record.outcome.status for record in records] == ["ok"] * 3, [record.outcome for record in records]
+    assert {record.job.layers.accelerator for record in records} == {None}
+    for target, node in (("container", container), ("container-vm", virtual)):
+        seen = inside[target]
+        assert seen is not None
+        assert seen.pod is not None
+        assert (seen.pod.node, seen.pod.this_machine) == (node, target == "container")
+        assert (seen.pod.boot_id == boot_id()) == (target == "container")
+        assert tuple(seen.host_cpus or ()) == tuple(seen.cpus or ()) == cluster.cpus[node]
+        assert seen.hypervisor, "it is recorded of every target"
+        assert seen.accelerator == ("none" if target == "container" else None)
+    assert cluster.cpus[container] != cluster.cpus[virtual], "each pod is held to the CPUs of its own node"
+    record = next(each for each in records if each.target == "container-vm")
+    assert record.conditions is None, "this machine is not the one that it ran on"
+    assert record.substitutes == []
+    (group,) = compare(audited(load([tmp_path / "run"]))).groups
+    found = {summary.target: summary for summary in group.targets}
+    assert found["container-vm"].estimates["throughput"].ratio, "normalised to bare metal"
+    assert "other machine" in found["container-vm"].marks
+    assert "other machine" not in found["container"].marks
+    assert left() == []
