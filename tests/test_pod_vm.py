@@ -268,19 +268,22 @@ def test_what_a_pod_of_another_machine_cannot_be_given_is_refused(bench: Bench) 
 @pytest.mark.parametrize(
     ("one", "other", "differing"),
     [
-        ({"node": "n2", "this_machine": False}, None, []),
-        ({"node": "n2", "this_machine": False}, {"node": "n1", "this_machine": True}, []),
-        ({"node": "n2", "this_machine": False}, {"node": "n1", "this_machine": False}, []),
-        ({"node": "n1", "this_machine": False}, {"node": "n1", "this_machine": False}, ["host_cpus"]),
-        ({"node": "n1", "this_machine": True}, None, ["host_cpus"]),
+        ({"node": "n2", "virtual": True}, None, {"pod.node": "node of the cluster n2 against none"}),
+        ({"node": "n2", "virtual": True}, {"node": "n1"}, {"pod.node": "node of the cluster n2 against n1"}),
+        (
+            {"node": "n2", "virtual": True},
+            {"node": "n2", "virtual": True},
+            {"host_cpus": "host CPUs pinned to 5 against 1"},
+        ),
+        ({"node": "n1"}, None, {"host_cpus": "host CPUs pinned to 5 against 1"}),
     ],
 )
-def test_the_numbers_of_cpus_are_compared_inside_one_machine_alone(
-    one: dict[str, Any], other: dict[str, Any] | None, differing: list[str]
+def test_the_virtual_machine_is_named_and_numbers_its_own_cpus(
+    one: dict[str, Any], other: dict[str, Any] | None, differing: dict[str, str]
 ) -> None:
-    sides = [{"cpus": [0], "host_cpus": cpus, "pod": pod} for cpus, pod in (([5], one), ([1], other))]
-    texts = [fact_lines("", facts({k: v for k, v in side.items() if v is not None}, INSIDE)) for side in sides]
-    found = {each.name: each.text for each in fact_differences(*texts)}
-    assert [name for name in found if name != "pod.node"] == differing
-    its_node = "this machine" if other is None else other["node"]
-    assert found.get("pod.node") == (None if differing else f"node of the cluster n2 against {its_node}")
+    sides: list[dict[str, Any]] = [
+        {"host_cpus": [5], "pod": one},
+        {"host_cpus": [1], **({"pod": other} if other else {})},
+    ]
+    texts = [fact_lines("", facts(side, INSIDE)) for side in sides]
+    assert {found.name: found.text for found in fact_differences(*texts)} == differing

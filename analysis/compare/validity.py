@@ -113,11 +113,10 @@ def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
     """Return the facts of two environments (``fields.Environments.facts``) that differ and are not ignored."""
     mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (own, base))
     keys = dict.fromkeys((*its, *mine))
-    elsewhere = False in (mine.get("pod.this_machine"), its.get("pod.this_machine"))
-    if elsewhere and mine.get("pod.node") != its.get("pod.node"):
-        # Each machine numbers its own CPUs. Bare metal is on no node of a cluster, and is named as the other machine.
+    if bool(mine.get("pod.virtual")) != bool(its.get("pod.virtual")):
+        # The virtual machine numbers its own CPUs. That it is another one is named beside bare metal, too.
         keys.pop("host_cpus", None)
-        mine, its = ({"pod.node": "this machine", **side} for side in (mine, its))
+        mine, its = ({"pod.node": "none", **side} for side in (mine, its))
     return tuple(one for key in keys for one in _difference(key, mine.get(key), its.get(key)))
 
 

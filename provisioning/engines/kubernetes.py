@@ -59,7 +59,7 @@ class Kubernetes(ContainerEngine):
 
     def on_vm(self, node: str) -> "Kubernetes":
         found = replace(self, given={**self.given, "node": node}, virtual=True)
-        if found._node.boot == self._node.boot:
+        if found._node.boot_id == self._node.boot_id:
             raise RequestError(
                 f"{option('node')}: {self._node.name} of container and {node} of container-vm run under one kernel, so "
                 f"{node} is no virtual machine beside {self._node.name}",
@@ -140,6 +140,7 @@ class Kubernetes(ContainerEngine):
             image_id=container_status(live)["imageID"],
             changed=changed(manifest(spec, self._placement(spec)), live),
             others=others_on(self._cluster, self._node.name, spec.name),
+            virtual=self.virtual,
         )
         inside = self._inside(node, spec.name)
         facts: dict[str, object] = {} if spec.by_count else {"host_cpus": list(cpus_inside(inside))}
@@ -154,7 +155,7 @@ class Kubernetes(ContainerEngine):
         The kernel must be that of the node: a runtime class may give each pod a virtual machine of its own.
         """
         boot, cpuinfo = kernel_inside(inside)
-        if self.virtual and boot != self._node.boot:
+        if self.virtual and boot != self._node.boot_id:
             raise RequestError(
                 f"{option('node')} {self._node.name}: its pods have kernels of their own, which cannot attest that the "
                 "node is a virtual machine",

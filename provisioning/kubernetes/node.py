@@ -26,7 +26,7 @@ class ClusterNode:
         Raises RequestError where there is none.
         """
         nodes = {each["metadata"]["name"]: each for each in cluster.get("/api/v1/nodes")["items"]}
-        here = [key for key, each in nodes.items() if cls(each, {}).boot == boot_id()]
+        here = [key for key, each in nodes.items() if cls(each, {}).boot_id == boot_id()]
         name = name or own_pod.node()
         chosen = name or next(iter(here or nodes), "")
         if name is None and not (here or len(nodes) == 1):
@@ -48,14 +48,14 @@ class ClusterNode:
         return str(self.live["metadata"].get("labels", {}).get(HOSTNAME_LABEL, self.name))
 
     @property
-    def boot(self) -> str:
-        """Return the number of its boot, which all have in common that share a kernel."""
+    def boot_id(self) -> str:
+        """Return the value that changes with each boot of its kernel."""
         return str(self.live["status"]["nodeInfo"]["bootID"])
 
     @property
     def here(self) -> bool:
         """Return whether it is this machine: its kernel was booted here, and bench does not run in a pod of it."""
-        return self.boot == boot_id() and not own_pod.node()
+        return self.boot_id == boot_id() and not own_pod.node()
 
     @property
     def whole_cpus(self) -> int:
@@ -69,7 +69,7 @@ class ClusterNode:
         return {
             "node": self.name,
             "this_machine": self.here,
-            "boot_id": self.boot,
+            "boot_id": self.boot_id,
             "kubelet": info["kubeletVersion"],
             "runtime": info["containerRuntimeVersion"],
             "cpu_manager": kubelet.get("cpuManagerPolicy"),

@@ -60,7 +60,7 @@ _OF_POD = {
     "reserved_cpus": "CPUs kept from pods",
     "cpu_quota": "quotas of pods",
     "cgroup_driver": "driver of control groups",
-    "this_machine": "pod on this machine",
+    "virtual": "attested virtual machine",
 }
 
 INSIDE = (
@@ -99,6 +99,7 @@ INSIDE = (
     *(_constant(f"pod.{name}", label, "belongs to the pod") for name, label in _OF_POD.items()),
     Field("pod.changed", "ignored", "what would not be comparable is refused"),
     Field("pod.others", "ignored", "what they take of the CPUs is in the conditions"),
+    Field("pod.this_machine", "ignored", "follows from the node"),
     Field("pod.boot_id", "ignored", "tells machines apart, as the node does"),
     Field("pod.image_id", "ignored", "a name of the image; the userland is compared itself"),
     Field("hostname", "ignored", "each instance has a new one"),

@@ -42,6 +42,8 @@ class Pod(Part):
     """The other pods that ran on the node."""
     boot_id: str | None = None
     """The number of the node's boot: two nodes that have the same one share a kernel."""
+    virtual: bool = False
+    """Whether the node is the virtual machine of container-vm, as the pod has attested."""
 
 
 class Gpu(Part):

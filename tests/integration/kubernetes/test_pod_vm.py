@@ -22,8 +22,8 @@ import sys
 sys.path.insert(0, {str(Path(BENCH[1]).parent)!r})
 from provisioning.engines import kubernetes
 from provisioning.kubernetes.node import ClusterNode
-boot, kernel = ClusterNode.boot.fget, kubernetes.kernel_inside
-ClusterNode.boot = property(lambda node: boot(node) + "-apart" * (node.name == sys.argv[1]))
+boot, kernel = ClusterNode.boot_id.fget, kubernetes.kernel_inside
+ClusterNode.boot_id = property(lambda node: boot(node) + "-apart" * (node.name == sys.argv[1]))
 kubernetes.kernel_inside = lambda inside: (kernel(inside)[0] + "-apart", kernel(inside)[1])
 from cli import main
 main(sys.argv[2:])
@@ -76,6 +76,7 @@ def test_a_pod_on_a_virtual_machine_is_measured_beside_bare_metal_and_container(
         assert seen is not None
         assert seen.pod is not None
         assert (seen.pod.node, seen.pod.this_machine) == (node, target == "container")
+        assert seen.pod.virtual == (target == "container-vm")
         assert (seen.pod.boot_id == boot_id()) == (target == "container")
         assert tuple(seen.host_cpus or ()) == tuple(seen.cpus or ()) == cluster.cpus[node]
         assert seen.hypervisor, "it is recorded of every target"
