@@ -27,7 +27,7 @@ from suite.errors import MeasurementError
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
 from suite.job.datasets import Dataset
-from suite.job.distributed import DistributedJob, InstancePlan, MachineSpec
+from suite.job.distributed import DistributedJob, InstancePlan
 from suite.records.record import Link
 
 INTERFACE = "eth0"
@@ -118,7 +118,11 @@ def open_on_machines(
     """
     with ExitStack() as stack:
         machines = [
-            stack.enter_context(_reached(planned, spec, image, dataset))
+            replace(
+                stack.enter_context(on_machine(planned, spec.cpus, image, dataset)),
+                address=spec.address,
+                interface=spec.interface,
+            )
             for planned, spec in zip(inventory.nodes, job.machines, strict=True)
         ]
         _check_ways(machines)
@@ -137,12 +141,15 @@ def open_on_machines(
 
 
 @contextmanager
-def _reached(planned: InventoryNode, spec: MachineSpec, image: Image, dataset: Dataset | None) -> Iterator[Instance]:
+def on_machine(
+    planned: InventoryNode, cpus: tuple[int, ...], image: Image, dataset: Dataset | None
+) -> Iterator[Instance]:
+    """Open a machine of an inventory, which holds the image and the data set, for a target with these CPUs."""
     with machine(planned, tree_of(planned, image)) as node:
-        node.cpus = spec.cpus
+        node.cpus = cpus
         node.data = directory_of(planned, dataset) if dataset else None
-        node.facts = {**node.facts, "host_cpus": list(spec.cpus)}
-        yield Instance(node, spec.address, spec.interface, clock_offset_s=node.agent.clock_offset_s())
+        node.facts = {**node.facts, "host_cpus": list(cpus)}
+        yield Instance(node, clock_offset_s=node.agent.clock_offset_s())
 
 
 def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from provisioning.cgroup import limits as cgroups
-from provisioning.distributed import open_as_pods, open_in_lab, open_on_machines
+from provisioning.distributed import on_machine, open_as_pods, open_in_lab, open_on_machines
 from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
@@ -21,7 +21,7 @@ from provisioning.remote.image_sync import sync_file, sync_image
 from provisioning.remote.machine import Machine, machine
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import BenchError, RequestError
-from suite.interfaces import Instance, Layer, open_stack
+from suite.interfaces import Instance, Layer, Node, open_stack
 from suite.inventory import Inventory
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
@@ -44,7 +44,7 @@ class Choices:
     gpus: tuple[str, ...] = ()
     vfio: tuple[str, ...] = ()
     inventory: Inventory | None = None
-    """The machines, in place of this one."""
+    """The machines, in place of this one. Pods are opened from this one all the same."""
     provider: str = DEFAULT_PROVIDER
     """The machine provider of the VM targets."""
     engine_options: Mapping[str, str] = field(default_factory=dict)
@@ -186,7 +186,7 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
     engine = choices.container_engine
     if properties == AS_IT_IS:
         yield "it changes no property"
-    yield from _hindrances_of_engine(properties, engine)
+    yield from _hindrances_of_engine(properties, choices)
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"
     if properties.huge_pages and recipe == "tuned":
@@ -207,17 +207,30 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
                 yield error.message
 
 
-def _hindrances_of_engine(properties: Properties, engine: ContainerEngine) -> Iterator[str]:
+def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[str]:
+    engine = choices.container_engine
     if reason := engine.hindrance(properties):
         yield reason
     if properties.engine == engine.name:
         yield "it is the engine of the run already"
     elif properties.engine:
         try:
-            with local_node((), None) as node:
-                get_engine(properties.engine).version(node)
+            with _machines(choices) as nodes:
+                for node in nodes:
+                    engine.check_machine(node)
+                    get_engine(properties.engine).version(node)
         except BenchError as error:
             yield error.message
+
+
+@contextmanager
+def _machines(choices: Choices) -> Iterator[list[Node]]:
+    """Open the machines that all targets but pods are opened on: this one, or those of the inventory."""
+    with ExitStack() as stack:
+        if choices.inventory:
+            yield [stack.enter_context(machine(planned)) for planned in choices.inventory.nodes]
+        else:
+            yield [stack.enter_context(local_node((), None))]
 
 
 def prepare(
@@ -231,24 +244,31 @@ def prepare(
     engine = choices.container_engine
     if engine.guest_store and "container-vm" in targets:
         engine.guest_store.make(choices.image, note)
+    switched = [get_engine(name) for each in ablations if (name := properties_of(each).engine)]
     if choices.inventory:
+        # Pods are opened from here: when their CPUs were tried, the image was there.
+        engines = switched if engine.options else [engine, *switched]
         for planned in choices.inventory.nodes:
             with machine(planned) as reached:
-                _prepare_machine(reached, choices, targets, note, dataset)
+                _prepare_machine(reached, choices, targets, engines, note, dataset)
         return
     with local_node((), None) as node:
         if dataset and not dataset.device and VMS.intersection(targets):
             prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note)
         if "container" in targets:
-            for each in choices.placed:
-                for container_engine in each.engines.values():
-                    container_engine.load(node, choices.image.digest, choices.image.file("oci.tar"))
+            for each in (*(found for own in choices.placed for found in own.engines.values()), *switched):
+                each.load(node, choices.image.digest, choices.image.file("oci.tar"))
             if dataset and any(properties_of(name).data_in_layer for name in ablations):
                 check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
 
 
 def _prepare_machine(
-    reached: Machine, choices: Choices, targets: Sequence[str], note: Callable[[str], None], dataset: Dataset | None
+    reached: Machine,
+    choices: Choices,
+    targets: Sequence[str],
+    engines: Sequence[ContainerEngine],
+    note: Callable[[str], None],
+    dataset: Dataset | None,
 ) -> None:
     engine, planned = choices.container_engine, reached.planned
     sync_image(reached, choices.image, note)
@@ -259,14 +279,14 @@ def _prepare_machine(
             prepare_disk(reached, data.directory_of(planned, dataset), disk, dataset, note)
     if "container-vm" in targets and engine.guest_store:
         sync_file(reached, choices.image, engine.guest_store.file, note)
-    if "container" in targets:
-        note(f"comparing what the {choices.engine} of {reached.name} holds with the image")
-        engine.load(reached, choices.image.digest, choices.image.file("oci.tar"))
+    for each in engines if "container" in targets else ():
+        note(f"comparing what the {each.name} of {reached.name} holds with the image")
+        each.load(reached, choices.image.digest, choices.image.file("oci.tar"))
 
 
 @contextmanager
 def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]]:
-    """Open the instances of the trial's target on this machine; at the end nothing of them is left."""
+    """Open the instances of the trial's target; at the end nothing of them is left."""
     if trial.job.sharing:
         with _open_sharing(trial, choices) as instances:
             yield instances
@@ -294,8 +314,13 @@ def open_target(trial: Trial, choices: Choices) -> Iterator[tuple[Instance, ...]
                 distributed = distributed.model_copy(update={"lab": lab})
             yield stack.enter_context(open_in_lab(distributed, trial.instances, stacks, tree, directory))
         else:
-            node = stack.enter_context(local_node(trial.envelope.cpus, tree, directory))
-            yield (Instance(stack.enter_context(open_stack(node, stacks[0]))),)
+            cpus, pod = trial.envelope.cpus, trial.target in choices.engines and not trial.properties.engine
+            if choices.inventory and not pod:
+                (planned,) = choices.inventory.nodes
+                place = stack.enter_context(on_machine(planned, cpus, choices.image, trial.job.dataset))
+            else:
+                place = Instance(stack.enter_context(local_node(cpus, tree, directory)))
+            yield (replace(place, node=stack.enter_context(open_stack(place.node, stacks[0]))),)
 
 
 @contextmanager

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from suite.part import Part
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 FIRST_NAMESPACE = 0xEFFFFFFC
 """The number of the process namespace that sees every process of the machine (PROC_PID_INIT_INO of the kernel)."""
 
 
 def boot_id() -> str:
     """Return a value that changes with each boot of this machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return BOOT_ID.read_text().strip()
 
 
 def pid_namespace(pid: int | str = "self") -> int:

@@ -21,14 +21,14 @@ def request(**options: Any) -> RunRequest:
 
 
 def discovered(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> DiscoveredMachine:
-    place = Place(f"10.0.0.{number}", "eth0")
-    return DiscoveredMachine(f"n{number}", place, cpus, 8 * GIB, capability, 0.0)
+    return DiscoveredMachine(f"n{number}", cpus, 8 * GIB, capability, 0.0)
 
 
 def made(*machines: DiscoveredMachine, **options: object) -> InventoryMachines:
     """Return what ``machines_of`` makes of a discovery."""
     nodes = [{"name": each.name, "host": each.name} for each in machines]
-    discovery = Discovery(machines, "runc")
+    places = tuple(Place(f"10.0.0.{number}", "eth0") for number in range(1, len(machines) + 1))
+    discovery = Discovery(machines, "runc", places)
     envelopes = envelopes_of(request(**options), discovery)
     return InventoryMachines(Inventory.model_validate({"node": nodes}), discovery, ("bare-metal",), envelopes)
 

@@ -19,7 +19,7 @@ TWO = {"scenario": "distributed", "engine": "kubernetes", "node": "n1,n2", "work
 
 def choices(*cpus: tuple[int, ...] | None) -> Any:
     """The choices of nodes that give these CPUs; None where they give a quota."""
-    engines = [SimpleNamespace(allotment=lambda *_, found=each: Allotment(found, here=False)) for each in cpus]
+    engines = [SimpleNamespace(allotment=lambda *_, found=each: Allotment(found)) for each in cpus]
     placed = [SimpleNamespace(image=None, container_engine=engine) for engine in engines]
     return SimpleNamespace(placed=placed, accelerator="tcg")
 

@@ -223,7 +223,7 @@ def given(nodes: Server, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> d
     nodes.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", boot_id()), node("n2", "b2")]}
     machine.usable |= {"vm": False, "container-vm": False}
     monkeypatch.setattr("provisioning.machines.accelerator.choose", None)
-    found = {False: Allotment((0,), True, MANY), True: Allotment((7,), False, GUEST)}
+    found = {False: Allotment((0,), MANY), True: Allotment((7,), GUEST)}
     monkeypatch.setattr(Kubernetes, "allotment", lambda self, *_: found[self.virtual])
     return found
 
@@ -241,16 +241,17 @@ def test_a_machine_without_virtual_machines_runs_it_beside_bare_metal(
 
 
 def test_where_one_node_gives_no_cpus_by_number_all_have_a_quota(bench: Bench, given: dict[bool, Allotment]) -> None:
-    given[True] = Allotment(None, False, MANY)
+    given[True] = Allotment(None, MANY)
     envelope = planned(bench).plan.job.envelope
     assert (envelope.pinning, envelope.node_cpus) == ("quota", None)
 
 
-def test_nodes_elsewhere_leave_no_bare_metal(bench: Bench, given: dict[bool, Allotment]) -> None:
-    given[False] = replace(given[False], here=False)
+@pytest.mark.usefixtures("given")
+def test_nodes_elsewhere_leave_no_bare_metal(bench: Bench, nodes: Server) -> None:
+    nodes.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", "b1"), node("n2", "b2")]}
     assert planned(bench).plan.targets == ("container", "container-vm")
     words = ("run", *SMALL, *BOTH, "--target", "bare-metal", "--node", NODES, "--cpus", "1")
-    refused(bench(*words), "no bare metal to compare them with")
+    refused(bench(*words), "nothing there can be compared with them")
 
 
 @pytest.mark.usefixtures("given")

@@ -1,10 +1,14 @@
-"""The machines that ``--inventory`` names, in place of this one."""
+"""The machines that ``--inventory`` names, in place of this one.
+
+Those of a joined job, or the one that is the node of the pods: what these are compared with is opened there.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from commands.run.distributed import joined_job, needs, ranks_of
+from provisioning.engines.base import get_engine
 from provisioning.images.image import Image
 from provisioning.isa import lowest_of
 from provisioning.remote.data import check_data, directory_of
@@ -19,7 +23,7 @@ from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability
 from suite.job.profiles import PROFILES
 from suite.request.request import RunRequest
-from suite.targets import VMS
+from suite.targets import BASELINE, VMS
 from worker.data import listing
 
 Note = Callable[[str], None]
@@ -42,10 +46,10 @@ class InventoryMachines:
 
     def distributed_job(self, request: RunRequest) -> DistributedJob:
         machines = (
-            MachineSpec(
-                name=found.name, address=found.place.address, interface=found.place.interface, cpus=envelope.cpus
+            MachineSpec(name=found.name, address=place.address, interface=place.interface, cpus=envelope.cpus)
+            for found, place, envelope in zip(
+                self.discovery.machines, self.discovery.places, self.envelopes, strict=True
             )
-            for found, envelope in zip(self.discovery.machines, self.envelopes, strict=True)
         )
         return joined_job(
             request,
@@ -80,11 +84,46 @@ def machines_of(
         with_data=dataset is not None,
     )
     found = discover(inventory, wanted, _data_check(dataset, note), note)
-    for each in found.machines:
-        note(f"{each.name}: {each.place.interface} {each.place.address}, {len(each.cpus)} CPUs")
+    for each, place in zip(found.machines, found.places, strict=True):
+        note(f"{each.name}: {place.interface} {place.address}, {len(each.cpus)} CPUs")
         if abs(each.clock_offset_s) > CLOCKS_APART_S:
             note(f"{each.name}: its clock is {each.clock_offset_s:+.1f} s off this machine's; all is timed here")
     return InventoryMachines(inventory, found, request.targets.target, envelopes_of(request, found))
+
+
+def inventory_of_pods(request: RunRequest, path: Path) -> Inventory:
+    """Return the inventory at ``path``, whose one machine is the node of the pods.
+
+    Raises RequestError for a run without pods, for virtual machines, and for several machines.
+    """
+    inventory, asked = read_inventory(path), request.targets
+    if "container" not in asked.target or not (asked.engine and get_engine(asked.engine).options):
+        raise RequestError(
+            f"{option('inventory')} with {option('scenario')} {request.scenario} names the node of pods, and there are "
+            "none",
+            remedy=f"add {option('target')} container {option('engine')} kubernetes, or leave it out",
+        )
+    if guests := sorted(VMS.intersection(asked.target)):
+        raise RequestError(
+            f"{option('inventory')} does not go with {option('target')} {guests[0]}: beside pods there are no virtual "
+            "machines on other machines",
+            remedy=f"name the targets: {option('target')} bare-metal {option('target')} container",
+        )
+    if len(inventory.nodes) > 1:
+        raise RequestError(
+            f"{option('inventory')} {path} lists {len(inventory.nodes)} machines, and the pods are on one node",
+            remedy="list that one alone",
+        )
+    return inventory
+
+
+def node_of_pods(request: RunRequest, inventory: Inventory, choices: Choices, note: Note) -> InventoryMachines:
+    """Return the machine of the inventory. Raises RequestError unless it is the node of the pods."""
+    engine = choices.container_engine
+    wanted = Wanted((BASELINE,), choices.image, choices.engine, network=None)
+    found = discover(inventory, wanted, engine.check_machine, note)
+    envelopes = envelopes_of(request, found, engine.most_cpus())
+    return InventoryMachines(inventory, found, request.targets.target, envelopes)
 
 
 def _data_check(dataset: Dataset | None, note: Note) -> Callable[[Machine], None]:
@@ -118,12 +157,13 @@ def check_inventory(request: RunRequest, nodes: int) -> None:
         )
 
 
-def envelopes_of(request: RunRequest, found: Discovery) -> tuple[Envelope, ...]:
+def envelopes_of(request: RunRequest, found: Discovery, most_cpus: int | None = None) -> tuple[Envelope, ...]:
     """Return the envelope on each machine: the same number of CPUs, and the same memory, on all of them.
 
-    Raises RequestError, with the name of the machine, for what one of them cannot give.
+    Raises RequestError, with the name of the machine, for what one of them cannot give. No more than ``most_cpus`` are
+    given where there is such a number.
     """
-    count = min(len(each.cpus) for each in found.machines)
+    count = min(len(each.cpus[:most_cpus]) for each in found.machines)
     asked = request.envelope
     envelopes = []
     for each in found.machines:
@@ -133,7 +173,7 @@ def envelopes_of(request: RunRequest, found: Discovery) -> tuple[Envelope, ...]:
                     str(asked.cpus or count),
                     parse_bytes(asked.memory) if asked.memory else PROFILES[request.measurement.profile].memory_bytes,
                     asked.threads,
-                    host_cpus=each.cpus,
+                    host_cpus=each.cpus[:most_cpus],
                     host_memory_bytes=each.memory_bytes,
                 )
             )

@@ -24,6 +24,7 @@ from commands.run.validate import (
 from provisioning import isa
 from provisioning.engines.base import Allotment
 from provisioning.machines.base import GuestSpec, get_provider
+from provisioning.nodes import local_node
 from scenarios.members import source_sha256
 from scenarios.probe import scratch_bytes
 from suite.errors import RequestError, option
@@ -110,7 +111,7 @@ def _allotments(resolved: Resolved, envelope: Envelope, count: int) -> dict[str,
     ``count`` of them share the envelope, and each is given whole CPUs.
     """
     choices = resolved.choices
-    if "container" not in resolved.targets or resolved.machines:
+    if "container" not in resolved.targets:
         return {}
     each = max(1, len(envelope.cpus) // count)
     tried = {
@@ -125,12 +126,9 @@ def _allotted(resolved: Resolved, envelope: Envelope, found: Mapping[str, Allotm
     if not found:
         return envelope
     choices = resolved.choices
-    if not found["container"].here and set(resolved.targets) - found.keys():
-        raise RequestError(
-            f"the containers of {choices.engine} run on another machine, which no other target runs on: there is no "
-            "bare metal to compare them with",
-            remedy=f"use {option('target')} container alone, or a {option('node')} that is this machine",
-        )
+    if set(resolved.targets) - found.keys() and not choices.inventory:
+        with local_node((), None) as node:
+            choices.container_engine.check_machine(node)
     given = {target: each.cpus for target, each in found.items() if each.cpus}
     if len(given) < len(found):
         note(f"{choices.engine} gives no CPUs by number: every target has a quota of {len(envelope.cpus)} CPUs on any")

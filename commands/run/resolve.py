@@ -1,11 +1,11 @@
 """Resolve a request with the facts of this machine, or of those of an inventory. Nothing is started."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commands.run.distributed import ranks_of
-from commands.run.inventory import InventoryMachines, machines_of
+from commands.run.inventory import InventoryMachines, inventory_of_pods, machines_of, node_of_pods
 from provisioning import data_device, doctor
 from provisioning.doctor import Check
 from provisioning.engines.base import default_engine, get_engine
@@ -22,6 +22,7 @@ from scenarios.own_workload import adopt
 from suite.errors import RequestError, option
 from suite.job.command import COMMAND, CommandJob, parse_command
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
+from suite.job.distributed import JOINED
 from suite.request.parts import gpu_indices, nodes_of, pci_addresses
 from suite.request.request import OPTIONS, RunRequest
 from suite.targets import TARGETS
@@ -60,10 +61,16 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     data, dataset = data_of(request)
     fio_job = fio_job_of(request)
     ranks_of(request)  # what is wrong with them is said first
-    if request.distributed.inventory:
-        image = _image_of(request)
-        machines = machines_of(request, request.distributed.inventory, image, dataset, note)
-        choices = machines.choices(image, _gpus_of(request))
+    if path := request.distributed.inventory:
+        if request.scenario in JOINED:
+            image = _image_of(request)
+            machines = machines_of(request, path, image, dataset, note)
+            choices = machines.choices(image, _gpus_of(request))
+        else:
+            inventory = inventory_of_pods(request, path)
+            # The doctor knows what this machine carries, and nothing but pods is opened from it.
+            choices = replace(choices_of(request, (), request.targets.target, note), inventory=inventory)
+            machines = node_of_pods(request, inventory, choices, note)
         return Resolved(request, models, machines.targets, choices, data, dataset, fio_job, machines)
     if checks is None:
         note("checking this machine")
@@ -134,7 +141,7 @@ def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[s
 
 
 def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str, ...], note: Note) -> Choices:
-    """Return what the layers of this machine's targets are made of. Raises RequestError for what does not work."""
+    """Return what the layers of the targets are made of. Raises RequestError for what does not work on this machine."""
     working = [check.name for check in checks if check.kind == "engine" and check.usable]
     engine = request.targets.engine or default_engine(working)
     options = {name: str(request.value(name)) for name in get_engine(engine).options if request.value(name)}
@@ -146,8 +153,8 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
     if booted(targets, engine):
         accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
-    nvml = next(check for check in checks if check.name == "nvml")
-    if request.gpus.device == "cuda" and not nvml.usable and not request.gpus.vfio:
+    nvml = next((check for check in checks if check.name == "nvml"), None)
+    if request.gpus.device == "cuda" and nvml and not nvml.usable and not request.gpus.vfio:
         raise RequestError(
             f"{option('device')} cuda: {nvml.reason}",
             remedy=f"install NVIDIA's driver, or use {option('device')} cpu",

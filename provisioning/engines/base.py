@@ -106,8 +106,6 @@ class Allotment:
 
     cpus: tuple[int, ...] | None
     """The CPUs that a container has to itself; None where it has the time of so many, on any."""
-    here: bool
-    """Whether the containers run on this machine."""
     cpuinfo: str = ""
     """The content of /proc/cpuinfo in one of them."""
 
@@ -149,6 +147,10 @@ class ContainerEngine(Protocol):
     def most_cpus(self) -> int | None:
         """Return how many CPUs a container can have; None where it is this machine that decides."""
         return None
+
+    def check_machine(self, node: Node) -> None:  # noqa: ARG002 (engines whose containers may be elsewhere do)
+        """Raise RequestError where the node is another machine than the one that the engine's containers run on."""
+        return
 
     def allotment(
         self,

@@ -26,6 +26,7 @@ from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
+from suite.process_identity import BOOT_ID
 from suite.records.environment import Pod
 
 RIGHTS = {
@@ -76,6 +77,16 @@ class Kubernetes(ContainerEngine):
     def most_cpus(self) -> int | None:
         return self._node.whole_cpus
 
+    def check_machine(self, node: Node) -> None:
+        found = self._node
+        if not (found.here if node.local else node.run(["cat", str(BOOT_ID)]).stdout.strip() == found.boot_id):
+            raise RequestError(
+                f"the pods run on the node {found.name}, which is another machine than {node.name}: nothing there "
+                "can be compared with them",
+                remedy=f"list {found.name} in {option('inventory')}, as ssh reaches it, choose the "
+                f"{option('node')} that {node.name} is, or use {option('target')} container alone",
+            )
+
     def version(self, node: Node) -> str:
         if not node.local:
             raise RequestError("pods are opened from this machine only", remedy="choose another --engine there")
@@ -113,7 +124,7 @@ class Kubernetes(ContainerEngine):
                 found.append(cpus_inside(inside))
         # The kubelet hands out those that are free in the same order again.
         whole = self._exclusive and all(len(each) == cpus for each in found)
-        return Allotment(tuple(cpu for each in found for cpu in each) if whole else None, self._node.here, cpuinfo)
+        return Allotment(tuple(cpu for each in found for cpu in each) if whole else None, cpuinfo)
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (see base)
         raise RequestError("a pod has no layer for a data set", remedy="leave --ablate data-layer out")

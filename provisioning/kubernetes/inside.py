@@ -16,9 +16,9 @@ from provisioning.nodes import WrappedNode
 from suite.errors import MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import parse_cpu_list
+from suite.process_identity import BOOT_ID
 
 ENDED_WITHIN_S = 30.0
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 @dataclass(kw_only=True)
@@ -47,7 +47,7 @@ def cpus_inside(node: PodNode) -> tuple[int, ...]:
 def kernel_inside(node: PodNode) -> tuple[str, str]:
     """Return the number of the boot of the kernel that the pod sees, and what its /proc/cpuinfo holds."""
     # A sandbox with a kernel of its own may lack the first file: what then stands there is no number of a boot.
-    boot, _, cpuinfo = node.run(["cat", BOOT_ID, "/proc/cpuinfo"], check=False).stdout.partition("\n")
+    boot, _, cpuinfo = node.run(["cat", str(BOOT_ID), "/proc/cpuinfo"], check=False).stdout.partition("\n")
     return boot, cpuinfo
 
 

@@ -25,6 +25,7 @@ def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | 
     nodes = [instance.node for instance in instances]
     pods = [node.facts.get("pod") for node in nodes]
     elsewhere = any(isinstance(pod, Mapping) and not pod["this_machine"] for pod in pods)
+    elsewhere |= any("machine" in node.facts for node in nodes)
     if elsewhere or (trial.job.distributed and trial.job.distributed.machines):
         return NoAccount()
     return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes))

@@ -37,7 +37,6 @@ class DiscoveredMachine:
     """One machine."""
 
     name: str
-    place: Place
     cpus: tuple[int, ...]
     """The CPUs that the inventory names, or that a shell there may use."""
     memory_bytes: int
@@ -55,6 +54,8 @@ class Discovery:
     machines: tuple[DiscoveredMachine, ...]
     engine: str
     """A container engine that all of them have."""
+    places: tuple[Place, ...] = ()
+    """Where each is reached by the others; empty for machines that are not joined."""
     accelerator: Accelerator = "tcg"
     """An accelerator of virtual machines that all of them have."""
     provider: str = DEFAULT_PROVIDER
@@ -70,8 +71,8 @@ class Wanted:
     engine: str | None = None
     """The engine; None for the first that works."""
     accelerator: str = "auto"
-    network: str = "overlay"
-    """The network of containers."""
+    network: str | None = "overlay"
+    """The network of containers; None for machines that are not joined."""
     with_data: bool = False
     """Whether there is a data set, which every machine holds."""
     provider: str = DEFAULT_PROVIDER
@@ -115,11 +116,11 @@ def discover(
             engine = _engine(reached, wanted.engine)
         provider = get_provider(wanted.provider) if wanted.guests else None
         accelerator: Accelerator = "tcg"
-        found = places(reached)
+        found = places(reached) if wanted.network else ()
         if provider:
             accelerator = provider.choose_common_accelerator(reached, wanted.accelerator, wanted.image, note)
-        machines = (_discovered(*each, provider, accelerator) for each in zip(reached, found, strict=True))
-        return Discovery(tuple(machines), engine, accelerator, wanted.provider)
+        machines = tuple(_discovered(each, provider, accelerator) for each in reached)
+        return Discovery(machines, engine, found, accelerator, wanted.provider)
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
@@ -140,10 +141,8 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
     )
 
 
-def _discovered(
-    reached: Machine, place: Place, provider: MachineProvider | None, accelerator: Accelerator
-) -> DiscoveredMachine:
+def _discovered(reached: Machine, provider: MachineProvider | None, accelerator: Accelerator) -> DiscoveredMachine:
     level = capability(reached.run(["cat", "/proc/cpuinfo"]).stdout)
     offset_s = reached.agent.clock_offset_s()
     guests = provider.guest_capability(reached, accelerator, level) if provider else None
-    return DiscoveredMachine(reached.name, place, reached.cpus, reached.memory_bytes, level, offset_s, guests)
+    return DiscoveredMachine(reached.name, reached.cpus, reached.memory_bytes, level, offset_s, guests)

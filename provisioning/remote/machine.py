@@ -146,6 +146,6 @@ def _greeted(
             "under them need root there",
             remedy=f"write root@ before the host, or User root in the ssh_config: ssh {planned.host} id -u",
         )
-    facts = {"accelerator": "none", "host_cpus": list(cpus)}
+    facts = {"machine": planned.name, "accelerator": "none", "host_cpus": list(cpus)}
     memory_bytes = int(greeting["memory_bytes"])
     return Machine(planned.name, planned, carrier, access, agent, cpus, memory_bytes, userland, facts=facts)

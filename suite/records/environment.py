@@ -58,6 +58,8 @@ class Gpu(Part):
 class Environment(Part):
     """A machine as seen from one place: the host, or the inside of a target. Null where the place cannot tell."""
 
+    machine: str | None = None
+    """The machine of the inventory that the target was opened on by SSH; null on the machine that the suite ran on."""
     kernel: str | None = None
     hostname: str | None = None
     pid1: str | None = None

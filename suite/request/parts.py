@@ -454,7 +454,7 @@ class ProbeOptions(OptionGroup):
 
 
 class DistributedOptions(OptionGroup):
-    """With --scenario distributed."""
+    """Several instances, and other machines."""
 
     strategy: Strategy = about(
         "parameter-server",
@@ -469,7 +469,12 @@ class DistributedOptions(OptionGroup):
         parse=parse_lab,
         only=JOINED,
     )
-    inventory: Path | None = about(None, "Machines reached by SSH, in place of a lab: hosts.toml.", only=JOINED)
+    inventory: Path | None = about(
+        None,
+        f"Machines reached by SSH, in place of a lab: hosts.toml. With {option('scenario')} synthetic and "
+        f"{option('engine')} kubernetes: the node of the pods, on which bare metal and other engines are then opened.",
+        only=(*JOINED, "synthetic"),
+    )
     network: ContainerNetwork = about(
         "overlay",
         "Network of the containers. overlay: VXLAN between the nodes, as flannel makes it. bridge: address "

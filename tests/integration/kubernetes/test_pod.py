@@ -23,6 +23,7 @@ from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Node
 from suite.job.envelope import GIB
 from suite.records.record import TrialRecord
+from tests.integration.fleet import fleet
 from tests.kubernetes_cluster import cluster as fixture
 from tests.kubernetes_cluster.layout import REGISTRY
 from tests.kubernetes_cluster.registry import serving
@@ -148,6 +149,30 @@ def test_a_pod_of_a_registry_is_run_by_the_runtime_of_its_class(cluster: fixture
     assert (seen.pod.node, seen.pod.runtime_class) == ("n2", "other")
     assert seen.pod.image_id == f"{REGISTRY}/virtbench@{registry.manifest}"
     assert f"/v2/virtbench/manifests/{image.digest[:12]}" in registry.asked
+
+
+@pytest.mark.timeout(900)
+def test_a_pod_is_measured_beside_what_ssh_opens_on_its_node(
+    cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
+) -> None:
+    run, asked = tmp_path / "run", [*words(given, tmp_path / "run"), "--target", "bare-metal", "--ablate", "runc"]
+    with fleet(tmp_path, 1) as machines:
+        found = measured([*asked, "--inventory", str(machines.inventory())], run)
+        (node,) = machines.machines
+        assert "Accepted publickey" in (tmp_path / f"log-{node.name}").read_text()
+    inside = {(each.target, each.ablation): each.environment.target for each in found}
+    opened = {("bare-metal", None): node.name, ("container", None): None, ("container", "runc"): node.name}
+    assert {each.outcome.status for each in found} == {"ok"}
+    assert {arm: seen.machine for arm, seen in inside.items() if seen} == opened
+    for seen in inside.values():
+        assert seen is not None
+        assert (seen.userland_sha256, seen.userland_differences) == (current().digest, [])
+        assert tuple(seen.host_cpus or ()) == cluster.cpus[given["node"]]
+    pods = {arm: seen.pod.node for arm, seen in inside.items() if seen and seen.pod}
+    assert pods == {("container", None): given["node"]}
+    elsewhere = [each for each in found if opened[each.target, each.ablation]]
+    assert [(each.conditions, each.resources and each.resources.serving) for each in elsewhere] == [(None, None)] * 2
+    assert left() == []
 
 
 @pytest.mark.timeout(900)

@@ -1,0 +1,196 @@
+"""Bare metal and other containers beside pods: on this machine, or on the node that the inventory names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from commands.run.inventory import envelopes_of, inventory_of_pods, node_of_pods
+from commands.run.resolve import choices_of
+from provisioning import targets
+from provisioning.engines.kubernetes import Kubernetes
+from provisioning.images.image import Image
+from provisioning.kubernetes import own_pod
+from provisioning.kubernetes.node import ClusterNode
+from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
+from provisioning.remote.discovery import DiscoveredMachine, Discovery
+from provisioning.targets import Choices
+from suite.errors import RequestError
+from suite.interfaces import Completed, Instance
+from suite.inventory import Inventory
+from suite.job.envelope import GIB, Envelope
+from suite.plan import Trial
+from suite.process_identity import boot_id
+from suite.request.request import RunRequest
+from tests.jobs import plan_of
+
+PODS = {"engine": "kubernetes", "node": "n1", "target": ("bare-metal", "container"), "memory": "1G"}
+ENVELOPE = Envelope(cpus=(3,), memory_bytes=GIB, threads=1)
+N1 = Inventory.model_validate({"node": [{"name": "m1", "host": "root@m1"}]})
+IMAGE = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+
+
+def choices(inventory: Inventory | None = N1) -> Choices:
+    return Choices(IMAGE, "kubernetes", "tcg", inventory=inventory, engine_options={"node": "n1"})
+
+
+@pytest.fixture
+def booted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the boot of the node that the pods run on."""
+
+    def make(boot: str) -> None:
+        status = {"nodeInfo": {"bootID": boot}, "allocatable": {"cpu": "2"}}
+        live = {"metadata": {"name": "n1"}, "status": status}
+        monkeypatch.setattr(Kubernetes, "_node", ClusterNode(live, {}))
+
+    return make
+
+
+def place(name: str, boot: str = "") -> Any:
+    """A machine that ssh reaches, or this one, which has its own boot."""
+    local = not boot
+    return SimpleNamespace(name=name, local=local, run=lambda _: Completed(0, f"{boot or boot_id()}\n", ""))
+
+
+def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
+    booted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = choices().container_engine
+    booted("1-2-3")
+    engine.check_machine(place("m1", "1-2-3"))
+    for machine in (place("m1", "4-5-6"), place("localhost")):
+        with pytest.raises(RequestError, match=f"the node n1, which is another machine than {machine.name}") as error:
+            engine.check_machine(machine)
+        assert "--inventory" in str(error.value.remedy)
+    booted(boot_id())
+    engine.check_machine(place("localhost"))
+    monkeypatch.setenv(own_pod.NODE, "n1")  # bench itself is in a pod of the node, and not on its bare metal
+    with pytest.raises(RequestError, match="another machine than localhost"):
+        engine.check_machine(place("localhost"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "machines", "said"),
+    [
+        ({"engine": "runc", "node": None}, 1, "names the node of pods, and there are none"),
+        ({"engine": None, "node": None}, 1, "names the node of pods, and there are none"),
+        ({"target": ("bare-metal",)}, 1, "names the node of pods, and there are none"),
+        ({"target": ("bare-metal", "container", "vm")}, 1, "--inventory does not go with --target vm"),
+        ({}, 2, "lists 2 machines, and the pods are on one node"),
+    ],
+)
+def test_what_no_machine_beside_pods_carries_is_refused(
+    changed: dict[str, Any], machines: int, said: str, tmp_path: Path
+) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text("".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}.invalid"\n' for n in range(machines)))
+    with pytest.raises(RequestError, match=said) as error:
+        inventory_of_pods(RunRequest.of(PODS).changed(**changed), hosts)
+    assert error.value.remedy
+    assert inventory_of_pods(RunRequest.of(PODS), tmp_path / "hosts.toml").nodes if machines == 1 else True
+
+
+@pytest.mark.parametrize("scenario", ["real", "shared", "probe", "command"])
+def test_other_scenarios_do_not_know_an_inventory(scenario: str) -> None:
+    with pytest.raises(RequestError, match="--inventory is about --scenario distributed, serve or synthetic"):
+        RunRequest.of({"scenario": scenario, "inventory": "hosts.toml"})
+
+
+def test_the_doctor_of_this_machine_is_not_asked_about_another(booted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    booted("1-2-3")
+    monkeypatch.setattr(Kubernetes, "version", lambda *_: "v1.30")
+    monkeypatch.setattr("provisioning.images.image.current", lambda _: IMAGE)
+    monkeypatch.setattr(Image, "check", lambda _: None)
+    said: list[str] = []
+    found = choices_of(RunRequest.of(PODS), (), ("bare-metal", "container"), said.append)
+    assert (found.engine, found.engine_options, said) == ("kubernetes", {"node": "n1"}, ["kubernetes v1.30"])
+
+
+def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
+    booted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booted("1-2-3")
+    one = DiscoveredMachine("m1", (0, 1, 2, 3), 8 * GIB, "avx2", 0.0)
+    asked: list[Any] = []
+
+    def discover(*given: Any) -> Discovery:
+        asked.extend(given)
+        return Discovery((one,), "kubernetes")
+
+    monkeypatch.setattr("commands.run.inventory.discover", discover)
+    found = node_of_pods(RunRequest.of(PODS), N1, choices(), print)
+    assert [each.cpus for each in found.envelopes] == [(0, 1)]
+    assert (found.targets, found.capability(print, always=True)) == (("bare-metal", "container"), "avx2")
+    _, wanted, check, _ = asked
+    assert (wanted.network, wanted.guests, wanted.targets) == (None, False, ("bare-metal",))
+    with pytest.raises(RequestError, match="another machine than m2"):
+        check(place("m2", "4-5-6"))
+    with pytest.raises(RequestError, match="on m1: --cpus 3"):
+        envelopes_of(RunRequest.of(PODS).changed(cpus="3"), Discovery((one,), "kubernetes"), 2)
+
+
+def trials() -> dict[tuple[str, str | None], Trial]:
+    plan = plan_of(targets=("bare-metal", "container"), ablations=("runc", "podman", "seccomp"), envelope=ENVELOPE)
+    return {(each.target, each.ablation): each for each in plan.trials()}
+
+
+@pytest.mark.parametrize(
+    ("inventory", "by_ssh"),
+    [(N1, {("bare-metal", None), ("container", "runc"), ("container", "podman")}), (None, set())],
+)
+def test_pods_are_opened_from_here_and_all_else_on_the_machine_of_the_inventory(
+    inventory: Inventory | None, by_ssh: set[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def on_machine(planned: Any, cpus: tuple[int, ...], *_: object) -> Iterator[Instance]:
+        yield Instance(cast("Any", (planned.name, cpus)), clock_offset_s=1.5)
+
+    @contextmanager
+    def local_node(cpus: tuple[int, ...], *_: object) -> Iterator[Any]:
+        yield "localhost", cpus
+
+    @contextmanager
+    def open_stack(node: Any, _layers: object) -> Iterator[Any]:
+        yield node
+
+    for each in (on_machine, local_node, open_stack):
+        monkeypatch.setattr(targets, each.__name__, each)
+    for arm, trial in trials().items():
+        with targets.open_target(trial, choices(inventory)) as (instance,):
+            name, cpus = cast("Any", instance.node)
+            opened = ("m1", 1.5) if arm in by_ssh else ("localhost", None)
+            assert (name, instance.clock_offset_s, cpus) == (*opened, ENVELOPE.cpus)
+
+
+def test_the_machine_is_sent_the_tree_and_loaded_for_the_engines_that_run_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def machine(planned: Any) -> Iterator[Any]:
+        yield SimpleNamespace(name=planned.name, planned=planned)
+
+    def engine(name: str) -> Any:
+        return SimpleNamespace(name=name, load=lambda node, *_: events.append(f"{name} loads on {node.name}"))
+
+    monkeypatch.setattr(targets, "machine", machine)
+    monkeypatch.setattr(targets, "get_engine", engine)
+    monkeypatch.setattr(targets, "sync_image", lambda node, *_: events.append(f"sync to {node.name}"))
+    given = choices()
+    given.__dict__["container_engine"] = Kubernetes()
+    targets.prepare(given, ("bare-metal", "container"), print, ablations=("runc", "seccomp"))
+    assert events == ["sync to m1", "runc loads on m1"]
+
+
+def test_of_another_machine_this_one_accounts_for_nothing() -> None:
+    trial = trials()["bare-metal", None]
+
+    def account(**facts: object) -> object:
+        return open_account(trial, [Instance(cast("Any", SimpleNamespace(facts=facts)))])
+
+    assert isinstance(account(machine="m1"), NoAccount)
+    assert isinstance(account(), HostAccount)
