@@ -61,14 +61,14 @@ def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
     engine = choices().container_engine
     booted("1-2-3")
     engine.check_machine(place("m1", "1-2-3"))
-    for machine in (place("m1", "4-5-6"), place("localhost")):
-        with pytest.raises(RequestError, match=f"the node n1, which is another machine than {machine.name}") as error:
+    for machine, name in ((place("m1", "4-5-6"), "m1 of the inventory"), (place("localhost"), "this machine")):
+        with pytest.raises(RequestError, match=f"{name} is not the node n1 of the cluster") as error:
             engine.check_machine(machine)
         assert "--inventory" in str(error.value.remedy)
     booted(boot_id())
     engine.check_machine(place("localhost"))
     monkeypatch.setenv(own_pod.NODE, "n1")  # bench itself is in a pod of the node, and not on its bare metal
-    with pytest.raises(RequestError, match="another machine than localhost"):
+    with pytest.raises(RequestError, match="this machine is not the node n1"):
         engine.check_machine(place("localhost"))
 
 
@@ -126,7 +126,7 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
     assert (found.targets, found.capability(print, always=True)) == (("bare-metal", "container"), "avx2")
     _, wanted, check, _ = asked
     assert (wanted.network, wanted.guests, wanted.targets) == (None, False, ("bare-metal",))
-    with pytest.raises(RequestError, match="another machine than m2"):
+    with pytest.raises(RequestError, match="m2 of the inventory is not the node n1"):
         check(place("m2", "4-5-6"))
     with pytest.raises(RequestError, match="on m1: --cpus 3"):
         envelopes_of(RunRequest.of(PODS).changed(cpus="3"), Discovery((one,), "kubernetes"), 2)

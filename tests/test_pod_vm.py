@@ -251,7 +251,7 @@ def test_nodes_elsewhere_leave_no_bare_metal(bench: Bench, nodes: Server) -> Non
     nodes.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", "b1"), node("n2", "b2")]}
     assert planned(bench).plan.targets == ("container", "container-vm")
     words = ("run", *SMALL, *BOTH, "--target", "bare-metal", "--node", NODES, "--cpus", "1")
-    refused(bench(*words), "nothing there can be compared with them")
+    refused(bench(*words), "nothing on it can be compared with its pods")
 
 
 @pytest.mark.usefixtures("given")

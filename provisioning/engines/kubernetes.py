@@ -80,11 +80,11 @@ class Kubernetes(ContainerEngine):
     def check_machine(self, node: Node) -> None:
         found = self._node
         if not (found.here if node.local else node.run(["cat", str(BOOT_ID)]).stdout.strip() == found.boot_id):
+            name = "this machine" if node.local else f"{node.name} of the inventory"
             raise RequestError(
-                f"the pods run on the node {found.name}, which is another machine than {node.name}: nothing there "
-                "can be compared with them",
-                remedy=f"list {found.name} in {option('inventory')}, as ssh reaches it, choose the "
-                f"{option('node')} that {node.name} is, or use {option('target')} container alone",
+                f"{name} is not the node {found.name} of the cluster: nothing on it can be compared with its pods",
+                remedy=f"list the node {found.name} in {option('inventory')}, as ssh reaches it, choose another "
+                f"{option('node')}, or use {option('target')} container alone",
             )
 
     def version(self, node: Node) -> str:

@@ -30,6 +30,8 @@ from tests.kubernetes_cluster.registry import serving
 
 pytestmark = pytest.mark.integration
 BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"))
+BOOTED_ELSEWHERE = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"')
+"""What runs a command, after the name of a file with another boot id, as if it were on another machine."""
 KILLS = 3
 LOWEST_NODE_PORT = 30000
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
@@ -152,10 +154,15 @@ def test_a_pod_of_a_registry_is_run_by_the_runtime_of_its_class(cluster: fixture
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["on-the-node", "on-another-machine"])
 def test_a_pod_is_measured_beside_what_ssh_opens_on_its_node(
-    cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
+    cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path, elsewhere: bool
 ) -> None:
     run, asked = tmp_path / "run", [*words(given, tmp_path / "run"), "--target", "bare-metal", "--ablate", "runc"]
+    if elsewhere:
+        (tmp_path / "boot_id").write_text("00000000-0000-4000-8000-000000000000\n")
+        # The image is on the node already, by the name that a registry of this name would have for it.
+        asked = [*BOOTED_ELSEWHERE, str(tmp_path / "boot_id"), *asked, "--registry", "localhost"]
     with fleet(tmp_path, 1) as machines:
         found = measured([*asked, "--inventory", str(machines.inventory())], run)
         (node,) = machines.machines
@@ -168,10 +175,10 @@ def test_a_pod_is_measured_beside_what_ssh_opens_on_its_node(
         assert seen is not None
         assert (seen.userland_sha256, seen.userland_differences) == (current().digest, [])
         assert tuple(seen.host_cpus or ()) == cluster.cpus[given["node"]]
-    pods = {arm: seen.pod.node for arm, seen in inside.items() if seen and seen.pod}
-    assert pods == {("container", None): given["node"]}
-    elsewhere = [each for each in found if opened[each.target, each.ablation]]
-    assert [(each.conditions, each.resources and each.resources.serving) for each in elsewhere] == [(None, None)] * 2
+    pods = {arm: (seen.pod.node, seen.pod.this_machine) for arm, seen in inside.items() if seen and seen.pod}
+    assert pods == {("container", None): (given["node"], not elsewhere)}
+    by_ssh = [each for each in found if opened[each.target, each.ablation]]
+    assert [(each.conditions, each.resources and each.resources.serving) for each in by_ssh] == [(None, None)] * 2
     assert left() == []
 
 
