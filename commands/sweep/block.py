@@ -3,11 +3,9 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -15,8 +13,10 @@ import click
 from commands.run.prepare import host_environment, observing
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.local import run_block
+from commands.sweep.backends.remote import BLOCK
 from commands.sweep.resolve import refuse_refused, resolve
 from provisioning import ledger, paths
+from provisioning.batch.outside_pod import run_outside
 from provisioning.images import image
 from provisioning.kubernetes import own_pod
 from suite import __version__
@@ -27,10 +27,6 @@ from suite.sweep.directory import SweepDirectory
 from suite.sweep.file_transfer import ENDED, GIVEN, Outbox, encode_file, receive_file, unpacked
 from suite.sweep.locks import WHOLE, locked
 from suite.sweep.pool import PoolMember, join_pool
-
-ALL_OF_THE_NODE = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
-OF_ROOT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
-NOT_STARTED = (126, 127)
 
 
 @click.command(hidden=True)
@@ -52,7 +48,8 @@ def block(block: int, name: str, scratch: Path | None, given: Path | None, on_no
     if not name.replace("-", "").replace(".", "").replace("_", "").isalnum():
         raise RequestError(f"--name {name!r} is not a name of a sweep", remedy="bench sweep run gives it")
     if given and on_node:
-        sys.exit(_run_on_node(on_node, name, block, unpacked(given.read_text())))
+        words = [*BLOCK, "--name", name, str(block)]
+        sys.exit(run_outside(on_node, words, unpacked(given.read_text())))
     directory = (scratch or paths.state("blocks")) / f"{name}-block-{block:03d}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths.refuse_foreign(directory, "give --scratch a directory that others may not write to")
@@ -116,27 +113,6 @@ def _end_with_standard_input() -> threading.Event:
 
     threading.Thread(target=listen, daemon=True, name="standard input").start()
     return ended
-
-
-def _run_on_node(bench: str, name: str, block: int, lines: list[str]) -> int:
-    """Run the block by the node's own bench, in the namespaces of its first process; return the exit status.
-
-    It is ended in order when its standard input is closed, however this process ends. Raises RequestError.
-    """
-    # One log, as above; and nothing of the pod's environment, which is not the node's.
-    argv = ["nsenter", "--target", "1", *ALL_OF_THE_NODE, "--", bench, "sweep", "block", "--name", name, str(block)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=sys.stdout.fileno(), text=True, env=OF_ROOT) as process:
-        assert process.stdin is not None  # noqa: S101 (opened as a pipe)
-        with suppress(BrokenPipeError):
-            process.stdin.writelines(f"{line}\n" for line in lines)
-            process.stdin.flush()
-        status = process.wait()
-    if status in NOT_STARTED:
-        raise RequestError(
-            f"the node cannot start {bench}",
-            remedy="set virtbench up there, and give its command as engine.privileged_bench",
-        )
-    return status
 
 
 def _write_line(line: str) -> None:
