@@ -20,15 +20,19 @@ def run_outside(bench: str, words: Sequence[str], lines: Iterable[str]) -> int:
     when this process does, however that ends. Raises RequestError where there is no such command.
     """
     argv = ["nsenter", "--target", "1", *ALL_OF_THE_NODE, "--", bench, *words]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=sys.stdout.fileno(), text=True, env=OF_ROOT) as process:
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=sys.stdout.fileno(), text=True, env=OF_ROOT)
+    with suppress(BrokenPipeError), process:  # what it has died of is in the log
         assert process.stdin is not None  # noqa: S101 (opened as a pipe)
-        with suppress(BrokenPipeError):  # what it has died of is in the log
-            process.stdin.writelines(f"{line}\n" for line in lines)
-            process.stdin.flush()
-        status = process.wait()
-    if status in NOT_STARTED:
+        process.stdin.writelines(f"{line}\n" for line in lines)
+        process.stdin.flush()
+        try:
+            process.wait()
+        finally:
+            process.stdin.close()  # it ends in order, before the pod and all in it do
+            process.wait()
+    if process.returncode in NOT_STARTED:
         raise RequestError(
             f"the node cannot start {bench}",
             remedy="set virtbench up there, and give its command as engine.privileged_bench",
         )
-    return status
+    return process.returncode

@@ -42,6 +42,25 @@ def test_its_input_stays_open_while_it_runs(started: list[list[str]]) -> None:
 
 
 @pytest.mark.usefixtures("started")
+def test_interrupted_it_waits_until_the_far_side_has_ended_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wait, waits = subprocess.Popen.wait, iter([KeyboardInterrupt])
+
+    def interrupted(process: Any, *timeout: Any) -> int:
+        for error in waits:
+            raise error
+        return int(wait(process, *timeout))
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    ended = tmp_path / "ended"
+    script = f"import sys, time; sys.stdin.read(); time.sleep(0.5); open({str(ended)!r}, 'w').close()"
+    with pytest.raises(KeyboardInterrupt):
+        run_outside(sys.executable, ["-c", script], ["line"])
+    assert ended.exists()
+
+
+@pytest.mark.usefixtures("started")
 def test_a_node_without_this_command_is_refused() -> None:
     with pytest.raises(RequestError, match="cannot start /opt/missing/bench"):
         run_outside("/opt/missing/bench", ["sweep"], ["line"] * 100)
