@@ -11,16 +11,17 @@ from provisioning.batch import outside_pod
 from provisioning.batch.outside_pod import run_outside
 from suite.errors import RequestError
 
+POPEN = subprocess.Popen
+
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that were started, of which the words after ``--`` run on this machine."""
     found: list[list[str]] = []
-    popen = subprocess.Popen
 
     def start(argv: list[str], **options: Any) -> Any:
         found.append(argv)
-        return popen(["env", *argv[argv.index("--") + 1 :]], **options)
+        return POPEN(["env", *argv[argv.index("--") + 1 :]], **options)
 
     monkeypatch.setattr(subprocess, "Popen", start)
     return found
@@ -45,14 +46,14 @@ def test_its_input_stays_open_while_it_runs(started: list[list[str]]) -> None:
 def test_interrupted_it_waits_until_the_far_side_has_ended_in_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    wait, waits = subprocess.Popen.wait, iter([KeyboardInterrupt])
+    wait, waits = POPEN.wait, iter([KeyboardInterrupt])
 
     def interrupted(process: Any, *timeout: Any) -> int:
         for error in waits:
             raise error
         return int(wait(process, *timeout))
 
-    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    monkeypatch.setattr(POPEN, "wait", interrupted)
     ended = tmp_path / "ended"
     script = f"import sys, time; sys.stdin.read(); time.sleep(0.5); open({str(ended)!r}, 'w').close()"
     with pytest.raises(KeyboardInterrupt):
