@@ -246,7 +246,7 @@ def prepare(
         engine.guest_store.make(choices.image, note)
     switched = [get_engine(name) for each in ablations if (name := properties_of(each).engine)]
     if choices.inventory:
-        # Pods are opened from here: when their CPUs were tried, the image was there.
+        # Pods are opened from here, and their image came to the node when their CPUs were tried.
         engines = switched if engine.options else [engine, *switched]
         for planned in choices.inventory.nodes:
             with machine(planned) as reached:
