@@ -118,8 +118,8 @@ def selftest_command(plan: Plan) -> list[str]:
 def run_command(plan: Plan) -> list[str]:
     """Return the ``bench run`` that makes this plan again on the same machine."""
     job = plan.job
-    # Each machine of an inventory numbers its own CPUs: what they have in common is how many they give.
-    on_machines = job.distributed is not None and job.distributed.lab is None
+    # Machines of an inventory number their own CPUs, and kubelets choose those of pods: what stays is how many.
+    counted = (job.distributed and not job.distributed.lab) or job.layers.engine == "kubernetes"
     resolved: dict[str, object] = {
         "target": plan.targets,
         **({} if job.command else {"probe" if job.scenario == PROBE else "model": _models(plan)}),
@@ -127,7 +127,7 @@ def run_command(plan: Plan) -> list[str]:
         "blocks": plan.blocks,
         "warmup_blocks": plan.warmup_blocks,
         "seed": plan.seed,
-        "cpus": str(len(job.envelope.cpus)) if on_machines else _which(job.envelope.cpus),
+        "cpus": str(len(job.envelope.cpus)) if counted else _which(job.envelope.cpus),
         "memory": str(job.envelope.memory_bytes),
         "threads": job.envelope.threads,
         "engine": job.layers.engine,

@@ -72,6 +72,11 @@ def test_a_run_on_machines_is_repeated_with_so_many_cpus_of_each() -> None:
     assert told.envelope.cpus == "2"
 
 
+def test_pods_are_repeated_with_so_many_cpus_as_the_kubelet_gave() -> None:
+    made = plan(scenario="synthetic", engine="kubernetes")
+    assert parsed(made).envelope.cpus == "2"
+
+
 def test_what_was_asked_for_is_repeated_with_what_it_came_to() -> None:
     asked = {
         "scenario": "distributed",
