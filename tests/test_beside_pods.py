@@ -93,6 +93,13 @@ def test_what_no_machine_beside_pods_carries_is_refused(
     assert inventory_of_pods(RunRequest.of(PODS), tmp_path / "hosts.toml").nodes if machines == 1 else True
 
 
+def test_a_pod_on_a_virtual_machine_goes_with_it(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text('[[node]]\nname = "m1"\nhost = "m1.invalid"\n')
+    asked = {"target": ("bare-metal", "container", "container-vm"), "node": "container=n1,container-vm=n2"}
+    assert inventory_of_pods(RunRequest.of({**PODS, **asked}), hosts).nodes
+
+
 @pytest.mark.parametrize("scenario", ["real", "shared", "probe", "command"])
 def test_other_scenarios_do_not_know_an_inventory(scenario: str) -> None:
     with pytest.raises(RequestError, match="--inventory is about --scenario distributed, serve or synthetic"):

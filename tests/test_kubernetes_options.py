@@ -22,35 +22,37 @@ from tests.jobs import plan_of
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
 
 
-def resolved(*targets: str, node: str = "here", inventory: object = None) -> Any:
-    """A request for pods of a node that is this machine, or another one."""
+def allotted(
+    found: Allotment | None,
+    *targets: str,
+    note: Callable[[str], None] = print,
+    node: str = "here",
+    inventory: object = None,
+) -> Envelope:
+    """Return the envelope of targets beside pods of a node that is this machine, or another one."""
 
     def check_machine(machine: Node) -> None:
         if node != "here":
             raise RequestError(f"{node} is another machine than {machine.name}")
 
-    engine = SimpleNamespace(check_machine=check_machine)
-    choices = SimpleNamespace(engine="kubernetes", container_engine=engine, inventory=inventory)
-    return SimpleNamespace(choices=choices, targets=targets, machines=None)
-
-
-def allotted(found: Allotment | None, asked: Any, note: Callable[[str], None] = print) -> Envelope:
-    """Return the envelope of a request whose engine gives this to its containers."""
-    asked.choices.engines = {"container": SimpleNamespace(allotment=lambda *_: found)}
-    asked.choices.image = None
-    return _allotted(asked, ENVELOPE, _allotments(asked, ENVELOPE, 1), note)
+    engine = SimpleNamespace(allotment=lambda *_: found, check_machine=check_machine)
+    choices = SimpleNamespace(
+        engine="kubernetes", container_engine=engine, engines={"container": engine}, image=None, inventory=inventory
+    )
+    resolved: Any = SimpleNamespace(choices=choices, targets=targets, machines=None)
+    return _allotted(resolved, ENVELOPE, _allotments(resolved, ENVELOPE, 1), note)
 
 
 def test_every_target_is_pinned_to_the_cpus_that_the_kubelet_chose() -> None:
     notes: list[str] = []
-    found = allotted(Allotment((1,)), resolved("bare-metal", "container"), notes.append)
+    found = allotted(Allotment((1,)), "bare-metal", "container", note=notes.append)
     assert (found.cpus, found.pinning) == ((1,), None)
     assert notes == ["kubernetes gives the CPUs 1: every target is pinned to them"]
 
 
 def test_without_cpus_by_number_every_target_has_a_quota_and_is_not_pinned() -> None:
     notes: list[str] = []
-    found = allotted(Allotment(None), resolved("bare-metal", "container"), notes.append)
+    found = allotted(Allotment(None), "bare-metal", "container", note=notes.append)
     assert found.pinning == "quota"
     assert "quota of 1 CPUs" in notes[0]
     usual = next(plan_of(envelope=ENVELOPE).trials())
@@ -60,17 +62,16 @@ def test_without_cpus_by_number_every_target_has_a_quota_and_is_not_pinned() -> 
 
 def test_pods_of_another_machine_are_compared_with_pods_alone() -> None:
     with pytest.raises(RequestError, match="n1 is another machine than localhost"):
-        allotted(Allotment((1,)), resolved("bare-metal", "container", node="n1"))
-    assert allotted(Allotment((1,)), resolved("container", node="n1")).cpus == (1,)
+        allotted(Allotment((1,)), "bare-metal", "container", node="n1")
+    assert allotted(Allotment((1,)), "container", node="n1").cpus == (1,)
 
 
 def test_beside_pods_of_another_machine_everything_has_the_cpus_of_the_pod() -> None:
-    asked = resolved("bare-metal", "container", node="n1", inventory="hosts.toml")
-    assert allotted(Allotment((1,)), asked).cpus == (1,)
+    assert allotted(Allotment((1,)), "bare-metal", "container", node="n1", inventory="hosts.toml").cpus == (1,)
 
 
 def test_an_engine_that_chooses_no_cpus_leaves_the_envelope_as_it_is() -> None:
-    assert allotted(None, resolved("bare-metal", "container")) is ENVELOPE
+    assert allotted(None, "bare-metal", "container") is ENVELOPE
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from provisioning.isa import lowest_of
 from provisioning.remote.data import check_data, directory_of
 from provisioning.remote.discovery import Discovery, Wanted, discover
 from provisioning.remote.machine import Machine
-from provisioning.targets import Choices
+from provisioning.targets import Choices, booted
 from suite.errors import RequestError, option
 from suite.inventory import Inventory, read_inventory
 from suite.job.datasets import Dataset
@@ -103,7 +103,7 @@ def inventory_of_pods(request: RunRequest, path: Path) -> Inventory:
             "none",
             remedy=f"add {option('target')} container {option('engine')} kubernetes, or leave it out",
         )
-    if guests := sorted(VMS.intersection(asked.target)):
+    if guests := sorted(booted(asked.target, asked.engine)):
         raise RequestError(
             f"{option('inventory')} does not go with {option('target')} {guests[0]}: beside pods there are no virtual "
             "machines on other machines",
@@ -122,7 +122,8 @@ def node_of_pods(request: RunRequest, inventory: Inventory, choices: Choices, no
     engine = choices.container_engine
     wanted = Wanted((BASELINE,), choices.image, choices.engine, network=None)
     found = discover(inventory, wanted, engine.check_machine, note)
-    envelopes = envelopes_of(request, found, engine.most_cpus())
+    most = [cpus for each in choices.engines.values() if (cpus := each.most_cpus()) is not None]
+    envelopes = envelopes_of(request, found, min(most, default=None))
     return InventoryMachines(inventory, found, request.targets.target, envelopes)
 
 

@@ -149,11 +149,11 @@ def _capability(
     if asked.isa != "shared":
         return None
     ablated = any(properties_of(name).lower_isa for name in asked.ablate)
-    if resolved.machines:
-        return resolved.machines.capability(note, always=ablated)
     choices = resolved.choices
     if choices.vm_node:
         return isa.lowest_of({isa.capability(each.cpuinfo) for each in found.values()}, note, always=ablated)
+    if resolved.machines:
+        return resolved.machines.capability(note, always=ablated)
     guest = GuestSpec(choices.image, choices.accelerator, envelope)
     return isa.shared(resolved.targets, get_provider(choices.provider), guest, note, always=ablated)
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from analysis.load.records import load
 from provisioning.isa import CPUINFO
 from suite.process_identity import boot_id
 from suite.records.record import TrialRecord
+from tests.integration.fleet import fleet
 from tests.integration.kubernetes.test_pod import BENCH, SMALL, kubeconfig, left
 from tests.kubernetes_cluster import cluster as fixture
 
@@ -56,20 +58,26 @@ def test_two_nodes_of_one_kernel_are_no_machine_and_a_virtual_one_on_it(
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif("hypervisor" not in CPUINFO.read_text(), reason="this machine is no virtual one, and the nodes are")
+@pytest.mark.parametrize("by_ssh", [False, True], ids=["on-this-machine", "by-ssh"])
 def test_a_pod_on_a_virtual_machine_is_measured_beside_bare_metal_and_container(
-    cluster: fixture.Cluster, tmp_path: Path
+    cluster: fixture.Cluster, tmp_path: Path, by_ssh: bool
 ) -> None:
     if not cluster.containerd:
         pytest.skip("the nodes of a cluster of one's own are not said to have booted apart")
     container, virtual = cluster.nodes[:2]
     # Both nodes have the image under this name, so that none asks a registry for it.
     asked = [sys.executable, "-c", APART, virtual, *words(cluster, tmp_path / "run"), "--registry", "localhost"]
-    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
+    with fleet(tmp_path, 1) if by_ssh else nullcontext() as machines:
+        asked += ["--inventory", str(machines.inventory())] if machines else []
+        done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
     records = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
     inside = {record.target: record.environment.target for record in records}
     assert inside.keys() == {"bare-metal", "container", "container-vm"}
     assert [record.outcome.status for record in records] == ["ok"] * 3, [record.outcome for record in records]
+    bare_metal = inside["bare-metal"]
+    assert bare_metal is not None
+    assert bool(bare_metal.machine) == by_ssh
     assert {record.job.layers.accelerator for record in records} == {None}
     for target, node in (("container", container), ("container-vm", virtual)):
         seen = inside[target]
