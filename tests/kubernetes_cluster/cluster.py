@@ -16,7 +16,7 @@ import psutil
 from provisioning.images.image import Image
 from tests.kubernetes_cluster import control, credentials, network
 from tests.kubernetes_cluster.configuration import configure
-from tests.kubernetes_cluster.images import fresh_store, import_archive, import_image
+from tests.kubernetes_cluster.images import forget, fresh_store, import_archive, import_image
 from tests.kubernetes_cluster.layout import (
     CREATED,
     KUBECONFIG,
@@ -85,6 +85,12 @@ def import_everywhere(archive: Path, reference: str) -> None:
     """Import another image into the nodes of the cluster that runs, under the names that pods ask for."""
     for node in NODES:
         import_archive(node, _holder(node), archive, reference)
+
+
+def forget_everywhere(*names: str) -> None:
+    """Remove names of images from the nodes of the cluster that runs, where they have them."""
+    for node in NODES:
+        forget(node, _holder(node), *names)
 
 
 def down() -> None:

@@ -44,6 +44,11 @@ def import_archive(node: Node, holder: int, archive: Path, reference: str) -> No
         _ctr(node, holder, "tag", "--force", reference, f"{registry}/{reference}")
 
 
+def forget(node: Node, holder: int, *names: str) -> None:
+    """Remove names of images that the node has pulled: its store is kept, and would not be asked to pull them again."""
+    _ctr(node, holder, "rm", *names)
+
+
 def _store(image: Image, node: Node) -> Path:
     return STORES / image.digest[:12] / node.name
 
