@@ -63,6 +63,12 @@ class Choices:
         engine = self.container_engine
         return {"container": engine, **({"container-vm": engine.on_vm(self.vm_node)} if self.vm_node else {})}
 
+    @property
+    def most_cpus(self) -> int | None:
+        """Return how many CPUs each container can have; None where it is this machine that decides."""
+        most = [engine.most_cpus() for each in self.placed for engine in each.engines.values()]
+        return min((cpus for cpus in most if cpus is not None), default=None)
+
     @cached_property
     def placed(self) -> "tuple[Choices, ...]":
         """Return the choices for each of the nodes that the engine's options name, with commas between them."""

@@ -119,11 +119,9 @@ def inventory_of_pods(request: RunRequest, path: Path) -> Inventory:
 
 def node_of_pods(request: RunRequest, inventory: Inventory, choices: Choices, note: Note) -> InventoryMachines:
     """Return the machine of the inventory. Raises RequestError unless it is the node of the pods."""
-    engine = choices.container_engine
     wanted = Wanted((BASELINE,), choices.image, choices.engine, network=None)
-    found = discover(inventory, wanted, engine.check_machine, note)
-    most = [cpus for each in choices.engines.values() if (cpus := each.most_cpus()) is not None]
-    envelopes = envelopes_of(request, found, min(most, default=None))
+    found = discover(inventory, wanted, choices.container_engine.check_machine, note)
+    envelopes = envelopes_of(request, found, choices.most_cpus)
     return InventoryMachines(inventory, found, request.targets.target, envelopes)
 
 

@@ -93,16 +93,9 @@ def _envelope(resolved: Resolved, profile: Profile, instances: int) -> Envelope:
         str(asked.cpus) if asked.cpus else None,
         parse_bytes(asked.memory) if asked.memory else profile.memory_bytes * instances,
         asked.threads,
-        host_cpus=host_cpus[: _most_cpus(resolved)],
+        host_cpus=host_cpus[: resolved.choices.most_cpus if "container" in resolved.targets else None],
         host_memory_bytes=psutil.virtual_memory().total,
     )
-
-
-def _most_cpus(resolved: Resolved) -> int | None:
-    if "container" not in resolved.targets:
-        return None
-    most = [engine.most_cpus() for each in resolved.choices.placed for engine in each.engines.values()]
-    return min((cpus for cpus in most if cpus is not None), default=None)
 
 
 def _allotments(resolved: Resolved, envelope: Envelope, count: int) -> dict[str, Allotment]:

@@ -44,18 +44,9 @@ class JobExecutor:
         looks_after_end = 0
         while not self._stopped.is_set():
             job = self._look(block)
-            if job.reason in NO_IMAGE:
+            if refused := _refusal(job):
                 kubernetes.remove(self.cluster, job.name)
-                raise RequestError(
-                    f"the node cannot get the image of bench: {job.reason}",
-                    remedy="see engine.image in docs/clusters.md, and kubectl describe of such a pod",
-                )
-            if job.state == "waiting" and is_admission(job.reason):
-                kubernetes.remove(self.cluster, job.name)
-                raise RequestError(
-                    f"the cluster does not admit the pod of bench: {job.reason}",
-                    remedy="choose another namespace, or have it admit such pods: see docs/clusters.md",
-                )
+                raise refused
             looks_after_end += job.ended
             complete = bool(job.pod) and self._hear(block, str(job.pod), taken.setdefault(str(job.pod), []))
             if complete or looks_after_end > MOST_LOOKS:
@@ -115,3 +106,18 @@ class JobExecutor:
         if f"exit code {RequestError.exit_code}" in job.reason:
             return RequestError(message, remedy=remedy)
         return MeasurementError(message, kind="lost", remedy=remedy)
+
+
+def _refusal(job: kubernetes.Job) -> RequestError | None:
+    """Return why a Job that waits will never begin; None where it may."""
+    if job.reason in NO_IMAGE:
+        return RequestError(
+            f"the node cannot get the image of bench: {job.reason}",
+            remedy="see engine.image in docs/clusters.md, and kubectl describe of such a pod",
+        )
+    if job.state == "waiting" and is_admission(job.reason):
+        return RequestError(
+            f"the cluster does not admit the pod of bench: {job.reason}",
+            remedy="choose another namespace, or have it admit such pods: see docs/clusters.md",
+        )
+    return None

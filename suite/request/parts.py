@@ -105,7 +105,7 @@ def _until(text: str) -> None:
 
 
 class MeasurementOptions(OptionGroup):
-    """What is measured."""
+    """Work that is measured."""
 
     scenario: Text = about(
         "synthetic",
@@ -263,7 +263,7 @@ class TargetOptions(OptionGroup):
 
 
 class EnvelopeOptions(OptionGroup):
-    """What every target is given."""
+    """Envelope of every target."""
 
     cpus: Count | Text | None = about(
         None, "How many CPUs (2), or which (0-1,4). Default: all that this process may use.", parse=_cpus, common=True
@@ -447,7 +447,7 @@ class DataOptions(OptionGroup):
 
 
 class ProbeOptions(OptionGroup):
-    """With --scenario probe."""
+    """Scenario probe."""
 
     probe: tuple[Text, ...] = about(PROBES.names, "What is probed.", members=(PROBES,), only=_PROBE)
     fio_job: Path | None = about(None, "Job file of fio for the disk probe.", only=_PROBE)
@@ -490,7 +490,7 @@ class DistributedOptions(OptionGroup):
 
 
 class SharedOptions(OptionGroup):
-    """With --scenario shared."""
+    """Scenario shared."""
 
     aggressor: tuple[Text, ...] = about(
         ("alexnet",),
@@ -514,7 +514,7 @@ class SharedOptions(OptionGroup):
 
 
 class ServingOptions(OptionGroup):
-    """With --scenario serve."""
+    """Scenario serve."""
 
     requests: Annotated[int, Field(gt=0, le=MOST_REQUESTS, strict=True)] | None = about(
         None, "Requests of each part of the measurement. Default: the profile's.", only=_SERVE
@@ -533,7 +533,7 @@ class ServingOptions(OptionGroup):
 
 
 class CommandOptions(OptionGroup):
-    """With --scenario command."""
+    """Scenario command."""
 
     command: Text | None = about(
         None,

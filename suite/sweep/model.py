@@ -133,7 +133,7 @@ class Sweep(Repetitions):
     options: Settings = Field(
         default=Settings(), description="Values that all cells have, unless the matrix gives another."
     )
-    envelope: EnvelopeOptions = Field(default=EnvelopeOptions(), description="What every target is given.")
+    envelope: EnvelopeOptions = Field(default=EnvelopeOptions(), description="Envelope of every target.")
     budget: Budget = Field(default=Budget(), description="When to give up.")
     output: Output = Field(default=Output(), description="Where the records go.")
     engine: SweepEngine = Field(default=SweepEngine(), description="What runs the blocks.")
