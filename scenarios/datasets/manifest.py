@@ -14,6 +14,8 @@ from worker.workloads.workload import CLASSES
 
 PLAN, MANIFEST = "plan.json", "manifest.json"
 SHA256 = r"^[0-9a-f]{64}$"
+_MOST_BYTES = 1 << 29
+"""A file of a few million has a line in the manifest, of about 100 bytes."""
 Hash = Annotated[str, Field(pattern=SHA256)]
 
 
@@ -84,6 +86,8 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 def _read(path: Path, model: type[_Model]) -> _Model | None:
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise RequestError(f"{path} has more than {_MOST_BYTES >> 20} MiB", remedy="no set of ours has such a one")
         return model.model_validate_json(read(path))
     except (FileNotFoundError, NotADirectoryError):
         return None

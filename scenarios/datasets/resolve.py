@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scenarios.datasets.found import finished, newest
+from scenarios.datasets.limited import limited
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, parse_data
@@ -64,7 +65,8 @@ def _dataset(name: str, directory: Path, frame_stride: int | None) -> Dataset:
         )
     root, stride = kind.root(directory), frame_stride or 1
     _refuse_links_that_leave(root)
-    images, found = len(kind.open(root, stride)), listing(root)
+    found = listing(root)
+    images = limited(lambda: len(kind.open(root, stride)), found.size_bytes)
     return Dataset(
         kind=name,
         kind_sha256=source_sha256(DATA_KINDS, name),

@@ -1,5 +1,6 @@
 """The images of a data set: the label, the file's name and the content of each."""
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ import numpy as np
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The suffixes that torchvision.datasets.ImageFolder takes, in any case."""
+_MOST_BYTES = 1 << 28
+"""The largest file of one image; the largest of ImageNet has 15 MB."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,10 @@ class FileSet(ImageSet):
         return os.fsdecode(self.paths[begin : int(self.ends[index])])
 
     def read(self, index: int) -> bytes:
-        return Path(self.root, self.name(index)).read_bytes()
+        with Path(self.root, self.name(index)).open("rb") as file:
+            if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), self.name(index))
+            return file.read()
 
 
 @dataclass(frozen=True)

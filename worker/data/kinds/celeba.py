@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.kinds.kind import MOST_LIST_BYTES, DataKind, DataSetError, read_bounded
 from worker.data.sets import FileSet
 
 IMAGES, LIST = "img_align_celeba", "list_eval_partition.txt"
@@ -28,7 +28,8 @@ class CelebA(DataKind):
         if not partition.is_file() or not (root / IMAGES).is_dir():
             raise DataSetError(f"{root} lacks {IMAGES}/ or {LIST}", remedy=_REMEDY)
         parts: dict[str, int] = {}
-        for number, line in enumerate(partition.read_text(errors="replace").split("\n"), start=1):
+        text = read_bounded(partition, _REMEDY, MOST_LIST_BYTES).decode(errors="replace")
+        for number, line in enumerate(text.split("\n"), start=1):
             if match := _LINE.fullmatch(line.strip()):
                 parts[match[1]] = int(match[2])
             elif line.strip():

@@ -1,7 +1,8 @@
 """CIFAR-10 (Krizhevsky 2009), in the pickles of ``cifar-10-python.tar.gz``.
 
 A pickle is a program. These are read with an unpickler that knows three names, of what an array is made of, and has a
-stand-in for each, which keeps its arguments and does nothing: nothing that a file asks for is imported or called.
+stand-in for each, which keeps its arguments and does nothing: nothing that a file asks for is imported or called. It
+knows the opcodes that CIFAR-10 has alone: others reserve memory that the file only claims to fill.
 """
 
 import io
@@ -9,11 +10,11 @@ import pickle
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.kinds.kind import DataKind, DataSetError, read_bounded
 from worker.data.sets import PixelSet
 
 PLACE = "cifar-10-batches-py"
@@ -27,6 +28,17 @@ _BROKEN = (
     *(AttributeError, ArithmeticError, MemoryError, RecursionError, AssertionError, struct.error),
 )
 """What an unpickler raises for bytes that are none of its own."""
+
+
+_OPCODES = b"\x80.(cRbN\x88\x89" + b"}su]aet\x85\x86\x87" + b"JKMTU" + b"qrhj"
+"""Those of protocol 2 as Python 2 wrote it: control and objects, containers, numbers and texts, references."""
+
+
+class _Opcodes(dict[int, Any]):
+    """The functions of an unpickler, by opcode."""
+
+    def __missing__(self, opcode: int) -> NoReturn:
+        raise pickle.UnpicklingError(f"it has the opcode {opcode:#04x}, which is no part of CIFAR-10")
 
 
 class _StandIn:
@@ -46,6 +58,8 @@ class _StandIn:
 class _Inert(pickle._Unpickler):
     """The unpickler that is written in Python: the other one reserves whatever memory a damaged file asks for."""
 
+    dispatch = _Opcodes((code, pickle._Unpickler.dispatch[code]) for code in _OPCODES)
+
     def find_class(self, module: str, name: str) -> type[_StandIn]:
         if (module, name) not in (("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")):
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of CIFAR-10")
@@ -57,7 +71,7 @@ def read_pickle(path: Path) -> dict[Any, Any]:
     if not path.is_file():
         raise DataSetError(f"there is no {path}", remedy=_REMEDY)
     try:
-        found = _Inert(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        found = _Inert(io.BytesIO(read_bounded(path, _REMEDY)), encoding="bytes").load()
     except _BROKEN as error:
         raise DataSetError(f"{path} is no batch of CIFAR-10: {error}", remedy=_REMEDY) from error
     if not isinstance(found, dict):

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.kinds.kind import MOST_LIST_BYTES, DataKind, DataSetError, read_bounded
 from worker.data.sets import IMAGE_SUFFIXES, FileSet
 from worker.workloads.workload import CLASSES
 
@@ -46,7 +46,8 @@ class Frames(DataKind):
 def _videos(path: Path) -> list[tuple[str, int]]:
     """Return each video without its suffix, and its label from 0 up; the list's begin with 1."""
     found = []
-    for number, line in enumerate(path.read_text(errors="replace").split("\n"), start=1):
+    text = read_bounded(path, _REMEDY, MOST_LIST_BYTES).decode(errors="replace")
+    for number, line in enumerate(text.split("\n"), start=1):
         match = _LINE.fullmatch(line.strip())
         if match and 1 <= int(match[2]) <= CLASSES:
             found.append((match[1], int(match[2]) - 1))

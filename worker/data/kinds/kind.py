@@ -4,6 +4,8 @@ The same code counts and checks on the host, before anything is started, and ope
 torch. A kind of another package is one module, of which the text is sent into the target, as for a workload.
 """
 
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +20,32 @@ class DataSetError(Exception):
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
         self.remedy = remedy
+
+
+MOST_BYTES = 1 << 30
+"""The largest file that is read into memory, over twenty times the largest of MNIST and CIFAR-10."""
+MOST_LIST_BYTES = 1 << 25
+"""The largest list of names, ten times CelebA's."""
+_LEAST_ALLOCATED = 0.01
+"""The share of a file that is on a disk, at least: a compressing file system keeps several percent."""
+
+
+def read_bounded(path: Path, remedy: str, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a file. Raises DataSetError for one that is too large, or almost all holes, and OSError."""
+    # A pipe is not waited for.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode):
+            raise DataSetError(f"{path} is no file", remedy=remedy)
+        if info.st_size > most_bytes:
+            told = f"{path} has {info.st_size} bytes, and at most {most_bytes} are read"
+            raise DataSetError(told, remedy=remedy)
+        allocated = info.st_blocks * 512
+        # Some file systems, of a network for instance, tell of no blocks at all.
+        if 0 < allocated < info.st_size * _LEAST_ALLOCATED:
+            told = f"{path} is sparse: of its {info.st_size} bytes {allocated} are on the disk"
+            raise DataSetError(told, remedy=remedy)
+        return file.read(most_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.kinds.kind import DataKind, DataSetError, read_bounded
 from worker.data.sets import PixelSet
 
 PLACE = "MNIST/raw"
@@ -25,7 +25,7 @@ def read_idx(path: Path, *sides: int) -> np.ndarray[Any, Any]:
     """Return the bytes of an idx file of elements with ``sides``. Raises DataSetError where it is something else."""
     if not path.is_file():
         raise DataSetError(f"there is no {path}", remedy=_REMEDY)
-    content = path.read_bytes()
+    content = read_bounded(path, _REMEDY)
     count = struct.unpack(">I", content[4:8])[0] if len(content) >= 8 else 0
     header = idx_header((count, *sides))
     if not content.startswith(header):

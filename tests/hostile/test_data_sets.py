@@ -1,0 +1,154 @@
+"""Data sets whose files claim what they do not hold: refused with little memory, on the host and in a target."""
+
+import errno
+import json
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scenarios.datasets import limited as limited_module
+from scenarios.datasets.generate import make
+from scenarios.datasets.limited import limited
+from scenarios.datasets.manifest import MANIFEST
+from scenarios.datasets.resolve import resolve
+from suite.errors import BenchError, RequestError
+from worker.data.kinds.kind import DataSetError
+from worker.data.sets import FileSet
+
+REPOSITORY = Path(__file__).parents[2]
+GIB = 1 << 30
+MOST_BYTES = GIB // 2
+PICKLE, PIXELS = "cifar-10-batches-py/batches.meta", "MNIST/raw/t10k-images-idx3-ubyte"
+HOST = """
+import json, resource, sys
+from pathlib import Path
+from scenarios.datasets.resolve import resolve
+from suite.errors import RequestError
+try:
+    said = str(resolve(sys.argv[1], Path("/nowhere"))[1])
+except RequestError as error:
+    said = f"refused: {error.message}"
+peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(json.dumps([said, peak * 1024]))
+"""
+TARGET = """
+import json, resource, sys
+from worker.data.images import open_images
+from worker.errors import JobError
+from worker.spec import Data
+kind, _, directory = sys.argv[1].partition(":")
+try:
+    said = str(open_images(Data(f"worker.data.kinds.{kind}:{kind.upper()}", directory, 0, "auto")))
+except JobError as error:
+    said = f"refused: {error}"
+print(json.dumps([said, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+
+def claims(opcode: bytes, size_bytes: int) -> Callable[[Path], None]:
+    """A pickle of some bytes that asks for so many."""
+
+    def write(path: Path) -> None:
+        path.write_bytes(b"\x80\x05" + opcode + struct.pack("<Q", size_bytes) + b"..")
+
+    return write
+
+
+def holes(header: bytes, size_bytes: int) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_bytes(header)
+        os.truncate(path, len(header) + size_bytes)
+
+    return write
+
+
+def idx(count: int) -> tuple[bytes, int]:
+    return struct.pack(">4I", 0x803, count, 28, 28), count * 28 * 28
+
+
+@pytest.mark.parametrize("program", [HOST, TARGET], ids=["host", "target"])
+@pytest.mark.parametrize(
+    ("name", "file", "damage", "word"),
+    [
+        ("cifar10", PICKLE, claims(b"\x96", 3 * GIB), "has the opcode 0x96"),
+        ("cifar10", PICKLE, claims(b"\x8e", 3 * GIB), "has the opcode 0x8e"),
+        ("cifar10", PICKLE, claims(b"\x95", 3 * GIB), "has the opcode 0x95"),
+        ("cifar10", PICKLE, holes(b"\x80\x02}", 4 * GIB), "at most 1073741824 are read"),
+        ("cifar10", PICKLE, holes(b"\x80\x02}", 900 << 20), "is sparse"),
+        ("mnist", PIXELS, holes(*idx(5_700_000)), "at most 1073741824 are read"),
+        ("mnist", PIXELS, holes(*idx(1_200_000)), "is sparse: of its 940800016 bytes 4096 are on the disk"),
+        ("celeba", "list_eval_partition.txt", holes(b"000001.jpg 0\n", 3 * GIB), "at most 33554432 are read"),
+        ("celeba", "list_eval_partition.txt", holes(b"000001.jpg 0\n", 30 << 20), "is sparse"),
+        ("frames", "ucfTrainTestlist/trainlist01.txt", holes(b"a/b.avi 1\n", 3 * GIB), "at most 33554432 are read"),
+    ],
+)
+def test_a_file_that_claims_gigabytes_is_refused_with_little_memory(
+    name: str, file: str, damage: Callable[[Path], None], word: str, program: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "set", 6, workers=1, name=name)
+    (tmp_path / "set" / file).unlink()
+    damage(tmp_path / "set" / file)
+    argv = [sys.executable, "-c", program, f"{name}:{tmp_path / 'set'}"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=REPOSITORY, check=True, timeout=60)
+    said, peak_bytes = json.loads(done.stdout)
+    assert said.startswith("refused: ")
+    assert word in said
+    assert peak_bytes < MOST_BYTES
+
+
+def test_the_limit_of_memory_ends_what_no_rule_has_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited_module, "_LEAST_BYTES", 1 << 28)
+    make(tmp_path, 6, workers=1, name="cifar10")
+    (tmp_path / PICKLE).unlink()
+    (tmp_path / PICKLE).write_bytes(b"\x80\x02" + b"(" * (8 << 20))  # a list of 100 bytes for each of one
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    with pytest.raises(RequestError) as refused:
+        resolve(f"cifar10:{tmp_path}", tmp_path)
+    assert refused.value.remedy
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < max(before, 1 << 20), "in KiB"
+
+
+def test_a_kind_that_needs_too_much_is_refused_with_the_numbers() -> None:
+    with pytest.raises(DataSetError, match=r"reading it takes more than 2\.1 GB of memory, and its files have 0\.0 GB"):
+        limited(lambda: len(np.ones(6 * GIB, np.uint8)), 1000)
+    assert limited(lambda: len(np.ones(1000, np.uint8)), 1000) == 1000
+
+
+def killed() -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("work", "error", "word"),
+    [
+        (killed, BenchError, "has ended with status -9"),
+        (lambda: len(os.listdir("/nowhere/at/all")), FileNotFoundError, "/nowhere/at/all"),
+    ],
+)
+def test_the_end_of_the_reading_process_is_told(work: Callable[[], Any], error: type[Exception], word: str) -> None:
+    with pytest.raises(error, match=word):
+        limited(work, 1000)
+
+
+def test_a_manifest_of_gigabytes_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, 6, workers=1, name="mnist")
+    os.truncate(tmp_path / MANIFEST, 100 * GIB)
+    with pytest.raises(RequestError, match=r"manifest\.json has more than 512 MiB"):
+        resolve(f"generated:{tmp_path}", tmp_path)
+
+
+def test_an_image_of_gigabytes_is_a_damaged_one(tmp_path: Path) -> None:
+    holes(b"\xff\xd8", 5 * GIB)(tmp_path / "1.jpg")
+    with pytest.raises(OSError, match=r"1\.jpg") as refused:
+        FileSet.of(tmp_path, [b"1.jpg"], [0]).read(0)
+    assert refused.value.errno == errno.EFBIG
