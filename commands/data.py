@@ -185,8 +185,12 @@ def data_disk(device: str, text: str) -> None:
       bench data disk --device /dev/nvme1n1 --data imagenet:/data/ilsvrc
       bench data disk --device /dev/sdb1
     """
-    name, dataset = resolve(text, home())
-    data_device.write(device, dataset, lambda said: click.echo(said, err=True))
+
+    def note(said: str) -> None:
+        click.echo(said, err=True)
+
+    name, dataset = resolve(text, home(), note=note)
+    data_device.write(device, dataset, note)
     given = f"{name}:{dataset.directory}"
     click.echo(f"train on it with: bench run --scenario real --data {given} --data-disk {device}", err=True)
 

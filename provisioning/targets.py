@@ -245,8 +245,12 @@ def prepare(
     note: Callable[[str], None],
     dataset: Dataset | None = None,
     ablations: Sequence[str] = (),
+    refuse_changed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make what is kept between runs: the image in the stores of engines that have one, the data set as VM disk."""
+    """Make what is kept between runs: the image in the stores of engines that have one, the data set as VM disk.
+
+    ``refuse_changed`` raises when the data set is no longer the one that is prepared.
+    """
     engine = choices.container_engine
     if engine.guest_store and "container-vm" in targets:
         engine.guest_store.make(choices.image, note)
@@ -260,7 +264,7 @@ def prepare(
         return
     with local_node((), None) as node:
         if dataset and not dataset.device and VMS.intersection(targets):
-            prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note)
+            prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note, refuse_changed)
         if "container" in targets:
             for each in (*(found for own in choices.placed for found in own.engines.values()), *switched):
                 each.load(node, choices.image.digest, choices.image.file("oci.tar"))

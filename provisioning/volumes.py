@@ -124,8 +124,17 @@ def disk_name(dataset: Dataset) -> str:
     return f"{dataset.sha256[:16]}.img"
 
 
-def prepare_disk(node: Node, directory: str, disk: str, dataset: Dataset, note: Callable[[str], None]) -> None:
+def prepare_disk(
+    node: Node,
+    directory: str,
+    disk: str,
+    dataset: Dataset,
+    note: Callable[[str], None],
+    refuse_changed: Callable[[], None] = lambda: None,
+) -> None:
     """Pack the data set, which lies in the node's directory, as a disk, once. One that has changed is packed anew.
+
+    ``refuse_changed`` raises when the directory no longer holds the data set: no disk then gets its name.
 
     Raises RequestError when there is no room for it.
     """
@@ -141,6 +150,7 @@ def prepare_disk(node: Node, directory: str, disk: str, dataset: Dataset, note: 
             made = f"{half_made}/disk.img"
             size_mib, inodes = mib_of(size_bytes), inodes_of(dataset)
             filesystem(node, Path(directory), Path(made), mib=size_mib, journal=False, inodes=inodes)
+            refuse_changed()
             artefacts.put_stamped(node, made, disk, artefacts.sha256_on(node, made))
 
 

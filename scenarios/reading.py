@@ -29,6 +29,8 @@ class Seen:
     """Its type: ``ext4``, ``overlay``, ``virtiofs``."""
     device: str | None = None
     """The mounted device, or its name."""
+    listing_sha256: str | None = None
+    """The digest of the names and sizes that it listed."""
     temporary_filesystem: str | None = None
     """The type of the file system that temporary files, checkpoints too, are written to: ``tmpfs``."""
 
@@ -71,7 +73,7 @@ def arrange_page_cache(
     if share is None and backing and filesystem != SHARED:
         # One kernel, one cache: who may not see it from inside is told from below.
         share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
-    return Seen(share, filesystem, device, temporary)
+    return Seen(share, filesystem, device, dataset.listing_sha256, temporary)
 
 
 def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequence[str]) -> float | None:
@@ -90,7 +92,7 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
             output_tail=error.output_tail,
             remedy="allow more with --trial-timeout" if late else "let all users read it: chmod -R a+rX DIRECTORY",
         ) from error
-    if said.get("sha256") != dataset.sha256:
+    if said.get("sha256") != dataset.listed_sha256:
         raise MeasurementError(
             f"the target sees another data set: {said.get('files')} files of {said.get('size_bytes')} bytes, where "
             f"{dataset.images} images in {dataset.size_bytes} bytes were planned",
@@ -144,12 +146,13 @@ def data_use(trial: Trial, said: Mapping[str, object], seen: Seen | None) -> Dat
     """Return what the worker said of its data, completed. Raises ValidationError on what cannot be recorded."""
     if trial.job.dataset is None:
         return None
+    by_target = ("listing_sha256", "page_cache_share", "filesystem", "device")
     known = {
         "kind": trial.job.dataset.kind,
         "sha256": trial.job.dataset.sha256,
         "images": trial.job.dataset.images,
         "size_bytes": trial.job.dataset.size_bytes,
-        **({name: getattr(seen, name) for name in ("page_cache_share", "filesystem", "device")} if seen else {}),
+        **({name: getattr(seen, name) for name in by_target} if seen else {}),
     }
     return DataUse.model_validate({**said, **known})
 

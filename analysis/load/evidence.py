@@ -205,6 +205,7 @@ class DataFields(BaseModel):
 
     kind: str = ""
     sha256: str
+    listing_sha256: str | None = None
     images: _Count = 0
     size_bytes: _Count
     decoder: str | None = None

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -12,7 +13,11 @@ from commands.run.resolve import resolve
 from provisioning import targets
 from provisioning.doctor import Check
 from provisioning.targets import Choices
+from scenarios.command_files import files_of
+from scenarios.datasets.identity import sha256_now
+from suite.errors import RequestError
 from suite.interfaces import OpenTarget, Scenario
+from suite.job.datasets import Dataset
 from suite.plan import Plan
 from suite.progress import Display, Lines
 from suite.records.environment import Environment
@@ -34,7 +39,14 @@ class Ready:
 
     def prepare(self, note: Note) -> None:
         """Make what is made once and kept; see ``provisioning.targets.prepare``."""
-        targets.prepare(self.choices, self.plan.targets, note, self.plan.job.dataset, self.plan.ablations)
+        dataset, ablations = self.plan.job.dataset, self.plan.ablations
+
+        def check() -> None:
+            if dataset and not dataset.device:
+                refuse_changed(dataset)
+
+        check()
+        targets.prepare(self.choices, self.plan.targets, note, dataset, ablations, check)
 
     @property
     def open_target(self) -> OpenTarget:
@@ -50,6 +62,22 @@ def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None
     # The scenario of the probes takes the user's own job file.
     own = {"fio_job": resolved.fio_job} if resolved.fio_job else {}
     return Ready(plan_of(resolved, note), SCENARIOS.get(resolved.request.scenario)(**own), resolved.choices)
+
+
+def refuse_changed(dataset: Dataset) -> None:
+    """Raise RequestError if the directory no longer holds what was planned: a sweep plans hours before it packs."""
+    of_command = dataset.kind == "files"
+    try:
+        now = files_of(Path(dataset.directory)).sha256 if of_command else sha256_now(dataset)
+    except OSError as error:
+        raise RequestError(
+            f"cannot read {dataset.directory}: {error.strerror}", remedy="see who may read it"
+        ) from error
+    if now != dataset.sha256:
+        raise RequestError(
+            f"{dataset.directory} has changed since this command read it",
+            remedy="give the same command again once nobody writes there",
+        )
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     request = of_members_that_load(request, note)
     command = command_job(request)
     models = (command.name,) if command else models_of(request)
-    data, dataset = data_of(request)
+    data, dataset = data_of(request, note)
     fio_job = fio_job_of(request)
     ranks_of(request)  # what is wrong with them is said first
     if path := request.distributed.inventory:
@@ -193,7 +193,7 @@ def _gpus_of(request: RunRequest) -> tuple[str, ...]:
     return gpu_indices(request.gpus.gpus) if request.gpus.gpus else ()
 
 
-def data_of(request: RunRequest) -> tuple[str, Dataset | None]:
+def data_of(request: RunRequest, note: Note) -> tuple[str, Dataset | None]:
     """Return the name of the data and, where they are files, the data set. Raises RequestError where it cannot be."""
     if request.scenario == COMMAND:
         files = request.own.command_files
@@ -201,7 +201,7 @@ def data_of(request: RunRequest) -> tuple[str, Dataset | None]:
     real = request.scenario == "real"
     given = request.data.data or (GENERATED if real else SYNTHETIC)
     if given != SYNTHETIC and (real or request.scenario == "distributed"):
-        name, dataset = datasets.resolve(given, home(), request.data.frame_stride)
+        name, dataset = datasets.resolve(given, home(), request.data.frame_stride, note)
         if request.data.data_disk:
             device = str(Path(request.data.data_disk).absolute())
             data_device.check(device, dataset, f"{name}:{dataset.directory}")

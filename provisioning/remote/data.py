@@ -14,16 +14,17 @@ from suite.job.datasets import Dataset
 
 PROGRAMS = {"mke2fs": "e2fsprogs"}
 """The programs that pack it as a disk, and the packages that have them."""
-LISTED_WITHIN_S = 3600.0
+HASHED_WITHIN_S = 3600.0
 # The lister is written for the image's Python: a machine's may be too old to evaluate its annotations.
 BEFORE = "from __future__ import annotations\n"
 AFTER = """
 import json, sys
 try:
-    found = listing(sys.argv[1])
+    entries = tuple(entries_of(sys.argv[1]))
+    kind, sha256 = identify(sys.argv[1], entries)
 except OSError as error:
     sys.exit(f"{error.filename or sys.argv[1]}: {error.strerror}")
-print(json.dumps([found.sha256, found.files, found.size_bytes]))
+print(json.dumps([kind, sha256, len(entries), sum(each.size_bytes for each in entries)]))
 """
 
 
@@ -33,21 +34,22 @@ def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
 
 
 def check_data(machine: Node, directory: str, dataset: Dataset, lister: str) -> None:
-    """Raise RequestError if other files are there. ``lister`` is the program text that defines ``listing``."""
+    """Raise RequestError if other data are there. ``lister`` is the program text that defines ``identify``."""
     program = f"{BEFORE}{lister}{AFTER}".encode()
-    answer = machine.run(["python3", "-I", "-", directory], stdin=program, check=False, timeout_s=LISTED_WITHIN_S)
+    answer = machine.run(["python3", "-I", "-", directory], stdin=program, check=False, timeout_s=HASHED_WITHIN_S)
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
         raise RequestError(
             f"{machine.name} does not hold the data set: {last[:300]}",
             remedy=f"copy {dataset.directory} to it, to the same path or to one that the inventory gives as data",
         )
-    sha256, files, size_bytes = json.loads(answer.stdout)
+    kind, sha256, files, size_bytes = json.loads(answer.stdout)
     if sha256 != dataset.sha256:
+        compared = "contents" if kind == "contents" else "names, sizes, times and parts of files"
         raise RequestError(
             f"{machine.name} has another data set in {directory}: {files} files of {size_bytes} bytes, and "
-            f"{dataset.directory} here holds {dataset.size_bytes} bytes (names and sizes are compared)",
-            remedy="make them alike, for instance with: rsync -a --delete",
+            f"{dataset.directory} here holds {dataset.size_bytes} bytes ({compared} are compared)",
+            remedy="make them alike, for instance with: rsync -a --checksum --delete",
         )
 
 

@@ -58,11 +58,15 @@ def finished(directory: Path) -> Manifest:
             f"{directory} is no generated data set", remedy=f"{MAKE_ONE}, or name your own as imagefolder:{directory}"
         )
     if not is_unchanged(directory, manifest):
-        raise RequestError(
-            f"{directory} has changed since it was made",
-            remedy=f"bench data verify {directory} says how; {continuing(directory, manifest)} mends it",
-        )
+        raise changed(directory, manifest)
     return manifest
+
+
+def changed(directory: Path, plan: SetPlan) -> RequestError:
+    return RequestError(
+        f"{directory} has changed since it was made",
+        remedy=f"bench data verify {directory} says how; {continuing(directory, plan)} mends it",
+    )
 
 
 def unfinished(directory: Path, plan: SetPlan) -> RequestError:

@@ -1,22 +1,27 @@
 """Resolves ``--data`` to a data set, and reports everything wrong with it before anything is started."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from scenarios.datasets.found import finished, newest
+from scenarios.datasets.identity import identity, progress_of
 from scenarios.datasets.limited import limited
+from scenarios.datasets.manifest import Manifest
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, parse_data
 from suite.registries import DATA_KINDS
 from worker.data.kinds.kind import DataKind, DataSetError
-from worker.data.listing import listing
+from worker.data.listing import entries_of, summary
 
 
-def resolve(text: str, home: Path, frame_stride: int | None = None) -> tuple[str, Dataset]:
+def resolve(
+    text: str, home: Path, frame_stride: int | None = None, note: Callable[[str], object] = lambda _: None
+) -> tuple[str, Dataset]:
     """Return the name of the data in records, and the data set. ``home`` is the suite's folder, for ``generated``.
 
+    ``note`` is told how far hashing is, where that takes more than a few seconds.
     Raises RequestError for what is not a data set, or not a whole one.
     """
     name, given = parse_data(text)
@@ -26,7 +31,8 @@ def resolve(text: str, home: Path, frame_stride: int | None = None) -> tuple[str
     try:
         root = _directory(directory).resolve()
         check_name(root, f"--data {name}")
-        return name, _dataset(finished(root).format if name == GENERATED else name, root, frame_stride)
+        manifest = finished(root) if name == GENERATED else None
+        return name, _dataset(manifest.format if manifest else name, root, frame_stride, manifest, note)
     except DataSetError as error:
         raise RequestError(f"--data {name}: {error}", remedy=error.remedy) from error
     except OSError as error:
@@ -57,7 +63,9 @@ def _directory(path: Path) -> Path:
     return path
 
 
-def _dataset(name: str, directory: Path, frame_stride: int | None) -> Dataset:
+def _dataset(
+    name: str, directory: Path, frame_stride: int | None, manifest: Manifest | None, note: Callable[[str], object]
+) -> Dataset:
     kind: DataKind = DATA_KINDS.get(name)
     if frame_stride and not kind.has_videos:
         raise RequestError(
@@ -65,13 +73,17 @@ def _dataset(name: str, directory: Path, frame_stride: int | None) -> Dataset:
         )
     root, stride = kind.root(directory), frame_stride or 1
     _refuse_links_that_leave(root)
-    found = listing(root)
+    entries = tuple(entries_of(root))
+    found = summary((each.path, each.size_bytes) for each in entries)
     images = limited(lambda: len(kind.open(root, stride)), found.size_bytes)
+    digest, sha256 = identity(root, entries, manifest, progress_of(str(root), note))
     return Dataset(
         kind=name,
         kind_sha256=source_sha256(DATA_KINDS, name),
         directory=str(root),
-        sha256=found.sha256,
+        sha256=sha256,
+        digest=digest,
+        listing_sha256=found.sha256,
         images=images,
         frame_stride=stride if kind.has_videos else None,
         size_bytes=found.size_bytes,

@@ -13,6 +13,10 @@ PageCache = Literal["cold", "warm"]
 """``cold``: nothing of the data set is in a page cache of the target or the host. ``warm``: it was read once."""
 MOST_COLD, LEAST_WARM = 0.01, 0.95
 """The share of the data set's pages that the cache of the target holds right before the launch."""
+DigestKind = Literal["contents", "manifest", "sampled", "listing"]
+"""How a data set is identified: by the hashes of all files; by those in the manifest of a generated set, of which some
+files are hashed again; by names, sizes, times and parts of some files; or, in older suites, by names and sizes alone,
+which copies of one format have in common whatever they hold."""
 SYNTHETIC, GENERATED = "synthetic", "generated"
 
 
@@ -26,7 +30,11 @@ class Dataset(Part):
     directory: Annotated[str, Field(exclude=True)] = ""
     """The directory that holds it. It is a path of the user's and no part of what the data set is: written nowhere."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """The digest of its listing: a line ``SIZE PATH`` of every file, sorted by path. Cheap: a target takes it again."""
+    """The digest that identifies it."""
+    digest: DigestKind = "listing"
+    """The kind of that digest. Records of older suites do not say it."""
+    listing_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """The digest of a line ``SIZE PATH`` for every file, sorted by path: cheap, so that each target takes it again."""
     images: Annotated[int, Field(gt=0)]
     """The images to train on."""
     frame_stride: Annotated[int, Field(gt=0)] | None = None
@@ -34,6 +42,11 @@ class Dataset(Part):
     size_bytes: Annotated[int, Field(gt=0)]
     device: str | None = None
     """The block device of the user's that holds it, and that every target then reads in place of the directory."""
+
+    @property
+    def listed_sha256(self) -> str | None:
+        """Return the digest that a target takes again; None for the files of a command."""
+        return self.sha256 if self.digest == "listing" else self.listing_sha256
 
 
 def parse_data(text: str) -> tuple[str, str | None]:

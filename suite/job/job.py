@@ -131,6 +131,8 @@ IN_COLUMNS = ("scenario", "model", "data", "profile", "recipe")
 NOT_IN_KEY: Mapping[str, str] = {
     "envelope.cpus": "which CPUs they are is the machine's affair; how many there are is in the key",
     "envelope.node_cpus": "see envelope.cpus",
+    "dataset.digest": "another kind gives another digest",
+    "dataset.listing_sha256": "follows from the digest",
     "dataset.images": "follows from the digest",
     "dataset.size_bytes": "follows from the digest",
     "distributed.comm_timeout_s": "decides when a job is given up, and not how fast it is",

@@ -175,6 +175,7 @@ _ELSEWHERE = (
     *_many("ignored", "explains a burst; no table holds it", "alternation.bursts.faults"),
     _refused("data_use.sha256", "data set", "other images are other work"),
     *_many("checked", "it is the data set of the job", "data_use.kind", "data_use.images", "data_use.size_bytes"),
+    *_many("checked", "names and sizes inside are those of the job's data set", "data_use.listing_sha256"),
     _named("data_use.decoder", "decoder", "loading", "decoders differ in speed; auto takes what is there"),
     _named("data_use.loader_workers", "loader workers", "loading", "auto takes one per CPU that is seen"),
     Field("data_use.page_cache_share", "checked", "it is what the job's page cache asks for"),

@@ -111,6 +111,8 @@ class DataUse(Part):
 
     kind: str
     sha256: str
+    listing_sha256: str | None = None
+    """The digest of the names and sizes that the target listed right before the launch."""
     images: Count
     size_bytes: Count
     decoder: str

@@ -1,18 +1,23 @@
 """What the machines of an inventory must hold and let pass: the data set, docker's image, what is forwarded."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands.run.prepare import refuse_changed
+from provisioning import volumes
 from provisioning.engines.docker import DOCKER, layers
 from provisioning.images.pack import oci_archive
 from provisioning.nodes import LocalNode
 from provisioning.remote.data import check_data, directory_of, disk_of, volume_on
 from provisioning.remote.routed import forwarded
 from provisioning.volumes import prepare_disk
+from scenarios.command_files import files_of
+from scenarios.datasets.resolve import resolve
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed
 from suite.inventory import InventoryNode
@@ -26,9 +31,10 @@ FAKE = Callable[..., Any]
 def dataset(directory: Path) -> Dataset:
     (directory / "class").mkdir(parents=True)
     (directory / "class/one.jpg").write_bytes(b"12345")
-    found = listing.listing(directory)
+    digest, sha256 = listing.identify(directory, tuple(listing.entries_of(directory)))
+    assert digest == "contents"
     return Dataset(
-        kind="imagefolder", directory=str(directory), sha256=found.sha256, images=1, size_bytes=found.size_bytes
+        kind="imagefolder", directory=str(directory), sha256=sha256, digest="contents", images=1, size_bytes=5
     )
 
 
@@ -49,6 +55,65 @@ def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path
         check_data(node, str(tmp_path / "there"), here, LISTER)
     with pytest.raises(RequestError, match=r"localhost does not hold the data set: .*nowhere: No such file"):
         check_data(node, str(tmp_path / "nowhere"), here, LISTER)
+
+
+def test_a_machine_with_other_contents_in_files_of_equal_names_and_sizes_is_refused(
+    node: LocalNode, tmp_path: Path
+) -> None:
+    here = dataset(tmp_path / "here")
+    dataset(tmp_path / "there")
+    (tmp_path / "there/class/one.jpg").write_bytes(b"54321")
+    with pytest.raises(RequestError, match=r"of 5 bytes, and .* \(contents are compared\)") as refused:
+        check_data(node, str(tmp_path / "there"), here, LISTER)
+    assert "rsync -a --checksum --delete" in str(refused.value.remedy)
+
+
+def test_a_large_set_on_a_machine_is_compared_by_times_and_samples(node: LocalNode, tmp_path: Path) -> None:
+    here, program = dataset(tmp_path / "here"), LISTER.replace("HASHED_WHOLE_BELOW = 1 << 30", "HASHED_WHOLE_BELOW = 0")
+    dataset(tmp_path / "there")
+    for place in ("here", "there"):
+        os.utime(tmp_path / place / "class/one.jpg", (1000, 1000))
+    sampled = listing.sampled(tmp_path / "here", tuple(listing.entries_of(tmp_path / "here")))
+    here = here.model_copy(update={"sha256": sampled, "digest": "sampled"})
+    check_data(node, str(tmp_path / "there"), here, program)
+    os.utime(tmp_path / "there/class/one.jpg", (1001, 1001))
+    with pytest.raises(RequestError, match="names, sizes, times and parts of files are compared"):
+        check_data(node, str(tmp_path / "there"), here, program)
+    (tmp_path / "there/class/one.jpg").unlink()
+    with pytest.raises(RequestError, match="0 files of 0 bytes"):
+        check_data(node, str(tmp_path / "there"), here, program)
+
+
+def test_sets_of_equal_names_and_sizes_have_a_disk_each(node: LocalNode, home: Path, tmp_path: Path) -> None:
+    disks = {}
+    for content in (b"12345", b"54321", b"12345"):
+        place = tmp_path / "set"
+        (place / "class").mkdir(parents=True, exist_ok=True)
+        (place / "class/one.jpg").write_bytes(content)
+        packed = resolve(f"imagefolder:{place}", home)[1]
+        prepare_disk(node, packed.directory, str(volumes.disk_of(packed)), packed, lambda _: None)
+        held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volumes.disk_of(packed))]).stdout
+        assert held.strip().encode() == content
+        disks[volumes.disk_of(packed)] = content
+    assert len(disks) == 2
+
+
+@pytest.mark.parametrize("of_command", [True, False])
+def test_what_changed_while_it_was_packed_gets_no_disk(
+    of_command: bool, node: LocalNode, home: Path, tmp_path: Path
+) -> None:
+    dataset(tmp_path / "set")
+    packed = files_of(tmp_path / "set") if of_command else resolve(f"imagefolder:{tmp_path / 'set'}", home)[1]
+    disk = volumes.disk_of(packed)
+    refuse_changed(packed)
+
+    def refuse() -> None:
+        (tmp_path / "set/class/one.jpg").write_bytes(b"54321")
+        refuse_changed(packed)
+
+    with pytest.raises(RequestError, match="set has changed since this command read it"):
+        prepare_disk(node, packed.directory, str(disk), packed, lambda _: None, refuse)
+    assert list(disk.parent.iterdir()) == []
 
 
 def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, home: Path, tmp_path: Path) -> None:

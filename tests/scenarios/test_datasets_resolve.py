@@ -33,7 +33,11 @@ def test_a_folder_of_classes_with_images_of_many_kinds(tmp_path: Path) -> None:
     fill(tmp_path, "cat/1.jpg", "cat/deep/2.JPEG", "dog/3.png", "dog/4.Webp", "dog/notes.txt", "readme.md")
     name, found = resolve(f"imagefolder:{tmp_path}", tmp_path)
     assert (name, found.kind, found.images, found.size_bytes) == ("imagefolder", "imagefolder", 4, 30)
-    assert (found.directory, found.sha256) == (str(tmp_path), listing(tmp_path).sha256)
+    assert (found.directory, found.digest, found.listing_sha256) == (
+        str(tmp_path),
+        "contents",
+        listing(tmp_path).sha256,
+    )
 
 
 def test_of_ilsvrc2012_the_training_images_alone_are_taken(tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ def test_a_generated_set_is_an_image_folder_of_that_name(tmp_path: Path) -> None
     manifest = make(tmp_path / "set", 6, "small", classes=3, workers=1)
     name, found = resolve(f"generated:{tmp_path}/set", tmp_path)
     assert (name, found.kind, found.images) == ("generated", "imagefolder", 6)
-    assert (found.sha256, found.size_bytes) == (manifest.sha256, manifest.size_bytes)
+    assert (found.listing_sha256, found.size_bytes) == (manifest.sha256, manifest.size_bytes)
 
 
 def test_without_a_directory_the_newest_finished_set_is_taken(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.scenarios.pictures import damage, folder
 from tests.scenarios.test_job import STORY, event
 from worker.data.listing import listing
 
-SHA256 = "ab" * 32
+SHA256, LISTING = "ab" * 32, "cd" * 32
 USE = {
     "decoder": "simplejpeg",
     "loader_workers": 2,
@@ -58,13 +58,21 @@ class ReadingNode(ScriptedNode):
         if self.fails:
             raise self.fails
         self.asked.append((list(argv), timeout_s))
-        seen = {"sha256": SHA256, "files": 20, "size_bytes": 4000, "page_cache_share": 0.0}
+        seen = {"sha256": LISTING, "files": 20, "size_bytes": 4000, "page_cache_share": 0.0}
         return Completed(0, json.dumps({**seen, **self.says}), "")
 
 
 @pytest.fixture
 def planned(trial: Trial) -> Trial:
-    dataset = Dataset(kind="imagefolder", directory="/data/pets", sha256=SHA256, images=20, size_bytes=4000)
+    dataset = Dataset(
+        kind="imagefolder",
+        directory="/data/pets",
+        sha256=SHA256,
+        digest="contents",
+        listing_sha256=LISTING,
+        images=20,
+        size_bytes=4000,
+    )
     return trial.with_job(scenario="real", dataset=dataset, page_cache="cold")
 
 
@@ -95,6 +103,7 @@ def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, observ
         **USE,
         "kind": "imagefolder",
         "sha256": SHA256,
+        "listing_sha256": LISTING,
         "images": 20,
         "size_bytes": 4000,
         "page_cache_share": 0.002,
@@ -197,7 +206,7 @@ def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripte
 
 
 def test_another_data_set_in_the_target_is_refused(planned: Trial, observer: Any, reading: Any) -> None:
-    error = failure(planned, reading(sha256="cd" * 32, files=19, size_bytes=3000), observer)
+    error = failure(planned, reading(sha256=SHA256, files=19, size_bytes=3000), observer)
     assert error.kind == "dataset"
     assert "the target sees another data set: 19 files of 3000 bytes" in error.message
     assert error.remedy

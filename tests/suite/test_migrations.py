@@ -67,6 +67,20 @@ def test_the_page_cache_of_version_1_moves_from_the_conditions_to_the_record() -
     assert read("v1-first").job.page_cache is None
 
 
+def test_the_data_set_of_an_older_suite_is_one_of_names_and_sizes() -> None:
+    records = [
+        TrialRecord.model_validate_json(current(path.read_bytes()))
+        for path in SAMPLES.rglob("*.json")
+        if b'"data_use": {' in path.read_bytes()
+    ]
+    assert len(records) > 5
+    for record in records:
+        assert record.job.dataset
+        assert record.data_use
+        assert (record.job.dataset.digest, record.job.dataset.listing_sha256) == ("listing", None)
+        assert record.job.dataset.listed_sha256 == record.data_use.sha256
+
+
 def test_a_launch_that_held_the_end_of_the_job_too_is_absent() -> None:
     for name, launch_s in (("v1-first", None), ("v1-conditions", None), ("v1-scenarios", 0.3)):
         timeline = read(name).timeline
