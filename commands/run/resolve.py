@@ -197,7 +197,7 @@ def data_of(request: RunRequest, note: Note) -> tuple[str, Dataset | None]:
     """Return the name of the data and, where they are files, the data set. Raises RequestError where it cannot be."""
     if request.scenario == COMMAND:
         files = request.own.command_files
-        return ("files", files_of(files)) if files else ("none", None)
+        return ("files", files_of(files, note)) if files else ("none", None)
     real = request.scenario == "real"
     given = request.data.data or (GENERATED if real else SYNTHETIC)
     if given != SYNTHETIC and (real or request.scenario == "distributed"):

@@ -1,12 +1,18 @@
 """The directory that a command is given: its digest, and what targets would see differently."""
 
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scenarios import command_files
 from scenarios.command_files import files_of
+from scenarios.datasets import identity
 from suite.errors import RequestError
+from worker.data.listing import hashes
 
 
 @pytest.fixture
@@ -51,6 +57,46 @@ def test_a_directory_that_targets_would_see_differently_is_refused(mine: Path, t
         files_of(mine)
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.mknod(path, stat.S_IFSOCK | 0o644)])
+def test_what_is_no_file_is_refused_and_never_opened(mine: Path, make: Callable[[Path], None]) -> None:
+    make(mine / "lib/pipe")
+    (mine / "lib/pipe").chmod(0o644)
+    with pytest.raises(RequestError, match=r"lib/pipe is no file: reading a pipe, socket or device") as told:
+        files_of(mine)
+    assert told.value.remedy
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {path: path.stat().st_size for path in mine.rglob("*")}
+    (mine / "train.py").unlink()
+    os.mkfifo(mine / "train.py")
+    as_it_was = os.stat_result((stat.S_IFREG | 0o644, 0, 0, 1, 0, 0, sizes[mine / "train.py"], 0, 0, 0))
+    own = Path.lstat
+    monkeypatch.setattr(Path, "lstat", lambda path: as_it_was if path.name == "train.py" else own(path))
+    with pytest.raises(RequestError, match=r"train\.py: it is no regular file"):
+        files_of(mine)
+
+
+def test_what_grows_while_it_is_hashed_is_refused(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def grown(root: Path, *rest: Any) -> Any:
+        with (mine / "train.py").open("a") as file:
+            file.write("more")
+        return hashes(root, *rest)
+
+    monkeypatch.setattr(command_files, "hashes", grown)
+    with pytest.raises(RequestError, match=r"train\.py: it changes while it is read"):
+        files_of(mine)
+
+
+def test_long_hashing_tells_how_far_it_is(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    files_of(mine, said.append)
+    assert said == []
+    monkeypatch.setattr(identity, "_SILENT_S", -1.0)
+    files_of(mine, said.append)
+    assert said[-1] == f"hashing {mine}: 0.0 of 0.0 GB"
+
+
 def test_what_is_no_directory_with_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="No such file or directory"):
         files_of(tmp_path / "none")
@@ -63,7 +109,6 @@ def test_what_is_no_directory_with_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / 'a"b').mkdir()
     with pytest.raises(RequestError, match="quotation mark"):
         files_of(tmp_path / 'a"b')
-    os.mkfifo(tmp_path / "empty/pipe")
     (tmp_path / "empty/file").touch()
     with pytest.raises(RequestError, match="holds no file"):
         files_of(tmp_path / "empty")
