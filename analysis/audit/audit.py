@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.audit.course import course
+from analysis.audit.course import CHANGED, course
 from analysis.audit.files import NO_MANIFEST, UNLISTED, files
 from analysis.audit.findings import Finding, grouped
 from analysis.audit.parts import parts
@@ -16,8 +16,8 @@ from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.job import Job
 
-_OF_FILES = (NO_MANIFEST.name, UNLISTED.name)
-"""Kinds that say what cannot be checked, and nothing about the numbers: a comparison passes over them."""
+_NOT_COMPARED = (NO_MANIFEST.name, UNLISTED.name, CHANGED.name)
+"""Kinds that a comparison passes over: what cannot be checked, and changes, for which it looks over all runs itself."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def audited(records: Records, *, force: bool = False) -> Records:
     for one in found.refused:
         refused.setdefault(str(one.where), []).append(f"audit {one.kind}")
     why = records.trials["path"].map(lambda path: _why(path, refused)) if refused else None
-    told = [group.warning for group in grouped(one for one in found.findings if one.kind not in _OF_FILES)]
+    told = [group.warning for group in grouped(one for one in found.findings if one.kind not in _NOT_COMPARED)]
     kept = records.trials
     if why is not None:
         kept = kept.assign(forced=why) if force else kept[why == ""].reset_index(drop=True)

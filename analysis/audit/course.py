@@ -4,13 +4,12 @@ import datetime
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
 from analysis.audit.parts import TURNS
-from analysis.compare.validity import changed_facts
+from analysis.warnings.changes import ARM, changed_arms
 from suite.job.job import SEQUENTIAL
 
 SAME_TIME = Kind(
@@ -81,14 +80,10 @@ def _turns(trials: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _changes(run: Path, trials: pd.DataFrame) -> Iterator[Finding]:
-    """Yield what differs among the trials of one arm on one host."""
-    arms = trials[["target", "ablation", "aggressor", "hostname"]].astype(object).fillna("")
-    told: dict[tuple[str, str], Any] = {}
-    for (target, *_), facts in trials["facts"].groupby([arms[name] for name in arms]):
-        texts = [found.text for found in facts.astype(object).unique()]
-        for name in dict.fromkeys(one for text in texts[1:] for one in changed_facts(texts[0], text)):
-            told[str(target), name] = None
-    for target in dict.fromkeys(target for target, _ in told):
-        yield CHANGED.at(
-            run, f"{target} was not the same all the time: {', '.join(name for one, name in told if one == target)}"
-        )
+    """Yield what differs among the finished trials of one arm on one host."""
+    found: dict[str, dict[str, None]] = {}
+    # Probes look at different facts, so that each is held against itself.
+    for (_, target, *_), texts in changed_arms(trials[trials["ok"].astype(bool)], ("model", *ARM)):
+        found.setdefault(target, {}).update(dict.fromkeys(texts))
+    for target, named in found.items():
+        yield CHANGED.at(run, f"{target} was not the same all the time: {'; '.join(named)}")

@@ -24,6 +24,7 @@ from analysis.compare.validity import usable
 from analysis.load.metrics import SHARED
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
+from analysis.warnings.changes import changed, with_changes
 from analysis.warnings.conditions import disturbances, disturbed
 from analysis.warnings.findings import failures, hosts_differ, mixtures, refusals, unnormalised
 from analysis.warnings.missing import missing_trials
@@ -37,7 +38,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     ``margin``: the share (0.02 is 2 %) by which a ratio may differ from 1 and still be called equivalent. ``force``
     forms the ratios that validity refuses, and marks them.
     """
-    trials, metrics = with_costs(with_variants(records.trials)), records.metrics
+    trials, metrics = with_costs(with_changes(with_variants(records.trials))), records.metrics
     every_ok = trials[trials["ok"]]
     ok = plain(every_ok)
     formed = usable(to_baseline(ok, [*(metric.column for metric in metrics), ALL_IN]), force=force)
@@ -68,7 +69,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         for group in groups(plain(trials), formed.pairs, metrics, effects)
     ]
     of_runs = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials))
-    of_records = (*of_runs, *failures(trials), *diverged(trials), *mixtures(plain(trials)))
+    of_records = (*of_runs, *failures(trials), *diverged(trials), *mixtures(plain(trials)), *changed(every_ok))
     # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
     apart = formed.refused[formed.refused["scenario"] != SHARED]
     of_ratios = (*refusals(apart), *refused, *shared.warnings)

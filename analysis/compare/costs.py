@@ -62,7 +62,8 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
     logs = pd.DataFrame(np.log(positive)).groupby([ok[key] for key in ROW])
     parts = (np.exp(logs.mean()), rows[list(_PEAKS.values())].max(), rows[list(_BYTES.values())].mean())
     table = pd.concat([pd.DataFrame(part) for part in parts], axis=1)
-    table["substitutes"], table["unit"] = rows["substitutes"].unique(), rows["unit"].first()
+    table["substitutes"], table["changed"] = rows["substitutes"].unique(), rows["changed"].unique()
+    table["unit"] = rows["unit"].first()
     found = [_cost(row, normalised) for row in table.dropna(how="all", subset=columns).reset_index().to_dict("records")]
     return sorted(found, key=lambda cost: papers_order(cost.job, cost.model, cost.target))
 
@@ -73,7 +74,7 @@ def _cost(row: Mapping[Any, Any], normalised: Mapping[Key, pd.DataFrame]) -> Cos
     place = locate(normalised[key][RATIO].to_numpy()) if key in normalised else None
     found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
     known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}
-    lines = (line for text in row["substitutes"] for line in text.splitlines())
+    lines = (line for text in (*row["substitutes"], *row["changed"]) for line in text.splitlines())
     unit = PER_TRIAL if key[0].scenario == PROBE else f"1,000 {row['unit']}"
     return Cost(
         *key, unit=unit, normalised=effect(place) if place else None, notes=tuple(dict.fromkeys(lines)), **known

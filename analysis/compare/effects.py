@@ -82,14 +82,18 @@ def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = 
 
 
 def notes_of(own: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...]]:
-    """Return the substitutes of the trials and the marks of their pairs."""
+    """Return the substitutes of the trials, what changed between them, and the marks of their pairs."""
     texts: dict[Key, dict[str, None]] = defaultdict(dict)
     for table in (own, pairs):
         for key, rows in table.groupby(ROW):
             *job, model, target = (str(part) for part in key)
-            found = marks_of(rows) if table is pairs else "\n".join(rows["substitutes"].unique()).splitlines()
+            found = marks_of(rows) if table is pairs else _own_notes(rows)
             texts[ComparedJob(*job), model, target] |= dict.fromkeys(filter(None, found))
     return {key: tuple(found) for key, found in texts.items()}
+
+
+def _own_notes(trials: pd.DataFrame) -> tuple[str, ...]:
+    return (*"\n".join(trials["substitutes"].unique()).splitlines(), *trials["changed"].unique())
 
 
 def interactions(ratios: Ratios) -> dict[Key, pd.DataFrame]:

@@ -57,6 +57,7 @@ def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
         "of": rows.size(),
         "unit": rows["unit"].first(),
         "substitutes": rows["substitutes"].unique(),
+        "changed": rows["changed"].unique(),
         "marks": pairs["marks"].groupby([pairs[key] for key in ROW]).unique(),
         "named": pairs["named"].groupby([pairs[key] for key in ROW]).agg(all_named),
     }
@@ -95,7 +96,7 @@ def _summary(
         ok=int(row["ok"]),
         failed=int(row["of"] - row["ok"]),
         substitutes=tuple(dict.fromkeys(line for text in row["substitutes"] for line in text.splitlines())),
-        marks=(*filter(None, marks), *compact(named)),
+        marks=(*filter(None, (*row["changed"], *marks)), *compact(named)),
         estimates=estimates,
         differences=tuple(one.text for one in named),
     )

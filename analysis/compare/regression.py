@@ -54,7 +54,7 @@ class Change(RowMetric):
     """The blocks that each run needs besides to tell, if the truth is what was estimated; None if it is told already,
     or out of reach."""
     differences: tuple[str, ...] = ()
-    """The differences between the two runs besides the time: userland, kernel and the like."""
+    """The facts that changed from the old run to the new one, such as ``kernel 6.1 -> 6.18``: they may explain it."""
 
     @property
     def name(self) -> str:
@@ -129,7 +129,7 @@ def _compared(
     fail_above: float | None,
 ) -> Iterator[Change | Missing]:
     """Yield the changes of a row; ``ratios`` are its ratios to bare metal in those of the runs that have them."""
-    told = _differences(*(rows.iloc[0] for rows in sides))
+    told = validity.changes(*([one.text for one in rows["facts"].astype(object).unique()] for rows in sides))
     for metric in metrics_of(metrics[0], key[KEY.index("scenario")], key[KEY.index("model")]):
         old, new = (_located(rows, _logs(rows, metric)) for rows in sides)
         gates = metric.name != "opening"
@@ -154,15 +154,6 @@ def _logs(rows: pd.DataFrame, metric: Metric) -> "pd.Series[float]":
 def _located(rows: pd.DataFrame, logs: "pd.Series[float]") -> Location | None:
     """Return the trimmed mean over the blocks; the trials of one block share its weather, and are one value."""
     return locate(list(logs.groupby([rows["run_id"], rows["block"]]).mean()))
-
-
-def _differences(old: "pd.Series", new: "pd.Series") -> tuple[str, ...]:
-    """Return in what two trials differ. An image is left out: its userland is checked, and it is built anew at will."""
-    names = list(validity.COLUMNS)
-    both = pd.DataFrame([{**new[names], **{f"{name}_base": old[name] for name in names}}])
-    found = validity.assess(both, switched=("image",))
-    checked = (*found.refused.iloc[0].split("; "), found.declared.iloc[0])
-    return tuple(filter(None, (*checked, *(one.text for one in found.named.iloc[0]))))
 
 
 def _change(

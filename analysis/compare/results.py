@@ -70,7 +70,8 @@ class TargetSummary:
     substitutes: tuple[str, ...]
     """The substitutes for what the host lacks, such as ``accelerator:tcg``; shown wherever the numbers are."""
     marks: tuple[str, ...]
-    """How the trials differ from those of bare metal besides the target, such as ``AVX2 against AVX512``."""
+    """What changed between the trials, and how they differ from those of bare metal besides the target, such as
+    ``AVX2 against AVX512``."""
     estimates: dict[str, Estimate]
     differences: tuple[str, ...] = ()
     """The differences that their one mark only counts: ``kernel 6.1 against 6.18``."""

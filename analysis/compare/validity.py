@@ -8,7 +8,7 @@ beside it. Two things let a pair pass in spite of the first kind, and the mark s
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -28,6 +28,8 @@ _BY_PLACE: dict[str, dict[str, Field]] = {
 }
 _MEMORY_TOLERANCE = 0.02
 """As in ``suite.records.course.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
+_MOST_VALUES = 3
+"""Values of a fact that are all named where it changed; of more the first and the last."""
 
 
 @dataclass(frozen=True)
@@ -120,26 +122,57 @@ def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
     return tuple(one for key in keys for one in _difference(key, mine.get(key), its.get(key)))
 
 
-def changed_facts(one: str, other: str) -> tuple[str, ...]:
-    """Return the labels of all facts that differ between two trials of one target, where both know them."""
-    mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (one, other))
-    differing = [key for key in dict.fromkeys((*mine, *its)) if _changed(key, mine.get(key), its.get(key))]
-    return tuple(dict.fromkeys(_label(key) for key in differing))
+def changes(*sides: Iterable[str]) -> tuple[str, ...]:
+    """Return the facts that changed from side to side: ``kernel 6.1 -> 6.18``, ``runc 1.1.5 -> 9.9``.
+
+    A side holds the facts (``fields.Environments.facts``) of trials of one target. A change that the target shares with
+    its host or its ranks is named once.
+    """
+    known = [[dict(_parts(text)) for text in dict.fromkeys(side)] for side in sides]
+    every = [facts for side in known for facts in side]
+    found: dict[str, str] = {}
+    for key in sorted(dict.fromkeys(key for facts in every for key in facts), key=lambda key: "/" in key):
+        course = _course(key, known) if len({facts.get(key) for facts in every}) > 1 else []
+        if len(course) > 1:
+            place, _, path = key.rpartition("/")
+            name, text = _name(key, every), _arrows(path, course)
+            full = name if place in ("", "host") else f"{place} {name}"
+            found.setdefault(f"{name.removeprefix('host ') if place == 'host' else name} {text}", f"{full} {text}")
+    return tuple(found.values())
 
 
-def changes_of(new: str, old: str) -> tuple[str, ...]:
-    """Return every fact that changed between two trials of a target, with both values: ``kernel 6.18 against 6.1``."""
-    mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (new, old))
-    return tuple(
-        f"{_label(key)} {_between(key.rpartition('/')[2], mine[key], its[key])}"
-        for key in its
-        if _rule(key).label and _changed(key, mine.get(key), its[key]) and mine.get(key) is not None
-    )
+def _course(key: str, sides: Iterable[list[dict[str, str]]]) -> list[list[Any]]:
+    """Return the values of a fact on each side that knows it, of sides with the same values the first."""
+    place, _, path = key.rpartition("/")
+    # As beside bare metal: what is only named, or belongs to a target, is nothing new where it was unknown.
+    strict = path == "seccomp" or (_rule(key).treatment == "refused" and not place.startswith("aggressor"))
+    seen: list[Any] = []
+    course: list[list[int]] = []
+    for side in sides:
+        numbers: set[int] = set()
+        for text in dict.fromkeys(facts.get(key, "null") for facts in side):
+            if (value := json.loads(text)) is not None or strict:
+                number = next((n for n, one in enumerate(seen) if _agree(path, value, one)), len(seen))
+                if number == len(seen):
+                    seen.append(value)
+                numbers.add(number)
+        if numbers and sorted(numbers) not in course:
+            course.append(sorted(numbers))
+    return [[seen[number] for number in numbers] for numbers in course]
 
 
-def _changed(key: str, one: Any, other: Any) -> bool:  # noqa: ANN401
-    unknown = one is None or other is None
-    return not _agree(key.rpartition("/")[2], one, other) and (not unknown or key.rpartition("/")[2] == "seccomp")
+def _name(key: str, every: Iterable[Mapping[str, str]]) -> str:
+    """Return the label of a fact; of the version of a container engine the engine's name."""
+    owner = key.removesuffix("version") + "name"
+    names = {facts.get(owner) for facts in every} if key.endswith("container_engine.version") else set()
+    return str(json.loads(name)) if len(names) == 1 and (name := names.pop()) else _rule(key).label
+
+
+def _arrows(path: str, course: Sequence[list[Any]]) -> str:
+    if path in ("cpu_flags", "mitigations.*"):
+        return _between(path, course[-1][-1], course[0][0])
+    texts = [", ".join(_text(path, value) for value in values) for values in course]
+    return " -> ".join(texts if len(texts) <= _MOST_VALUES else (texts[0], "…", f"{texts[-1]} ({len(texts)} values)"))
 
 
 def _rule(key: str) -> Field:

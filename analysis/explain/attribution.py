@@ -23,6 +23,7 @@ from analysis.explain.prediction import predictions
 from analysis.load.metrics import METRICS, PROBE
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN, locate, step_times
+from analysis.warnings.changes import with_changes
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.records.migrations import current
 from suite.records.record import Steps, Timeline
@@ -79,7 +80,7 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
 
     Each explanation holds the ablations of the same blocks (judged against ``margin``) and what the probes predict.
     """
-    every = with_variants(records.trials)
+    every = with_changes(with_variants(records.trials))
     trials = plain(every)
     ok = trials[trials["ok"] & (trials["scenario"] != PROBE)]
     formed = usable(to_baseline(ok, []), force=force).pairs
@@ -90,7 +91,7 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         both = [(read(block, BASELINE), read(block, target)) for _, block in blocks.iterrows()]
         finished = [(base, own) for base, own in both if base and own]
         if finished:
-            notes = [*read.substitutes(blocks, target), *(mark for mark in blocks["marks"] if mark)]
+            notes = [*read.notes(blocks, target), *(mark for mark in blocks["marks"] if mark)]
             found.append(_explanation(ComparedJob(*job), model, target, finished, tuple(dict.fromkeys(notes))))
     found.sort(key=lambda one: papers_order(one.job, one.model, one.target))
     ablations, _ = ablation_effects(every[every["ok"]], METRICS, margin, force=force)
@@ -116,8 +117,8 @@ class _PartsOfTrials:
         self.warnings: list[AnalysisWarning] = []
         index = zip(*(ok[name] for name in (*_PLACE, "target")), strict=True)
         self._trials: dict[tuple[object, ...], tuple[str, str]] = {}
-        for place, path, substitutes in zip(index, ok["path"], ok["substitutes"], strict=True):
-            self._trials.setdefault(place, (path, substitutes))  # of two bare-metal trials, the first
+        for place, path, *notes in zip(index, ok["path"], ok["substitutes"], ok["changed"], strict=True):
+            self._trials.setdefault(place, (path, "\n".join(notes)))  # of two bare-metal trials, the first
         self._parts: dict[str, Parts | None] = {}
 
     def __call__(self, block: "pd.Series[Any]", target: str) -> Parts | None:
@@ -131,9 +132,9 @@ class _PartsOfTrials:
                 self._parts[path] = None
         return self._parts[path]
 
-    def substitutes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
+    def notes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
         for _, block in blocks.iterrows():
-            yield from self._trials[(*block[_PLACE], target)][1].splitlines()
+            yield from filter(None, self._trials[(*block[_PLACE], target)][1].splitlines())
 
 
 def _explanation(

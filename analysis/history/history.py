@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.compare.matching import KEY, Key, by_key, prepared
 from analysis.compare.pairing import to_baseline, with_variants
-from analysis.compare.validity import changes_of, usable
+from analysis.compare.validity import changes, usable
 from analysis.history.results import SCHEMA_VERSION, History, Point, Series, Shift
 from analysis.load.fields import settings_in
 from analysis.load.metrics import Metric, in_units, metrics_of
@@ -119,9 +119,9 @@ def _changed(points: Sequence[Point], facts: pd.DataFrame, place: int) -> tuple[
     for there in (place, place - 1, place + 1):
         if 0 < there < len(points):
             new, old = (facts.loc[points[number].run] for number in (there, there - 1))
-            found = changes_of(new["facts"].text, old["facts"].text)
+            found = changes([old["facts"].text], [new["facts"].text])
             if new["image"] and old["image"] and new["image"] != old["image"]:
-                found = (*found, f"image {_digest(new['image'])} against {_digest(old['image'])}")
+                found = (*found, f"image {_digest(old['image'])} -> {_digest(new['image'])}")
             if found:
                 return points[there].run, found
     return None, ()

@@ -39,7 +39,7 @@ class Shift:
     slower: float
     """The change as a share; negative is faster."""
     machine: tuple[str, ...]
-    """What changed on the machine, new against old: kernel, engine, suite, image and every other fact of a record."""
+    """What changed on the machine, ``old -> new``: kernel, engine, suite, image and every other fact of a record."""
     machine_at: str | None
     """The run at which that changed: the first of the new level, or its neighbour, since a place is known to within a
     run. None where nothing changed."""

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from analysis.compare.matching import place_of
 from analysis.compare.regression import Change, Outcome, Regression
 from analysis.report.formatting import ends, number, one_line, times
 from analysis.statistics.power import POWER
@@ -31,8 +32,19 @@ class RegressionTerminal:
                 yield _warning(f"{name} was finished in the new run only, and is compared with nothing")
         for change in sorted(self.found.changes, key=_gravity):
             yield Text(change_line(change), style=_STYLES.get(change.outcome, ""))
-        for difference in dict.fromkeys(text for change in self.found.changes for text in change.differences):
-            yield _warning(f"new against old differs in {difference}")
+        # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
+        for text, targets in _changed(self.found).items() if self.found.outcome else ():
+            where = one_line(f"{text} on {', '.join(targets)}")
+            yield Text("changed: ", style="yellow").append(f"{where}: it may explain a difference", style="default")
+
+
+def _changed(found: Regression) -> dict[str, dict[str, None]]:
+    """Return the targets on which each fact changed between the runs."""
+    targets: dict[str, dict[str, None]] = {}
+    for change in found.changes:
+        for text in change.differences:
+            targets.setdefault(text, {})[place_of(change.target, change.arm)] = None
+    return targets
 
 
 def answer(found: Regression) -> str:

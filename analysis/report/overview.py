@@ -53,8 +53,9 @@ class Notes:
     def at(self, group: Group, summary: TargetSummary) -> str:
         """Return the numbers of the notes at a target: ``[1,3]``; empty where there are none."""
         own = {Touched(group.job, summary.target, model) for model in ("", group.model)}
-        texts = [*(text for text, touched in self._touched.items() if own & touched), *summary.marks]
-        self._told += [text for text in dict.fromkeys(texts) if text not in self._told]
+        found = (*(text for text, touched in self._touched.items() if own & touched), *summary.marks)
+        texts = dict.fromkeys(found)  # a change is a warning and a mark, in the same words
+        self._told += [text for text in texts if text not in self._told]
         return f"[{','.join(str(self._told.index(text) + 1) for text in texts)}]" if texts else ""
 
     def lines(self) -> Iterator[Text]:

@@ -83,7 +83,7 @@ def test_a_change_is_found_with_what_changed_on_the_machine(tmp_path: Path) -> N
         assert shift.slower == pytest.approx(1 / 0.9 - 1, abs=0.02)
         assert shift.interval
         assert shift.interval[0] < 0.9 < shift.interval[1]
-        assert {"kernel 6.18 against 6.1", f"image {'b' * 12} against {'a' * 12}"} <= {*shift.machine}
+        assert {"kernel 6.1 -> 6.18", f"image {'a' * 12} -> {'b' * 12}"} <= {*shift.machine}
         assert shift.machine_at == str(tmp_path / f"night-{CHANGED:03d}")
     assert the(found, "bare-metal").shifts == ()
 
@@ -136,7 +136,7 @@ def test_the_command_says_the_change_first_and_draws_it(bench: Callable[..., Res
     text = " ".join(done.stdout.split())
     assert text.startswith("4 changes in ")
     assert "The latest: resnet50 on container, " in text
-    assert "kernel 6.18 against 6.1" in text
+    assert "kernel 6.1 -> 6.18" in text
     assert max(map(len, done.stdout.splitlines())) <= 80
     drawn = {path.name for path in (tmp_path / "results/plots").iterdir()}
     for end in ("throughput.png", "throughput.svg", "throughput-relative.svg"):

@@ -126,7 +126,7 @@ def test_opening_times_are_shown_and_fail_nothing(tmp_path: Path, save: Any) -> 
 def test_what_differs_between_the_runs_is_named(tmp_path: Path, save: Any) -> None:
     make(save, "old", 10.0, 2)
     make(save, "new", 10.0, 2, capability="AVX512")
-    assert the(runs(tmp_path), target="bare-metal").differences == ("CPU capability AVX512 against AVX2",)
+    assert the(runs(tmp_path), target="bare-metal").differences == ("CPU capability AVX2 -> AVX512",)
 
 
 def test_a_target_that_one_run_did_not_finish_is_named_and_fails(tmp_path: Path, save: Any) -> None:

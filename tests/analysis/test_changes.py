@@ -1,0 +1,243 @@
+"""Facts that belong to a target and changed between its trials: named wherever the numbers are."""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+import cli
+from analysis.audit.audit import audit, audited
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison
+from analysis.compare.validity import changes
+from analysis.explain.attribution import explain
+from analysis.load.records import load
+from analysis.report.markdown import as_markdown
+from analysis.report.page import write_report
+from analysis.report.rows import as_csv, as_json
+from analysis.report.terminal import Terminal
+from suite.job.sharing import Sharing
+from suite.records.environment import Engine, Environment, Environments
+from suite.records.record import AggressorInstance
+from tests.analysis.conftest import Save, measured, record, without_plan
+from tests.analysis.test_audit import PODMAN, copied, edited
+from tests.analysis.test_interference import beside
+
+HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
+RUNC = "runc 1.1.5 -> 9.9"
+MARK = f"changed between trials: {RUNC}"
+
+
+def runc(version: str, host: Environment = HOST, **facts: Any) -> Environments:
+    engine = Engine(name="runc", version=version, network="none", rootfs="directory")
+    return Environments(host=host, target=host.model_copy(update={"container_engine": engine, **facts}))
+
+
+def day(save: Save, run: str, number: int, version: str, *, container: float = 0.9, **changes: Any) -> None:
+    """Save a run of bare metal and a container in five blocks, on a day of its own."""
+    times = {"started_at": f"2026-01-{number:02d}T00:00:00+00:00", "engine": "runc"}
+    host = changes.pop("host", HOST)
+    for block in range(5):
+        save(run, block=block, environment=Environments(host=host, target=host), **measured(10.0), **times)
+        where = {"environment": runc(version, host)} | changes
+        save(run, block=block, target="container", **where, **measured(10 * container), **times)
+
+
+def pooled(path: Path, *runs: str) -> Comparison:
+    return compare(load([path / run for run in runs]))
+
+
+def printed(comparison: Comparison, *, verbose: bool = False) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(Terminal(comparison, verbose=verbose))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def marks(comparison: Comparison) -> dict[str, list[str]]:
+    return {row["target"]: row["marks"] for row in json.loads(as_json(comparison))["rows"]}
+
+
+@pytest.fixture
+def two(tmp_path: Path, save: Save) -> Comparison:
+    """Pool a run of runc 1.1.5 and one of runc 9.9."""
+    day(save, "old", 1, "1.1.5", container=0.992)
+    day(save, "new", 2, "9.9", container=0.902)
+    return pooled(tmp_path, "new", "old")
+
+
+def test_an_engine_that_changed_between_pooled_runs_is_a_warning_and_a_mark_at_its_target_alone(
+    two: Comparison,
+) -> None:
+    (warning,) = two.warnings
+    assert warning.kind == "changed"
+    assert warning.message.endswith(f"{MARK}: container")
+    assert {touched.target for touched in warning.touches} == {"container"}
+    assert marks(two) == {"bare-metal": [], "container": [MARK]}
+
+
+def test_every_form_says_the_change_beside_the_number(two: Comparison, tmp_path: Path) -> None:
+    runs = [tmp_path / "old", tmp_path / "new"]
+    page = write_report(load(runs), tmp_path / "report.html").read_text()
+    rows = list(csv.DictReader(io.StringIO(as_csv(two))))
+    assert {row["marks"] for row in rows if row["target"] == "container"} == {MARK}
+    assert f"container ({MARK})" in as_markdown(two)
+    assert f'<small class="note">{MARK.replace(">", "&gt;")}</small>' in page
+    assert f"[1] {MARK}" in printed(two)
+    assert "container [1] " in printed(two)
+    assert printed(two).count(RUNC) == 2, "the answer, and one note"
+    assert RUNC in printed(two, verbose=True)
+    assert [one.notes for one in explain(load(runs)).explanations] == [(MARK,)]
+
+
+def test_three_runs_and_runs_of_many_versions_are_told_in_the_order_of_time(tmp_path: Path, save: Save) -> None:
+    versions = ("1.1.5", "1.2", "9.9", "10.0", "11.0")
+    for number, version in enumerate(versions, start=1):
+        day(save, f"run-{9 - number}", number, version)
+    runs = [f"run-{9 - number}" for number in range(1, 6)]
+    assert marks(pooled(tmp_path, *runs[:3]))["container"] == ["changed between trials: runc 1.1.5 -> 1.2 -> 9.9"]
+    assert marks(pooled(tmp_path, *runs))["container"] == ["changed between trials: runc 1.1.5 -> … -> 11.0 (5 values)"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"environment": runc("1.1.5", torch="2.2")}, "torch unknown -> 2.2"),
+        ({"environment": runc("1.1.5", kernel="6.18")}, ""),
+        ({"suite_version": "9"}, "suite version 0 -> 9"),
+        ({"environment": runc("1.1.5", seccomp="filter")}, ""),
+        ({"environment": runc("1.1.5", seccomp="disabled")}, "seccomp as expected -> disabled"),
+    ],
+    ids=["torch", "a kernel that one run does not know", "suite", "the expected filter", "no filter"],
+)
+def test_other_facts_are_looked_at_in_the_same_way(
+    tmp_path: Path, save: Save, changed: dict[str, Any], said: str
+) -> None:
+    day(save, "old", 1, "1.1.5")
+    for block in range(5):
+        fields = {"environment": runc("1.1.5")} | measured(9.0) | changed
+        made = record("new", block=block, target="container", engine="runc", started_at="2026-01-02T00:00:00+00:00")
+        plain = record("new", block=block, engine="runc", environment=Environments(host=HOST, target=HOST))
+        without_plan(tmp_path / "new").save(made.model_copy(update=fields))
+        without_plan(tmp_path / "new").save(plain)
+    found = [mark for mark in marks(pooled(tmp_path, "old", "new"))["container"] if mark.startswith("changed")]
+    assert found == ([f"changed between trials: {said}"] if said else [])
+
+
+def test_what_differs_between_hosts_has_not_changed_and_what_changed_on_one_of_them_names_it(
+    tmp_path: Path, save: Save
+) -> None:
+    other = HOST.model_copy(update={"hostname": "node8"})
+    day(save, "old", 1, "1.1.5")
+    day(save, "new", 2, "9.9", host=other)
+    assert pooled(tmp_path, "old", "new").warnings == ()
+    day(save, "newer", 3, "9.9")
+    assert [one.where for one in pooled(tmp_path, "old", "new", "newer").warnings] == ["container on node7"]
+
+
+def test_a_kernel_of_the_host_is_told_once_for_the_host_and_the_targets_that_share_it(
+    tmp_path: Path, save: Save
+) -> None:
+    for number, (run, kernel) in enumerate((("old", "6.1"), ("new", "6.18")), start=1):
+        day(save, run, number, "1.1.5", host=HOST.model_copy(update={"kernel": kernel}))
+        guest = Environments(host=HOST.model_copy(update={"kernel": kernel}), target=HOST)
+        for block in range(5):
+            save(run, block=block, target="vm", engine="runc", environment=guest, **measured(8.0))
+    assert marks(pooled(tmp_path, "old", "new")) == {
+        "bare-metal": ["changed between trials: kernel 6.1 -> 6.18"],
+        "container": ["changed between trials: kernel 6.1 -> 6.18"],
+        # That its own kernel is not the host's is another matter, and was a mark before.
+        "vm": ["changed between trials: host kernel 6.1 -> 6.18"],
+    }
+
+
+def test_an_ablation_and_an_aggressor_are_arms_of_their_own(tmp_path: Path, save: Save) -> None:
+    sharing = {"scenario": "shared", "sharing": Sharing(aggressors=("cpu",)), "engine": "runc"}
+    aggressors = {None: [AggressorInstance(environment=Environment())], "cpu": [beside(10.0, 5.0)]}
+    for number, (run, version) in enumerate((("old", "1.1.5"), ("new", "9.9")), start=1):
+        day(save, run, number, "1.1.5")
+        for block in range(5):
+            switched = {"target": "container", "ablation": "seccomp", "engine": "runc"}
+            save(run, block=block, environment=runc(version, seccomp="disabled"), **switched, **measured(9.5))
+            for aggressor, speed in ((None, 9.0), ("cpu", 5.0)):
+                others = {"aggressor": aggressor, "aggressors": aggressors[aggressor]}
+                where = {"target": "container", "environment": runc(version if aggressor else "1.1.5")}
+                name = f"victim-{aggressor}-{block}"
+                save(run, block=block, trial_id=name, **sharing, **others, **where, **measured(speed))
+    found = pooled(tmp_path, "old", "new")
+    assert {one.kind: one.where for one in found.warnings if one.kind == "changed" and one.touches} == {}
+    assert {one.where for one in found.warnings if one.kind == "changed"} == {
+        "container, seccomp off",
+        "container beside cpu",
+    }
+    assert not any(MARK in row for row in marks(found).values())
+    assert [one.notes for one in found.ablations] == [(MARK,)]
+    assert [one.notes for one in found.interference] == [(MARK,)]
+    assert found.isolation[0].notes == (MARK,)
+
+
+def test_a_change_inside_a_run_is_told_once_though_the_audit_finds_it_too(tmp_path: Path) -> None:
+    run = copied("synthetic-podman", tmp_path)
+    edited(run, PODMAN, lambda one: one["environment"]["target"]["container_engine"].update(version="9.9"))
+    records = load([run])
+    assert [one.what for one in audit(records).findings if "9.9" in one.what]
+    told = [one.message for one in compare(audited(records)).warnings if "9.9" in one.message]
+    assert len(told) == 1
+    assert "podman 4.3.1 -> 9.9" in told[0] or "podman 9.9 -> 4.3.1" in told[0]
+
+
+def test_costs_carry_the_mark_of_their_target(tmp_path: Path) -> None:
+    runs = Path(__file__).parents[1] / "samples/runs"
+    shutil.copytree(runs / "synthetic-podman", tmp_path / "old")
+    shutil.copytree(runs / "synthetic-podman", tmp_path / "new")
+    for path in (tmp_path / "new/trials").iterdir():
+        stored = json.loads(path.read_text())
+        if engine := stored["environment"]["target"].get("container_engine"):
+            engine["version"] = "9.9"
+        path.write_text(json.dumps(stored | {"run_id": "new", "started_at": "2030-01-01T00:00:00+00:00"}))
+    notes = {one.target: one.notes for one in pooled(tmp_path, "old", "new").costs}
+    assert "changed between trials: podman 4.3.1 -> 9.9" in notes["container"]
+    assert not any("changed" in note for note in notes["bare-metal"])
+
+
+def test_several_values_of_one_side_are_listed_and_sides_of_the_same_values_are_no_change() -> None:
+    one, other = (f'container_engine.name="runc"\ncontainer_engine.version="{version}"\n' for version in ("1", "2"))
+    assert changes([one, other], [other]) == ("runc 1, 2 -> 2",)
+    assert changes([one, other], [other, one]) == ()
+    assert changes(['rank 0/kernel="6.1"\nrank 1/kernel="6.1"\n'], ['rank 0/kernel="6.2"\nrank 1/kernel="6.1"\n']) == (
+        "rank 0 kernel 6.1 -> 6.2",
+    )
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+    return lambda *words: CliRunner().invoke(cli.main, ["compare", *words], prog_name="bench", env={"COLUMNS": "200"})
+
+
+def test_the_gate_names_what_changed_from_old_to_new_as_what_may_explain_a_difference(
+    tmp_path: Path, bench: Callable[..., Result]
+) -> None:
+    for run, version, number in (("old", "1.1.5", 1), ("new", "9.9", 2)):
+        for block in range(6):
+            for target, where in (("bare-metal", Environments(host=HOST, target=HOST)), ("container", runc(version))):
+                values = measured(10 + block / 1000) | {"environment": where, "target": target, "engine": "runc"}
+                when = f"2026-01-0{number}T0{block}:0{target == 'container':d}:00+00:00"
+                without_plan(tmp_path / run).save(record(run, block=block, started_at=when, **values))
+    gate = bench("old", "new", "--fail-above", "5%")
+    assert gate.exit_code == 0, gate.output
+    assert f"changed: {RUNC} on container: it may explain a difference\n" in gate.stdout
+    told = json.loads(bench("old", "new", "--fail-above", "5%", "--json").stdout)["changes"]
+    assert {(one["target"], *one["differences"]) for one in told} == {("bare-metal",), ("container", RUNC)}
+    shown = bench("old", "new", "--plots", "figures").stdout
+    assert f"[1] {MARK}" in shown
+    assert "may explain" not in shown
+    assert "new against old" not in shown
