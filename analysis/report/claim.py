@@ -190,7 +190,7 @@ class Claim:
             "slower_high": interval[1] if interval else None,
             "blocks": found.blocks if found else 0,
             "margin": self.margin,
-            "verdict": verdict.name if verdict and not self.withheld else None,
+            "verdict": verdict and verdict.given,
             "withheld": list(self.withheld),
             "more_blocks": self.more_blocks,
             "more_s": self.more_s,

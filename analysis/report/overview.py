@@ -33,7 +33,7 @@ _THROUGHPUT, *_TIMES = (metric for metric in METRICS if not metric.supporting)
 
 def verdict_text(found: Verdict) -> Text:
     """Return a verdict in its style; one that does not stand has none."""
-    return Text(verdict(found), style="dim" if found.withheld else VERDICTS[found.name])
+    return Text(verdict(found), style=VERDICTS[found.given] if found.given else "dim")
 
 
 class Notes:

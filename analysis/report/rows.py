@@ -45,9 +45,9 @@ class Row:
     ratio_high: float | None
     verdict: str | None
     """``equivalent``, ``slower``, ``faster`` or ``undecided``; ``tail`` or ``typical-only`` if only the typical trial
-    is equivalent."""
+    is equivalent. Null where the trials decide nothing; ``withheld`` says why."""
     withheld: list[str]
-    """Why the trials decide nothing, whatever the verdict of the tests; empty where it stands."""
+    """Why there is no verdict, whatever the tests say; empty where it stands."""
     p: float | None
     """The Holm-adjusted level of the verdict."""
     more_blocks: int | None
@@ -85,14 +85,13 @@ KEYS = tuple(field.name for field in fields(Row))
 def as_json(comparison: Comparison) -> str:
     """Return one object: ``schema_version``, ``answer``, ``runs`` (their ids), ``margin``, rows, and ``warnings``.
 
-    ``answer`` has the sentences, and each claim with its number and verdict (null where it is withheld). Each list has
-    the keys of ``Row`` that it shares. ``overall`` holds ratios over all models, ``interactions`` those of container-vm
-    over the product of container and vm, ``aa`` those of the second bare-metal trial over the first, ``ablations``
-    those of a target with an ablation over the same target without. ``costs`` is what targets take of the host; see
-    ``results.Cost``. ``turns`` is what the bursts of the alternating design say; see ``results.Turns``.
-    ``interference`` is a victim beside an aggressor over the same alone, ``isolation`` ranks the targets; see
-    ``results.Interference``. ``warmup_trials`` were left out of everything. A warning has ``kind``, ``message`` and
-    ``advice``.
+    ``answer`` has the sentences, and each claim with its number and verdict. Each list has the keys of ``Row`` that it
+    shares. ``overall`` holds ratios over all models, ``interactions`` those of container-vm over the product of
+    container and vm, ``aa`` those of the second bare-metal trial over the first, ``ablations`` those of a target with
+    an ablation over the same target without. ``costs`` is what targets take of the host; see ``results.Cost``.
+    ``turns`` is what the bursts of the alternating design say; see ``results.Turns``. ``interference`` is a victim
+    beside an aggressor over the same alone, ``isolation`` ranks the targets; see ``results.Interference``.
+    ``warmup_trials`` were left out of everything. A warning has ``kind``, ``message`` and ``advice``.
     """
     return json.dumps(
         {
@@ -169,7 +168,7 @@ def _ratio(found: Estimate | Effect | None) -> dict[str, Any]:
 def _effect(found: Estimate | Effect | None) -> dict[str, Any]:
     verdict = found.verdict if found else None
     judged = {name: getattr(verdict, name, None) for name in ("p", "more_blocks", "detectable")}
-    said = {"verdict": verdict and verdict.name, "withheld": list(verdict.withheld) if verdict else []}
+    said = {"verdict": verdict and verdict.given, "withheld": list(verdict.withheld) if verdict else []}
     return {**_ratio(found), **said, **judged, **_tail(found)}
 
 

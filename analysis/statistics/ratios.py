@@ -101,6 +101,11 @@ class Verdict:
     withheld: tuple[str, ...] = ()
     """Why the trials decide nothing, whatever the tests say of them; empty where the verdict stands."""
 
+    @property
+    def given(self) -> VerdictName | None:
+        """Return the name where the verdict stands; None where it is withheld."""
+        return None if self.withheld else self.name
+
 
 def judge(
     locations: Sequence[Location | None], margin: float = MARGIN, *, more_is_faster: bool = True

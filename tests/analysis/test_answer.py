@@ -101,6 +101,7 @@ def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(tmp_path:
     assert found.endswith("4 blocks; no verdict: the smoke profile only proves the path, a verdict takes 5 blocks.")
     row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "container")
     assert row["withheld"] == ["the smoke profile only proves the path", "a verdict takes 5 blocks"]
+    assert row["verdict"] is None
     (claim,) = json.loads(as_json(comparison))["answer"]["claims"]
     assert (claim["verdict"], claim["withheld"]) == (None, row["withheld"])
     assert claim["slower"] == pytest.approx(0.2, abs=0.01)
