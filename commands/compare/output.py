@@ -42,6 +42,7 @@ class ComparisonOutput(Output):
     aa: list[dict[str, Any]]
     ablations: list[dict[str, Any]]
     costs: list[dict[str, Any]]
+    turns: list[dict[str, Any]]
     interference: list[dict[str, Any]]
     isolation: list[dict[str, Any]]
     warmup_trials: int

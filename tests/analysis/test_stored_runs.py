@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 import cli
 from analysis.compare.regression import EXIT_CODES
+from commands.output import model_of
 from tests.test_cli import signals
 
 __all__ = ["signals"]
@@ -217,6 +218,21 @@ def test_ratios_intervals_and_verdicts_are_what_they_were(name: str) -> None:
     assert list(differences(stored, found)) == []
     for what in KEYS:
         assert more_rows(stored[what], found[what]) == [], f"new rows among the {what}"
+
+
+@pytest.mark.parametrize("name", [*NAMES, *TOGETHER])
+@pytest.mark.parametrize("way", ["compare", "compare --explain"])
+def test_a_comparison_as_json_is_what_its_schema_says_and_nothing_more(name: str, way: str) -> None:
+    text = bench(*way.split(), *TOGETHER.get(name, (name,)), "--json")
+    # Parts that the schema does not know are refused at the top, and lost below.
+    assert model_of(way).model_validate_json(text, strict=True).model_dump(mode="json") == json.loads(text)
+
+
+def test_a_gate_as_json_is_what_its_schema_says_and_nothing_more() -> None:
+    text = bench("compare", BEFORE, AFTER, "--fail-above", "1%", "--json")
+    assert model_of("compare --fail-above").model_validate_json(text, strict=True).model_dump(
+        mode="json"
+    ) == json.loads(text)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *TOGETHER])
