@@ -14,6 +14,7 @@ from worker.training.checkpoint import Checkpoints
 from worker.training.samples import ALL, Samples
 from worker.training.trainer import Trainer
 from worker.usage import between, usage
+from worker.weights import weights_sha256
 from worker.workloads.workload import Workload
 
 
@@ -47,7 +48,16 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     losses, metrics = finite_losses(samples, taken), own.columns(samples)
     columns, used = samples.columns(taken), between(before, after)
     told = checkpoints.said() if checkpoints else None
-    events.emit("steps", steps=columns, losses=losses, usage=used, metrics=metrics, epochs_s=epochs_s, checkpoints=told)
+    events.emit(
+        "steps",
+        steps=columns,
+        losses=losses,
+        weights_sha256=weights_sha256(trainer.network),
+        usage=used,
+        metrics=metrics,
+        epochs_s=epochs_s,
+        checkpoints=told,
+    )
 
 
 def _between_epochs(checkpoints: Checkpoints | None) -> None:

@@ -8,6 +8,7 @@ from worker.spec import Spec, Turns
 from worker.training.measure import OwnMetrics, finite_losses, warm_up
 from worker.training.trainer import Trainer
 from worker.turns import each_turn
+from worker.weights import weights_sha256
 
 
 def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, orders: TextIO) -> None:
@@ -33,5 +34,5 @@ def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, order
     used = each_turn(turns.rounds, orders, events, take, told)
     gc.enable()
     events.emit("measured")
-    losses = finite_losses(samples)
-    events.emit("steps", losses=losses, usage=used, metrics=own.columns(samples))
+    losses, weights = finite_losses(samples), weights_sha256(trainer.network)
+    events.emit("steps", losses=losses, weights_sha256=weights, usage=used, metrics=own.columns(samples))
