@@ -238,6 +238,7 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
             f"the worker measured {len(steps.elapsed_s)} steps in {span_s} s; {workload.steps} were asked for",
             kind="protocol",
         )
+    weights = transcript.events["steps"].fields.get("weights_sha256")
     return Measurement(
         elapsed_s=elapsed_s,
         throughput_per_s=workload.batch * devices.devices * workload.steps / span_s,
@@ -247,6 +248,7 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         clock_ratio=transcript.clock_ratio("measuring", "measured"),
         usage=transcript.usage(),
         metrics=metrics_of(transcript.said("steps", "metrics")),
+        weights_sha256=weights if isinstance(weights, str) else None,
         details={
             **devices.model_dump(),
             "measured_usage": transcript.events["steps"].fields.get("usage"),

@@ -187,6 +187,8 @@ class Measurement:
     timeline: Timeline | None
     environment: Environment
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    weights_sha256: str | None = None
+    """The digest of the trained weights, as the worker has said it."""
     data_use: DataUse | None = None
     epochs: Epochs | None = None
     ranks: Sequence[Rank] = ()

@@ -251,7 +251,7 @@ def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine) -> None:
     result = bench("run", *SMALL, *TWO, "--json")
     told = json.loads(result.stdout)
     assert told["schema_version"] == 1
-    assert len(told["answer"]["sentences"]) == 1
+    assert told["answer"]["sentences"][1:] == ["All targets computed the same weights, bit for bit."]
     assert machine.events
     assert bench("run", "--continue", "out").stdout.replace("\n", " ").startswith(told["answer"]["sentences"][0][:60])
 
@@ -299,6 +299,17 @@ def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path)
     (here / "sweep.json").write_text("{}")
     refused(bench("run", "--continue", "out"), "out is a cell of a sweep")
     assert machine.events
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_job_says_of_a_workload_that_the_seed_alone_does_not_decide_it(bench: Bench, here: Path) -> None:
+    for declared, recorded in (("", None), (", reproducible=False", False)):
+        name = f"model{recorded}.py"
+        (here / name).write_text(TOY.replace('name="toy"', f'name="toy"{declared}'))
+        assert bench("run", "--model", f"./{name}", *TWO, "--profile", "smoke", "--out", f"of-{name}").exit_code == 0
+        plan = Run(here / f"of-{name}").plan()
+        assert plan
+        assert [job.reproducible for job in plan.jobs] == [recorded]
 
 
 def test_a_run_of_a_workload_in_a_file_goes_on_only_with_that_file(bench: Bench, machine: Machine, here: Path) -> None:

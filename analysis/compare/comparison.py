@@ -18,6 +18,7 @@ from analysis.compare.interference import interference, isolation
 from analysis.compare.noise import differing, noise_floors, replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.results import AblationEffect, Circumstances, Comparison, Cost, Group, Overall
+from analysis.compare.same_work import same_work
 from analysis.compare.standing import with_standing
 from analysis.compare.turns import turns_of
 from analysis.compare.validity import usable
@@ -55,6 +56,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     shared = interference(every_ok, margin, force=force)
     around = circumstances(trials, disturbed(ok))
     turns = turns_of(ok, records.evidence)
+    work = same_work(every_ok)
     found = [
         replace(
             group,
@@ -65,6 +67,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
             costs=_of(group, taken),
             circumstances=around.get((group.job, group.model), Circumstances()),
             turns=turns.get((group.job, group.model), ()),
+            same_work=work.get((group.job, group.model), ()),
         )
         for group in groups(plain(trials), formed.pairs, metrics, effects)
     ]

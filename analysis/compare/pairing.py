@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.compare.results import ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
+from analysis.load.computed import together
 from analysis.load.fields import BETWEEN, settings_in
 from suite.job.job import SEQUENTIAL, Alternating
 from suite.registries import WORKLOADS
@@ -18,7 +19,7 @@ from suite.targets import BASELINE, TARGETS
 JOB = [field.name for field in fields(ComparedJob)]
 GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
-_BLOCK = ["scenario", "model", "design", "run_id", "block"]
+BLOCK = ["scenario", "model", "design", "run_id", "block"]
 _SETTINGS = ["settings", "host_cpu_model"]
 
 
@@ -63,9 +64,9 @@ def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
     It is that of bare metal in the trial's block where it is there, so that a trial that departs from its block stays
     in the group in which its ratio is refused and named.
     """
-    own = trials[[*_BLOCK, *_SETTINGS]]
-    base = baseline(trials)[[*_BLOCK, *_SETTINGS]].drop_duplicates(_BLOCK)
-    found = own[_BLOCK].merge(base, on=_BLOCK, how="left", indicator=True).set_index(own.index)
+    own = trials[[*BLOCK, *_SETTINGS]]
+    base = baseline(trials)[[*BLOCK, *_SETTINGS]].drop_duplicates(BLOCK)
+    found = own[BLOCK].merge(base, on=BLOCK, how="left", indicator=True).set_index(own.index)
     alone = found["_merge"] == "left_only"
     key = pd.DataFrame({name: found[name].astype(object).mask(alone, own[name].astype(object)) for name in _SETTINGS})
     return key["settings"] + f"{BETWEEN}host_cpu_model=" + key["host_cpu_model"].fillna("unknown").astype(str)
@@ -108,7 +109,7 @@ def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same:
     log(own / base); of two trials of a target in a block the mean counts. What ``validity.assess`` needs is there, too,
     that of ``base`` under names with ``_base``. The pairs are in the order of the blocks.
     """
-    shared = [*_BLOCK, *same]
+    shared = [*BLOCK, *same]
     extra = [name for name in CHECKED if name not in ROW]
     left, right = (_means(trials, columns, extra) for trials in (own, base))
     right = right.drop_duplicates(shared).drop(columns=[name for name in ("target", "variant") if name not in same])
@@ -123,7 +124,9 @@ def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -
         # Of jobs that take turns, burst is held against burst of the same round, and the rounds are averaged.
         images = trials["batch"] * trials["devices"].fillna(1)
         logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(images / trials["burst_s"]))
-    how = dict.fromkeys(columns, "mean") | dict.fromkeys([*extra, "design"], "first")
+    how: dict[str, Any] = dict.fromkeys(columns, "mean") | dict.fromkeys([*extra, "design"], "first")
+    if trials["replica"].any():
+        how["computed"] = lambda found: together(list(found))
     return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(how)
 
 

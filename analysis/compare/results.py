@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pandas as pd
 
+from analysis.load.computed import Kind
 from analysis.load.metrics import METRICS, PROBE, Metric
 from analysis.statistics.alternating import Components, Design, SwitchingCost
 from analysis.statistics.ratios import MARGIN, NoiseFloor, Verdict
@@ -148,6 +149,26 @@ class Turns:
 
 
 @dataclass(frozen=True)
+class SameWork:
+    """How the trials of one arm agree with bare metal of their blocks in what they computed: losses and weights."""
+
+    arm: str
+    """The target, with its replica, ablation and aggressor."""
+    kind: Kind
+    """The least of the agreements of its trials; see ``load.computed.Agreement``."""
+    trials: int
+    """The trials that were held against bare metal."""
+    other: int = 0
+    """Those that did other work."""
+    text: str = ""
+    """How they differ: ``computed other losses``."""
+    apart: float | None = None
+    """How far the early losses of the worst trial are apart, as a share; None where they are the same, or unknown."""
+    rounding: str = ""
+    """Why equal work may end in other bits: ``other CPU model, other accelerator``; empty where it may not."""
+
+
+@dataclass(frozen=True)
 class Group:
     """The targets of one job and model: alike in everything else."""
 
@@ -167,6 +188,8 @@ class Group:
     circumstances: Circumstances = field(default_factory=Circumstances)
     turns: tuple[Turns, ...] = ()
     """The turns of each target whose trials took them with those of bare metal."""
+    same_work: tuple[SameWork, ...] = ()
+    """The proof that all arms did the same work; empty where no record says what was computed."""
 
     @property
     def epoch(self) -> Metric | None:

@@ -15,17 +15,26 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.load.computed import Agreement, agreement
 from analysis.load.fields import settings_in
 from suite.job.envelope import GIB
 from suite.records.differences import FIELDS, HOST, INSIDE, Field
 
-COLUMNS = ("facts", "settings", "data", "profile", "recipe", "isa", "forced")
+COLUMNS = ("facts", "settings", "data", "profile", "recipe", "isa", "forced", "computed", "rounds_freely")
 """The columns of both trials that ``assess`` needs."""
 _NAMES = {"cpus": "CPUs", "data_sha256": "data set"}
 _BY_PLACE: dict[str, dict[str, Field]] = {
     "": {one.path: one for one in (*INSIDE, *FIELDS)},
     "host": {one.path: one for one in HOST},
 }
+_ROUNDING = (
+    *("torch", "torch_cpu_capability", "threads", "cpu_model", "cpu_flags", "accelerator", "gpus.name"),
+    *("torchvision", "libc", "data_use.decoder"),
+)
+"""The facts that decide in which order, and with which instructions, numbers are summed. A virtual machine is among
+them: its caches are its own, and libraries choose the blocks of their sums by these."""
+_BESIDE = ("host/", "aggressor ")
+"""The beginnings of facts that are of no process that trains."""
 _MEMORY_TOLERANCE = 0.02
 """As in ``suite.records.course.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
 _MOST_VALUES = 3
@@ -64,7 +73,8 @@ def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
     are what the pair is to show.
     """
     # Pairs are many, and the ways in which they differ few.
-    both = [*COLUMNS, *(f"{name}_base" for name in COLUMNS)]
+    both = [*(side for name in COLUMNS if name != "computed" for side in (name, f"{name}_base")), "other_work"]
+    pairs = pairs.assign(other_work=[one.text if one and one.kind == "other" else "" for one in agreements(pairs)])
     kinds = pairs.groupby(both, dropna=False, observed=True, sort=False).ngroup().to_numpy()
     found = [
         _assess(row, frozenset(switched))
@@ -79,7 +89,14 @@ def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, t
     native = pair["isa"] == pair["isa_base"] == "native"
     declared = [one.text.removeprefix("CPU capability ") for one in found if native and one.name == _CAPABILITY]
     refused = [one.text for one in found if not one.group and not (native and one.name == _CAPABILITY)]
-    return "; ".join(dict.fromkeys(refused)), "; ".join(declared), tuple(one for one in found if one.group)
+    named = [one for one in found if one.group]
+    # What differs in settings or facts computes something else: one reason is enough.
+    if (text := pair["other_work"]) and not refused:
+        if rounding(pair["rounds_freely"], pair["facts"].text, pair["facts_base"].text):
+            named.append(Difference("computed", text, "losses or weights"))
+        else:
+            refused.append(text)
+    return "; ".join(dict.fromkeys(refused)), "; ".join(declared), tuple(named)
 
 
 _CAPABILITY = "torch_cpu_capability"
@@ -139,6 +156,28 @@ def changes(*sides: Iterable[str]) -> tuple[str, ...]:
             full = name if place in ("", "host") else f"{place} {name}"
             found.setdefault(f"{name.removeprefix('host ') if place == 'host' else name} {text}", f"{full} {text}")
     return tuple(found.values())
+
+
+def agreements(pairs: pd.DataFrame) -> Iterator[Agreement | None]:
+    """Yield how the two sides of each pair agree in what they computed; None where nothing is known of it."""
+    names = ("computed", "computed_base", "rounds_freely", "facts", "facts_base")
+    for own, base, freely, facts, its in zip(*(pairs[name] for name in names), strict=True):
+        yield agreement(own, base, may_round=own != base and bool(rounding(freely, facts.text, its.text)))
+
+
+@lru_cache(maxsize=10_000)
+def rounding(freely: str, own: str, base: str) -> str:
+    """Return why equal work of two trials may end in other bits: by the job, or by their facts; empty where it may not.
+
+    ``freely`` is ``Job.rounds_freely``.
+    """
+    mine, its = (dict(_parts(text)) for text in (own, base))
+    differing = [
+        _rule(key).label
+        for key in dict.fromkeys((*its, *mine))
+        if key.rpartition("/")[2] in _ROUNDING and not key.startswith(_BESIDE) and mine.get(key) != its.get(key)
+    ]
+    return ", ".join(dict.fromkeys((*filter(None, [freely]), *(f"other {label}" for label in differing))))
 
 
 def _course(key: str, sides: Iterable[list[dict[str, str]]]) -> list[list[Any]]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from analysis.load.computed import computed
 from analysis.load.evidence import (
     LEAST,
     MOST,
@@ -24,7 +25,7 @@ from analysis.load.evidence import (
     shared,
     typed_environment,
 )
-from suite.job.job import Job, Name, settings
+from suite.job.job import Digest, Job, Name, settings
 from suite.records.differences import HOST, INSIDE, facts
 from suite.records.record import TrialId
 
@@ -164,6 +165,7 @@ class Apart(BaseModel):
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
     close_s: _Seconds | None = None
+    weights_sha256: Digest | None = None
     timeline: TimelineFields | None = None
     alternation: AlternationFields | None = None
     metrics: dict[Words, Probed] = {}
@@ -219,6 +221,7 @@ class Apart(BaseModel):
             *((turns.burst_s, turns.block_s, turns.waiting_share) if (turns := self.alternation) else (None,) * 3),
             self.metrics or None,
             steps.lately() if steps else None,
+            computed(self.seed, steps.losses if steps else {}, self.weights_sha256),
             shared(environment.facts, "".join(self._more_facts())),
         )
 
@@ -269,7 +272,7 @@ def job_columns(job: Job) -> JobColumns:
         *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NONE),
         job.unit,
         *(len(envelope.cpus), envelope.memory_bytes, envelope.threads),
-        *(job.layers.engine, job.isa, job.design),
+        *(job.layers.engine, job.isa, job.design, job.rounds_freely),
         BETWEEN.join(f"{name}={value}" for name, value in settings(job).items()),
         shared(job.model_dump_json()),
     )
@@ -305,7 +308,7 @@ JOB_COLUMNS = (
     *("batch", "image_px", "warmup_steps", "steps"),
     "unit",
     *("cpus", "memory_bytes", "threads"),
-    *("engine", "isa", "design", "settings"),
+    *("engine", "isa", "design", "rounds_freely", "settings"),
 )
 COLUMNS = (
     *("run_id", "trial_id", "started_at", *JOB_COLUMNS[:_NAMES]),
@@ -322,9 +325,9 @@ COLUMNS = (
     *("data_sha256", "data_bytes", "images_read", "damaged"),
     *("aggressor", "aggressor_before_per_s", "aggressor_beside_per_s"),
     *TURNS,
-    *("metrics", "losses", "facts"),
+    *("metrics", "losses", "computed", "facts"),
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,
 ``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name,
-``losses`` the means over a trial's last steps,
+``losses`` the means over a trial's last steps, ``computed`` all of them and the weights,
 ``facts`` of the environment what ``suite.records.differences`` treats."""

@@ -45,6 +45,7 @@ _CATEGORIES = (
     "isa",
     "design",
     "unit",
+    "rounds_freely",
     "settings",
     "facts",
 )

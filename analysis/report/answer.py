@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, TargetSummary
+from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameWork, TargetSummary
+from analysis.load.computed import AGREEMENTS
 from analysis.load.metrics import METRICS, SHARED
 from analysis.report.claim import OUTCOMES, Claim, lower
-from analysis.report.formatting import count, duration, percent, shown
+from analysis.report.formatting import count, duration, number, percent, shown
 from suite.job.command import COMMAND
 from suite.targets import BASELINE
 
@@ -21,15 +22,48 @@ def answer(comparison: Comparison) -> list[str]:
     """Return the sentences with which the output of a run or a comparison begins and ends; at least one."""
     found = claims(comparison)
     if not found:
-        return [_nothing(comparison)]
+        return [_nothing(comparison), *same_work(comparison)]
     # Several numbers without a verdict have the same reasons.
     together = len(found) > MOST_SENTENCES or (len(found) > 1 and all(one.withheld for one in found))
-    return [_together(found)] if together else [one.sentence for one in found]
+    return [*([_together(found)] if together else [one.sentence for one in found]), *same_work(comparison)]
 
 
 def answer_json(comparison: Comparison) -> dict[str, Any]:
     """Return the answer for programs: the ``sentences``, and every claim by itself."""
     return {"sentences": answer(comparison), "claims": [one.as_json() for one in claims(comparison)]}
+
+
+def same_work(comparison: Comparison) -> Iterator[str]:
+    """Yield the sentence on what the targets computed, beside bare metal of their blocks; none where nobody knows."""
+    found = [(one.arm, group.model, one) for group in comparison.groups for one in group.same_work]
+    by_kind = {kind: [each for each in found if each[2].kind == kind] for kind in AGREEMENTS}
+    told = {kind: _computed([one for *_, one in own]) for kind, own in by_kind.items() if own}
+    if len(told) == 1 and "other" not in told:
+        yield f"All targets {next(iter(told.values()))}."
+    elif told:
+        clauses = (f"{_arms(by_kind[kind], found)} {text}" for kind, text in reversed(told.items()))
+        yield f"Beside {BASELINE}, {'; '.join(clauses)}."
+
+
+def _computed(alike: Sequence[SameWork]) -> str:
+    """Return what arms of one kind of agreement computed."""
+    apart = max((one.apart for one in alike if one.apart is not None), default=None)
+    share = f"{number(apart * 100)} %" if apart else ""
+    why = ", ".join(dict.fromkeys(one.rounding for one in alike))
+    match alike[0].kind:
+        case "near":
+            return f"computed the same losses{f' within {share}' if share else ''} ({why})"
+        case "other":
+            return ", ".join(dict.fromkeys(one.text for one in alike)) + (f" ({share} apart)" if share else "")
+        case kind:
+            return f"computed the same {kind}, bit for bit"
+
+
+def _arms(alike: Sequence[tuple[str, str, SameWork]], found: Sequence[tuple[str, str, SameWork]]) -> str:
+    """Return the names of arms; with the models where not all of an arm's are meant."""
+    names = {arm: [model for other, model, _ in alike if other == arm] for arm, *_ in alike}
+    of = {arm: sum(other == arm for other, *_ in found) for arm in names}
+    return ", ".join(arm if len(own) == of[arm] else f"{arm} ({', '.join(own)})" for arm, own in names.items())
 
 
 def claims(comparison: Comparison) -> list[Claim]:

@@ -70,6 +70,11 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
         target, difference = _switched(first["target"], ablation), str(first["difference"])
         if "userland" in difference:
             advice = "build the image with bench image build and run all targets as root, so that they share it"
+        elif "losses" in difference or "weights" in difference:
+            advice = (
+                "see the losses of both (bench results export --steps); a workload of yours that the seed does not "
+            )
+            advice += "decide says so: reproducible = False"
         elif difference.startswith("CPU capability"):
             advice = "run all targets with the capability that they share, or declare it with --isa native"
         else:

@@ -198,6 +198,12 @@ def _unit(resolved: Resolved, model: str) -> str | None:
     return None if resolved.request.scenario == "probe" else str(WORKLOADS.get(architecture(model)).unit)
 
 
+def _reproducible(resolved: Resolved, model: str) -> bool:
+    """Return whether the seed decides the losses and weights of a training; what trains nothing has none."""
+    trains = not resolved.command and resolved.request.scenario != "probe"
+    return not trains or WORKLOADS.get(architecture(model)).reproducible
+
+
 def _scratch_bytes(resolved: Resolved, profile: Profile) -> dict[str, int]:
     """Return the bytes that each model or probe needs to write to, of those that write."""
     request = resolved.request
@@ -259,6 +265,7 @@ def _job(common: _Common, model: str, sizes: Sizes | None, turns: Alternating | 
         profile=asked.profile,
         recipe=asked.recipe,
         sizes=sizes,
+        reproducible=None if _reproducible(resolved, model) else False,
         unit=_unit(resolved, model),
         envelope=common.envelope,
         devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),

@@ -87,6 +87,8 @@ class Job(Part):
     recipe: Recipe = "reference"
     sizes: Sizes | None = None
     """None for a job that trains nothing."""
+    reproducible: Literal[False] | None = None
+    """False where a workload declares that the seed alone does not decide its losses and weights."""
     unit: Name | None = None
     """What the throughput counts: ``images``, ``tokens``. None for a job that has none."""
     envelope: Envelope
@@ -112,6 +114,21 @@ class Job(Part):
     layers: Layers = Layers()
     turns: Alternating | None = None
     """None for the sequential design: a trial has the machine to itself from its launch to its end."""
+
+    @property
+    def rounds_freely(self) -> str:
+        """Return why equal machines need not compute it to the same bits; empty where they must."""
+        distributed, ranks = self.distributed, self.devices.devices if self.devices.parallel == "ddp" else 1
+        if distributed and distributed.strategy == "all-reduce":
+            ranks = distributed.workers
+        why = {
+            "a workload that the seed alone does not decide": self.reproducible is False,
+            "a GPU": self.devices.device != "cpu",
+            # The sum of two numbers has one order; the order of more is promised by no library.
+            "sums over ranks in any order": ranks > 2,
+            "asynchronous updates": distributed is not None and distributed.strategy == "parameter-server-async",
+        }
+        return ", ".join(name for name, holds in why.items() if holds)
 
     @property
     def design(self) -> str:

@@ -152,7 +152,7 @@ def _numbers(trial: Trial, measured: Measurement | None) -> dict[str, Any]:
     """Return the fields of a record that only a trial which came to its end has."""
     if measured is None:
         return {}
-    names = ["throughput_per_s", "steps", "timeline", "data_use", "epochs", "clock_ratio"]
+    names = ["throughput_per_s", "steps", "weights_sha256", "timeline", "data_use", "epochs", "clock_ratio"]
     names += [] if trial.job.turns else ["elapsed_s"]
     copied = {name: getattr(measured, name) for name in names}
     copied |= {"ranks": list(measured.ranks), "aggressors": list(measured.aggressors)}

@@ -156,7 +156,10 @@ _ELSEWHERE = (
     *_many("measured", "a metric of a probe or workload", "metrics.*.value", "metrics.*.unit", "metrics.*.better"),
     Field("metrics.*.samples", "checked", "the value lies among its samples"),
     Field("close_s", "ignored", "everything that is compared has ended before"),
-    Field("steps.losses.*", "measured", "a warning says what they show"),
+    _refused("steps.losses.*", "losses", "the seed decides them; where rounding may differ, they must be near"),
+    _refused(
+        "weights_sha256", "weights", "the seed decides them, bit for bit; where rounding may differ, the losses count"
+    ),
     *_many("checked", "steps and their phases sum to the measured span", "steps.*"),
     *_many("checked", "its parts sum to the elapsed time", "timeline.*"),
     _named("epochs.checkpoints.filesystem", "file system of checkpoints", "checkpoints", "memory is no disk"),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from suite.job.distributed import Role
-from suite.job.job import Job
+from suite.job.job import Digest, Job
 from suite.part import Count, Part, Seconds
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions, Resources, Usage
@@ -300,6 +300,9 @@ class TrialRecord(Part):
     """The parts of ``open_s``: ``boot``, ``container``, ``network``, ``tree`` and what else was opened."""
     close_s: Seconds | None = None
     steps: Steps | None = None
+    weights_sha256: Digest | None = None
+    """The digest of the trained weights after the last step; of a distributed job the first worker's, as ``steps`` are.
+    Null for a job that trains nothing of the suite's, and in records of an older suite."""
     alternation: Alternation | None = None
     """The turns of a job of the alternating design."""
     timeline: Timeline | None = None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, TargetSummary
+from analysis.load.computed import computed
 from analysis.load.evidence import Text
 from analysis.load.fields import COLUMNS, TURNS
 from analysis.load.records import FLOATS, Records, load
@@ -418,7 +419,8 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
     common = (
         dict.fromkeys(COLUMNS, "same") | {"ok": True, "ablation": None, "aggressor": None, "page_cache": None} | numbers
     )
-    trials = pd.DataFrame([common | {"facts": Text(""), "forced": ""} | row for row in rows])
+    parts = {"facts": Text(""), "forced": "", "computed": computed(0, {}, None)}
+    trials = pd.DataFrame([common | parts | row for row in rows])
     vm = summaries(compare(Records(trials, (), ())))["vm"].estimates["throughput"]
     assert vm.ratio == pytest.approx(factor)
     assert vm.blocks == len(drift)

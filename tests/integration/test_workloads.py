@@ -1,6 +1,8 @@
 """Every workload in every scenario that it declares, on bare metal or in a container: what comes back, and holds."""
 
+import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from suite.records.record import TrialRecord
 from suite.registries import WORKLOADS
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_fast_guests, require_image, require_root
 from tests.integration.test_run import SMALL, bench, on
 
 pytestmark = pytest.mark.integration
@@ -60,8 +62,54 @@ def test_the_workloads_of_a_scenario_run(scenario: str, target: str, data: tuple
         assert record.target == target
         assert record.job.unit == workload.unit
         assert record.throughput_per_s
+        assert record.weights_sha256
         if record.steps:
             assert tuple(record.steps.phases) == workload.phases
             assert tuple(record.steps.losses) == workload.losses
     audited = bench("audit", str(run))
     assert audited.returncode == 0, audited.stdout
+
+
+def agreements(run: Path, *words: str, env: dict[str, str] | None = None) -> dict[tuple[str, str], str]:
+    """Return how each model on each arm of a new run agrees with bare metal in what it computed."""
+    done = bench("run", *words, "--profile", "smoke", "--json", "--out", str(run), env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {(one["model"], one["arm"]): one["kind"] for one in json.loads(done.stdout)["same_work"]}
+
+
+@pytest.mark.parametrize("design", ["sequential", "alternating"])
+def test_bare_metal_and_a_container_compute_the_same_weights(design: str, tmp_path: Path) -> None:
+    require_root()
+    require_image()
+    require("engine", "runc")
+    length = {"sequential": ("--steps", "4"), "alternating": ("--rounds", "2", "--burst-steps", "2")}[design]
+    words = (*on("bare-metal"), *on("container"), "--model", "alexnet", "--model", "vae", "--design", design, *length)
+    found = agreements(tmp_path / "run", *words)
+    assert found == {("alexnet", "container"): "weights", ("vae", "container"): "weights"}
+
+
+@pytest.mark.parametrize("model", WORKLOADS.own)
+def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_losses(
+    model: str, tmp_path: Path
+) -> None:
+    require_fast_guests()
+    require_image()
+    for engine in ("podman", "runc"):
+        require("engine", engine)
+    with tempfile.TemporaryDirectory() as place, docker_daemon(Path(place)) as host:
+        arms = (
+            "--engine",
+            "docker",
+            "--ablate",
+            "podman",
+            "--ablate",
+            "runc",
+            *on("bare-metal"),
+            "--target",
+            "container",
+        )
+        words = (*arms, "--target", "vm", "--model", model, "--steps", "4")
+        found = agreements(tmp_path / "run", *words, env={"DOCKER_HOST": host})
+    # Libraries choose their code by the CPU model, and an emulated CPU is a model of its own.
+    assert found.pop((model, "vm")) in ("weights", "near")
+    assert found == {(model, arm): "weights" for arm in ("container", "container+podman", "container+runc")}

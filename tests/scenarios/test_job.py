@@ -112,7 +112,14 @@ def test_what_the_worker_used_is_what_it_says_at_its_end(trial: Trial, observer:
 def test_a_worker_of_an_image_of_before_that_says_nothing_of_it(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
-    assert run_job(trial, scripted(*STORY), observer, nullcontext()).usage is None
+    measured = run_job(trial, scripted(*STORY), observer, nullcontext())
+    assert (measured.usage, measured.weights_sha256) == (None, None)
+
+
+def test_the_digest_of_the_weights_is_what_the_worker_says(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    steps = event("steps", 109.6, steps=STEPS, weights_sha256="ab" * 32)
+    measured = run_job(trial, scripted(*STORY[:8], steps, STORY[-1]), observer, nullcontext())
+    assert measured.weights_sha256 == "ab" * 32
 
 
 def test_a_usage_that_cannot_be_recorded_names_the_field(trial: Trial, observer: Any, scripted: Scripted) -> None:

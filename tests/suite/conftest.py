@@ -96,6 +96,7 @@ class FakeScenario:
             steps=Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3),
             timeline=Timeline(measured_s=0.6),
             environment=Environment.model_validate({**given, **self.seen}),
+            weights_sha256="ab" * 32,
             clock_ratio=1.0,
             usage=Usage(cpu_s=4.0),
             details={"devices": 1},

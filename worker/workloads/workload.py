@@ -74,6 +74,9 @@ class Workload:
     """The parts of computing that its step is timed by, in their order."""
     losses: tuple[str, ...] = ("loss",)
     """The numbers that each step gives, by name."""
+    reproducible: bool = True
+    """Whether its losses and weights follow from the seed alone: torch, numpy and random are seeded for it. Where they
+    do not, targets that computed something else are named in place of refused."""
     compiles: bool = True
     """Whether torch.compile can take its networks; of compiled code there is no gradient of a gradient."""
 

@@ -1,0 +1,262 @@
+"""What the targets of a block computed: the same, near each other where rounding may differ, or other work."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison, SameWork
+from analysis.load.computed import TOLERANCE, Computed, agreement, computed
+from analysis.load.records import load
+from analysis.report.answer import answer
+from analysis.report.markdown import as_markdown
+from analysis.report.page import write_report
+from analysis.report.rows import as_json
+from analysis.report.terminal import Terminal
+from suite.job.job import Devices, Job
+from suite.records.environment import Environment, Environments, Gpu
+from suite.records.record import Steps
+from tests.analysis.conftest import Save
+
+DIGEST = "ab" * 32
+LOSSES = {"loss": [7.0, 6.5, 6.25]}
+
+
+def work(losses: dict[str, list[float]] | None = None, weights: str | None = DIGEST, **inside: Any) -> dict[str, Any]:
+    """Return fields of a record that computed this, in a target that has these facts."""
+    steps = Steps(
+        elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3, losses=LOSSES if losses is None else losses
+    )
+    place = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU")
+    seen = place.model_copy(update=inside)
+    return {"steps": steps, "weights_sha256": weights, "environment": Environments(host=place, target=seen)}
+
+
+def compared(save: Save, tmp_path: Path, base: dict[str, Any], *, force: bool = False, **arms: Any) -> Comparison:
+    for block in range(2):
+        save(block=block, seed=block, **base)
+        for target, fields in arms.items():
+            save(block=block, seed=block, **{"target": target} | fields)
+    return compare(load([tmp_path / "run"]), force=force)
+
+
+def of_arms(comparison: Comparison) -> dict[str, SameWork]:
+    return {one.arm: one for group in comparison.groups for one in group.same_work}
+
+
+def ratio_of(comparison: Comparison, target: str) -> float | None:
+    (found,) = (one for group in comparison.groups for one in group.targets if one.target == target)
+    return found.estimates["throughput"].ratio
+
+
+def scaled(times: float) -> dict[str, list[float]]:
+    return {name: [loss * times for loss in column] for name, column in LOSSES.items()}
+
+
+def test_equal_weights_are_said_in_the_answer_and_in_the_json(save: Save, tmp_path: Path) -> None:
+    found = compared(save, tmp_path, work(), container=work(), vm=work(accelerator="kvm"))
+    assert answer(found)[-1] == "All targets computed the same weights, bit for bit."
+    assert [(one.kind, one.trials) for one in of_arms(found).values()] == [("weights", 2), ("weights", 2)]
+    assert '"same_work": [\n' in as_json(found)
+
+
+def test_equal_losses_of_records_without_digests_are_said_and_none_at_all_are_not(save: Save, tmp_path: Path) -> None:
+    without = work(weights=None)
+    assert (
+        answer(compared(save, tmp_path, without, vm=without))[-1]
+        == "All targets computed the same losses, bit for bit."
+    )
+    nothing = work(losses={}, weights=None)
+    assert "computed" not in " ".join(answer(compared(save, tmp_path, nothing, vm=nothing)))
+
+
+OTHER = {
+    "a thousand times larger": (work(scaled(1000.0)), "computed other losses"),
+    "one bit of one loss": (work({"loss": [7.0, 6.5, 6.250000000000001]}), "computed other losses"),
+    "other names": (work({"score": LOSSES["loss"]}), "computed other losses"),
+    "no losses": (work({}), "recorded losses on one side alone"),
+    "other weights": (work(weights="cd" * 32), "computed other weights"),
+    "no weights": (work(weights=None), "recorded weights on one side alone"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("odd", ["container", "bare-metal"])
+def test_other_work_on_equal_cpus_is_refused_and_force_marks_it(
+    name: str, odd: str, save: Save, tmp_path: Path
+) -> None:
+    fields, text = OTHER[name]
+    sides = (fields, work()) if odd == "bare-metal" else (work(), fields)
+    found = compared(save, tmp_path, sides[0], container=sides[1])
+    assert ratio_of(found, "container") is None
+    (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
+    assert f"no ratio is formed: {text}" in refusal.message
+    assert "reproducible = False" in refusal.advice
+    assert answer(found)[-1].startswith(f"Beside bare-metal, container {text}")
+    forced = compared(save, tmp_path, sides[0], container=sides[1], force=True)
+    assert ratio_of(forced, "container") == pytest.approx(1.0)
+    (container,) = (one for one in forced.groups[0].targets if one.target == "container")
+    assert container.marks == (f"forced: {text}",)
+
+
+ROUNDING: dict[str, dict[str, Any]] = {
+    "an emulated CPU": {"accelerator": "tcg", "cpu_model": "QEMU TCG CPU"},
+    "a virtual machine, whose caches are its own": {"accelerator": "kvm"},
+    "other vector instructions": {"cpu_flags": ["avx2"]},
+}
+
+
+@pytest.mark.parametrize("why", ROUNDING)
+def test_where_rounding_may_differ_near_losses_pass_and_are_said_with_the_reason(
+    why: str, save: Save, tmp_path: Path
+) -> None:
+    near = work(scaled(1 + TOLERANCE / 2), weights="cd" * 32, **ROUNDING[why])
+    found = compared(save, tmp_path, work(), vm=near)
+    assert ratio_of(found, "vm") == pytest.approx(1.0)
+    assert answer(found)[-1].startswith("All targets computed the same losses within 4.76 % (other ")
+    assert not [one for one in found.groups[0].targets[1].marks if "losses" in one]
+
+
+@pytest.mark.parametrize("why", ROUNDING)
+@pytest.mark.parametrize("name", sorted({*OTHER} - {"one bit of one loss", "other weights"}))
+def test_where_rounding_may_differ_other_work_is_named(why: str, name: str, save: Save, tmp_path: Path) -> None:
+    fields, text = OTHER[name]
+    odd = fields["environment"].target.model_copy(update=ROUNDING[why])
+    environment = Environments(host=fields["environment"].host, target=odd)
+    found = compared(save, tmp_path, work(), vm=fields | {"environment": environment})
+    assert ratio_of(found, "vm") == pytest.approx(1.0)
+    vm = found.groups[0].targets[1]
+    assert "other losses or weights" in ", ".join(vm.marks).replace("CPU, ", "")
+    assert text in vm.differences
+    assert answer(found)[-1].startswith(f"Beside bare-metal, vm {text}")
+
+
+def test_other_weights_after_the_same_losses_pass_where_rounding_may_differ(save: Save, tmp_path: Path) -> None:
+    found = compared(save, tmp_path, work(), vm=work(weights="cd" * 32, accelerator="kvm"))
+    assert answer(found)[-1] == "All targets computed the same losses (other accelerator)."
+
+
+def test_a_target_that_does_other_work_is_named_beside_those_that_do_not(save: Save, tmp_path: Path) -> None:
+    found = compared(save, tmp_path, work(), container=work(), vm=work(scaled(1000.0), accelerator="kvm"))
+    assert answer(found)[-1] == (
+        "Beside bare-metal, vm computed other losses (99.9 % apart); container computed the same weights, bit for bit."
+    )
+
+
+def test_ablations_and_the_second_bare_metal_trial_are_held_against_the_first_too(save: Save, tmp_path: Path) -> None:
+    save(**work())
+    save(replica=1, **work(scaled(2.0)))
+    save(target="container", **work())
+    save(target="container", ablation="podman", **work(weights="cd" * 32))
+    found = compare(load([tmp_path / "run"]))
+    assert {arm: one.kind for arm, one in of_arms(found).items()} == {
+        "bare-metal-again": "other",
+        "container": "weights",
+        "container+podman": "other",
+    }
+    assert not found.groups[0].ablations, "the switched trial did other work than the one it would be compared with"
+
+
+@pytest.mark.parametrize("replica", [0, 1])
+def test_a_ratio_to_two_bare_metal_trials_is_refused_if_either_did_other_work(
+    replica: int, save: Save, tmp_path: Path
+) -> None:
+    for number in range(2):
+        save(replica=number, **work(scaled(2.0) if number == replica else None))
+    save(target="container", **work())
+    assert ratio_of(compare(load([tmp_path / "run"])), "container") is None
+
+
+def test_two_bare_metal_trials_that_are_near_each_other_are_one_where_rounding_may_differ(
+    save: Save, tmp_path: Path
+) -> None:
+    for number in range(2):
+        save(replica=number, device="cuda", **work(scaled(1 + number / 100), weights=f"{number}" * 64))
+    save(target="container", device="cuda", **work(scaled(1.02)))
+    found = compare(load([tmp_path / "run"]))
+    assert ratio_of(found, "container") == pytest.approx(1.0)
+    assert answer(found)[-1] == "All targets computed the same losses within 1.96 % (a GPU)."
+
+
+def test_a_workload_that_the_seed_does_not_decide_is_named_and_not_refused(save: Save, tmp_path: Path) -> None:
+    own = {"reproducible": False}
+    found = compared(save, tmp_path, work() | own, container=work(scaled(3.0)) | own)
+    assert ratio_of(found, "container") == pytest.approx(1.0)
+    assert found.groups[0].targets[1].differences == ("computed other losses",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"devices": Devices(device="cuda")}, "a GPU"),
+        ({"devices": Devices(devices=2, parallel="ddp")}, ""),
+        ({"devices": Devices(devices=3, parallel="ddp")}, "sums over ranks in any order"),
+        ({"devices": Devices(devices=4, parallel="parameter-cpu")}, ""),
+        ({"reproducible": False}, "a workload that the seed alone does not decide"),
+    ],
+)
+def test_a_job_says_why_equal_machines_may_end_in_other_bits(changes: dict[str, Any], why: str) -> None:
+    envelope = {"cpus": [0], "memory_bytes": 1 << 30, "threads": 1}
+    values = {"scenario": "synthetic", "model": "vae", "data": "synthetic", "profile": "smoke", "envelope": envelope}
+    assert Job.model_validate(values).model_copy(update=changes).rounds_freely == why
+
+
+def test_a_gpu_is_a_reason_in_the_facts_as_well(save: Save, tmp_path: Path) -> None:
+    gpu = [Gpu(name="a GPU", memory_bytes=1, driver=None, pci_address=None)]
+    near = work(scaled(1.01), weights="cd" * 32, gpus=gpu)
+    cuda = {"device": "cuda"}
+    found = compared(save, tmp_path, work(gpus=gpu) | cuda, container=near | cuda)
+    assert answer(found)[-1] == "All targets computed the same losses within 0.990 % (a GPU)."
+
+
+def test_seeds_that_differ_have_nothing_to_compare() -> None:
+    assert agreement(computed(1, LOSSES, DIGEST), computed(2, scaled(9.0), None), may_round=False) is None
+
+
+columns = st.dictionaries(
+    st.sampled_from(["generator", "critic"]), st.lists(st.floats(-1e9, 1e9), min_size=3, max_size=3), max_size=2
+)
+
+
+@given(columns, columns, st.sampled_from(["", DIGEST]), st.sampled_from(["", "cd" * 32]), st.booleans())
+def test_two_trials_agree_only_if_their_bits_do_or_rounding_may_differ(
+    mine: dict[str, list[float]], its: dict[str, list[float]], own: str, base: str, may_round: bool
+) -> None:
+    left, right = (computed(0, losses, digest or None) for losses, digest in ((mine, own), (its, base)))
+    found = agreement(left, right, may_round=may_round)
+    assert found == agreement(right, left, may_round=may_round), "neither side is the better one"
+    known = [bool(one.losses or one.weights) for one in (left, right)]
+    assert (found is None) == (not any(known))
+    if found and found.kind == "near":
+        assert may_round
+        assert found.apart is not None
+        assert found.apart <= TOLERANCE
+    elif found:
+        assert (found.kind == "other") == (left != right)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30), st.floats(0, 0.5))
+def test_the_distance_is_the_mean_difference_as_a_share_of_the_early_steps(column: list[float], share: float) -> None:
+    base: Computed = computed(0, {"loss": column}, None)
+    assert base.apart(base) == 0.0
+    larger = computed(0, {"loss": [loss / (1 - share) for loss in column]}, None)
+    assert larger.apart(base) == pytest.approx(share, abs=1e-9)
+    late = computed(0, {"loss": [*column, *[1.0] * 30][:30]}, None)
+    later = computed(0, {"loss": [*[*column, *[1.0] * 30][:20], *[9.0] * 10]}, None)
+    assert late.apart(later) == 0.0, "what comes later may have grown out of rounding"
+
+
+def test_every_form_of_the_results_says_it(save: Save, tmp_path: Path) -> None:
+    found = compared(save, tmp_path, work(), container=work(weights="cd" * 32))
+    sentence = "Beside bare-metal, container computed other weights."
+    assert sentence in as_markdown(found)
+    assert sentence in write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    shown = io.StringIO()
+    Console(width=200, file=shown).print(Terminal(found))
+    assert sentence in shown.getvalue()
