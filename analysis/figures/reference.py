@@ -13,6 +13,7 @@ import pandas as pd
 
 from analysis.compare.results import ComparedJob
 from analysis.load.evidence import Text
+from analysis.load.computed import computed
 from analysis.load.fields import COLUMNS
 from analysis.load.metrics import METRICS
 from analysis.load.records import FLOATS, Records
@@ -77,6 +78,7 @@ def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, objec
         "position": 0,
         "unit": "images",
         "settings": "",
+        "computed": computed(0, {}, None),
         "facts": Text(""),
         "warm_up": False,
         "ok": True,

@@ -43,6 +43,7 @@ class ComparisonOutput(Output):
     ablations: list[dict[str, Any]]
     costs: list[dict[str, Any]]
     turns: list[dict[str, Any]]
+    same_work: list[dict[str, Any]]
     interference: list[dict[str, Any]]
     isolation: list[dict[str, Any]]
     warmup_trials: int
