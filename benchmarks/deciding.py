@@ -1,83 +1,117 @@
-"""Simulate runs ``--until decided``: how often the verdict that a run ends with is false, and how long they are.
+"""Simulate runs ``--until decided``: how often each verdict is given, and how long the runs are.
 
-    python benchmarks/deciding.py [--runs 2000] [--seed 1]
+    python benchmarks/deciding.py [--runs 4000] [--seed 1]
 
-A run has one target whose true ratio is known, and ends at the first look that decides, or after the most blocks. False
-is a verdict on a ratio that lies on the margin, where any is, and on a ratio elsewhere one of the other side. Beside it
-stands a run that looks after every block at a level of 5 %, as whoever repeats ``bench compare`` does.
+A run has one target whose true ratio is known, and ends at the first look that decides, or after the most blocks; the
+verdict is that of ``bench compare``. On a ratio that lies on the margin both verdicts are false, and either side is to
+hold 5 %. Beside it stand two other rules: the same looks at one level of 1 %, with the verdict at 5 % where the run
+ends undecided (the suite's until 2026), and looks after every block at 5 %, as whoever repeats ``bench compare`` has
+them.
 """
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from power import located
 from rich.console import Console
 from rich.table import Table
+from scipy import special
 
-from analysis.statistics.ratios import judge, locate
-from analysis.statistics.sequential import LEAST_BLOCKS, looks, should_stop_deciding
+from analysis.statistics.ratios import SIGNIFICANCE
+from analysis.statistics.sequential import LEAST_BLOCKS, level_after, looks
 
 Logs = npt.NDArray[np.float64]
 MARGIN, DEVIATION, MOST_BLOCKS = 0.05, 0.05, 100
 TRUTHS = {"identical": 0.0, "half the margin": 0.5, "on the margin": 1.0, "twice the margin": 2.0}
-NOISES: dict[str, Callable[[np.random.Generator], Logs]] = {
-    "normal": lambda rng: rng.normal(0, DEVIATION, MOST_BLOCKS),
-    "heavy tails": lambda rng: DEVIATION / math.sqrt(3) * rng.standard_t(3, MOST_BLOCKS),
+
+
+def _bimodal(rng: np.random.Generator, shape: tuple[int, ...]) -> Logs:
+    # Either trial of a block is in one of two modes, twice their own deviation apart.
+    modes: Logs = np.subtract(rng.integers(0, 2, shape), rng.integers(0, 2, shape), dtype=np.float64)
+    return rng.normal(0, math.sqrt(0.5), shape) + modes
+
+
+NOISES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Logs]] = {
+    "normal": lambda rng, shape: rng.normal(0, 1, shape),
+    "heavy tails": lambda rng, shape: rng.standard_t(3, shape) / math.sqrt(3),
+    # The difference of two exponential times.
+    "skewed": lambda rng, shape: rng.laplace(0, math.sqrt(0.5), shape),
+    "bimodal": _bimodal,
 }
+"""The noise of a block's log ratio, with a deviation of 1; both of its trials have the same."""
 
 
-def by_looks(values: Logs) -> int:
-    """Return the blocks after which a run ``--until decided`` ends."""
-    for blocks in looks(LEAST_BLOCKS, MOST_BLOCKS):
-        if should_stop_deciding([{"target": values[:blocks]}], MARGIN, max_blocks=MOST_BLOCKS).stop:
-            return blocks
-    return MOST_BLOCKS
+@dataclass(frozen=True)
+class Rule:
+    """The blocks after which a run looks, with the level of each look; the last is where it ends."""
+
+    name: str
+    looks: Sequence[int]
+    levels: Sequence[float]
 
 
-def after_every_block(values: Logs) -> int:
-    """Return the blocks after which a run ends that looks after every block, at the level of one look."""
-    return next((n for n in range(LEAST_BLOCKS, MOST_BLOCKS) if verdict(values[:n]) != "undecided"), MOST_BLOCKS)
+_LOOKS = [*(look for look in looks(LEAST_BLOCKS, MOST_BLOCKS) if look < MOST_BLOCKS), MOST_BLOCKS]
+_EVERY = range(LEAST_BLOCKS, MOST_BLOCKS + 1)
+RULES = (
+    Rule("until decided", _LOOKS, [level_after(blocks, LEAST_BLOCKS) for blocks in _LOOKS]),
+    Rule("at 1 %", _LOOKS, [0.01] * (len(_LOOKS) - 1) + [SIGNIFICANCE]),
+    Rule("every block", _EVERY, [SIGNIFICANCE] * len(_EVERY)),
+)
 
 
-def verdict(values: Logs) -> str:
-    """Return what ``bench compare`` says of the blocks."""
-    (judged,) = judge([locate(values)], MARGIN)
-    return judged.name if judged else "undecided"
+@dataclass(frozen=True)
+class Ends:
+    """How runs ended: the mean of their blocks, and the shares with a verdict within and beyond the margin."""
+
+    blocks: float
+    within: float
+    beyond: float
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        return f"{self.blocks:.0f}", f"{self.within:.1%}", f"{self.beyond:.1%}"
 
 
-def false(name: str, truth: float) -> bool:
-    """Return whether a verdict is false; ``truth`` is the distance from 1, in margins."""
-    inside = name == "equivalent"
-    return name != "undecided" and (truth == 1.0 or inside == (truth > 1.0))
+def levels(values: Logs, blocks: int) -> Logs:
+    """Return the levels at which the first blocks of each run are within the margin, and beyond it."""
+    place = located(values[:, :blocks])
+    distance = (np.abs(place.centres) - math.log1p(MARGIN)) / place.errors
+    return np.array([special.stdtr(place.freedom, distance), 2 * special.stdtr(place.freedom, -distance)])
 
 
-def row(noise: str, truth: float, stop: Callable[[Logs], int], runs: int, seed: int) -> list[str]:
-    """Return how many blocks the runs had on average, how many were decided, and how many falsely."""
-    rng = np.random.default_rng(seed)
-    blocks, names = [], []
-    for _ in range(runs):
-        values = NOISES[noise](rng) - truth * math.log1p(MARGIN)
-        blocks.append(min(stop(values), MOST_BLOCKS))
-        names.append(verdict(values[: blocks[-1]]))
-    decided = sum(name != "undecided" for name in names) / runs
-    wrong = sum(false(name, truth) for name in names) / runs
-    return [f"{np.mean(blocks):.0f}", f"{decided:.0%}", f"{wrong:.1%}"]
+def ends(rule: Rule, found: dict[int, Logs]) -> Ends:
+    """Return how runs end by a rule; ``found`` holds their ``levels``."""
+    holds = np.array([found[look] <= level for look, level in zip(rule.looks, rule.levels, strict=True)])
+    decided = holds.any(axis=1)
+    last = np.where(decided.any(axis=0), decided.argmax(axis=0), len(rule.looks) - 1)
+    within, beyond = (holds[last, side, np.arange(len(last))].mean() for side in (0, 1))
+    return Ends(float(np.array(rule.looks)[last].mean()), float(within), float(beyond))
+
+
+def simulated(noise: str, truth: float, runs: int, seed: int, rules: Sequence[Rule] = RULES) -> list[Ends]:
+    """Return how runs end by each rule; ``truth`` is the distance of the true ratio from 1, in margins."""
+    values = DEVIATION * NOISES[noise](np.random.default_rng(seed), (runs, MOST_BLOCKS)) - truth * math.log1p(MARGIN)
+    found = {look: levels(values, look) for look in dict.fromkeys(look for rule in rules for look in rule.looks)}
+    return [ends(rule, found) for rule in rules]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--runs", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    heads = ("noise", "truth", "blocks", "decided", "false", "every block: blocks", "decided", "false")
-    table = Table(*heads, title=f"margin {MARGIN:.0%}, deviation {DEVIATION:.0%}", title_justify="left")
+    heads = (head for rule in RULES for head in (f"{rule.name}: blocks", "within", "beyond"))
+    title = f"margin {MARGIN:.0%}, deviation {DEVIATION:.0%}"
+    table = Table("noise", "truth", *heads, title=title, title_justify="left")
     for noise in NOISES:
         for name, truth in TRUTHS.items():
-            found = [row(noise, truth, stop, options.runs, options.seed) for stop in (by_looks, after_every_block)]
-            table.add_row(noise, name, *(value for each in found for value in each))
-    Console(width=120).print(table)
+            found = simulated(noise, truth, options.runs, options.seed)
+            table.add_row(noise, name, *(text for one in found for text in one.texts))
+    Console(width=160).print(table)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from analysis.compare.same_work import same_work
 from analysis.compare.standing import with_standing
 from analysis.compare.turns import turns_of
 from analysis.compare.validity import usable
+from analysis.load.margin import looked_after
 from analysis.load.metrics import SHARED
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
@@ -45,12 +46,13 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     formed = usable(to_baseline(ok, [*(metric.column for metric in metrics), ALL_IN]), force=force)
     targets = formed.pairs[formed.pairs["target"] != BASELINE]
     ratios = {metric.column: ratios_of(targets, metric) for metric in metrics}
-    effects = {metric.column: judged(ratios[metric.column], metric, margin) for metric in metrics}
+    looked = looked_after(records.directories)
+    effects = {metric.column: judged(ratios[metric.column], metric, margin, looked) for metric in metrics}
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in metrics if metric.name != "opening"]
     layers = effects_of({one.column: interactions(ratios[one.column]) for one in layered}, layered, margin)
     again = replicas(ok, metrics)
-    floors, itself = noise_floors(ok, again, metrics), effects_of(again, metrics, margin)
+    floors, itself = noise_floors(ok, again, metrics), effects_of(again, metrics, margin, looked)
     ablations, refused = ablation_effects(every_ok, metrics, margin, force=force)
     taken = costs(ok, formed.pairs)
     shared = interference(every_ok, margin, force=force)
@@ -88,7 +90,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
             runs=tuple(sorted(trials["run_id"].unique())),
             groups=tuple(found),
             warnings=(*of_records, *of_ratios, *of_trust),
-            overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin)),
+            overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin, looked)),
             interference=shared.found,
             isolation=isolation(shared, margin),
             margin=margin,

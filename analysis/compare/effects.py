@@ -12,7 +12,8 @@ from analysis.compare.pairing import ROW
 from analysis.compare.results import ComparedJob, Effect, Expected, Overall, known_first
 from analysis.compare.validity import marks_of
 from analysis.load.metrics import METRICS, Metric
-from analysis.statistics.ratios import Location, Verdict, judge, locate
+from analysis.statistics.ratios import SIGNIFICANCE, Location, Verdict, judge, locate
+from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
 from suite.targets import TARGETS
 
@@ -36,8 +37,13 @@ def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, pd.DataFrame]:
     return found
 
 
-def judged(ratios: Mapping[_Key, pd.DataFrame], metric: Metric, margin: float) -> dict[_Key, Effect]:
-    """Return the effect of each. Verdicts are corrected for all ratios given of the same job, which are one family."""
+def judged(
+    ratios: Mapping[_Key, pd.DataFrame], metric: Metric, margin: float, looked: int | None = None
+) -> dict[_Key, Effect]:
+    """Return the effect of each. Verdicts are corrected for all ratios given of the same job, which are one family.
+
+    ``looked``: the blocks after which the run began to look whether they decide; None if it did not.
+    """
     families: dict[ComparedJob, list[_Key]] = defaultdict(list)
     for key in ratios:
         families[key[0]].append(key)
@@ -45,7 +51,9 @@ def judged(ratios: Mapping[_Key, pd.DataFrame], metric: Metric, margin: float) -
     for keys in families.values():
         places = [locate(ratios[key][RATIO].to_numpy()) for key in keys]
         tails = [_tail(ratios[key], metric) for key in keys]
-        verdicts = qualified(judge(places, margin, more_is_faster=metric.more_is_faster), places, tails, margin)
+        level = level_of(places, looked) if looked else SIGNIFICANCE
+        verdicts = judge(places, margin, more_is_faster=metric.more_is_faster, level=level)
+        verdicts = qualified(verdicts, places, tails, margin)
         for key, place, verdict, tail in zip(keys, places, verdicts, tails, strict=True):
             if place is not None:
                 found[key] = effect(place, verdict, tail)
@@ -59,12 +67,15 @@ def _tail(ratios: pd.DataFrame, metric: Metric) -> Tail | None:
 
 
 def effects_of(
-    ratios: Mapping[str, Mapping[_Key, pd.DataFrame]], metrics: Iterable[Metric], margin: float
+    ratios: Mapping[str, Mapping[_Key, pd.DataFrame]],
+    metrics: Iterable[Metric],
+    margin: float,
+    looked: int | None = None,
 ) -> dict[_Key, dict[str, Effect]]:
     """Return the effects of each key by the metric's name. ``ratios`` by the metric's column."""
     effects: dict[_Key, dict[str, Effect]] = defaultdict(dict)
     for metric in metrics:
-        for key, found in judged(ratios[metric.column], metric, margin).items():
+        for key, found in judged(ratios[metric.column], metric, margin, looked).items():
             effects[key][metric.name] = found
     return effects
 
@@ -109,7 +120,7 @@ def interactions(ratios: Ratios) -> dict[Key, pd.DataFrame]:
     return {key: values for key, values in found.items() if len(values)}
 
 
-def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
+def overall(ratios: Mapping[str, Ratios], margin: float, looked: int | None = None) -> tuple[Overall, ...]:
     """Return the ratios of each job and target over all models, per metric of a training.
 
     Empty for a single model. ``ratios`` by the metric's column.
@@ -125,7 +136,7 @@ def overall(ratios: Mapping[str, Ratios], margin: float) -> tuple[Overall, ...]:
         }
         for metric in METRICS
     }
-    effects = effects_of(means, METRICS, margin)
+    effects = effects_of(means, METRICS, margin, looked)
     order = sorted(effects, key=lambda key: (key[0], known_first(TARGETS, key[1])))
     return tuple(Overall(job, target, tuple(models[job, target]), effects[job, target]) for job, target in order)
 

@@ -108,12 +108,17 @@ class Verdict:
 
 
 def judge(
-    locations: Sequence[Location | None], margin: float = MARGIN, *, more_is_faster: bool = True
+    locations: Sequence[Location | None],
+    margin: float = MARGIN,
+    *,
+    more_is_faster: bool = True,
+    level: float = SIGNIFICANCE,
 ) -> list[Verdict | None]:
     """Judge each log ratio of one family of comparisons; the verdicts are corrected for their number.
 
     ``equivalent``: the ratio is inside 1/(1 + margin) to 1 + margin. ``slower`` and ``faster``: it is outside. Each at
-    5 % (the outside counts both directions), Holm-adjusted. None for None; ``undecided`` where one block is all.
+    the level, 5 % (the outside counts both directions), Holm-adjusted. None for None; ``undecided`` where one block is
+    all.
     """
     bound = math.log1p(margin)
     inside = [p_inside(place, bound) if place else math.nan for place in locations]
@@ -121,20 +126,22 @@ def judge(
     family = sum(place is not None for place in locations)
     adjusted = zip(locations, holm(inside), holm(outside), strict=True)
     return [
-        None if place is None else _verdict(place, bound, p_in, p_out, family, more_is_faster)
+        None if place is None else _verdict(place, bound, (p_in, p_out), family, more_is_faster, level)
         for place, p_in, p_out in adjusted
     ]
 
 
-def _verdict(place: Location, bound: float, p_in: float, p_out: float, family: int, more_is_faster: bool) -> Verdict:
+def _verdict(
+    place: Location, bound: float, levels: tuple[float, float], family: int, more_is_faster: bool, level: float
+) -> Verdict:
     if place.standard_error is None:
         return Verdict("undecided", None)
-    seen = detectable_share(place, family)
-    if p_in <= SIGNIFICANCE:
+    (p_in, p_out), seen = levels, detectable_share(place, family)
+    if p_in <= level:
         return Verdict("equivalent", p_in, detectable=seen)
-    if p_out <= SIGNIFICANCE:
+    if p_out <= level:
         return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out, detectable=seen)
-    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, family), seen)
+    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, level / family), seen)
 
 
 def p_inside(place: Location, bound: float) -> float:
@@ -170,14 +177,14 @@ def detectable_share(place: Location, family: int, blocks: int | None = None) ->
     return math.expm1(found) if found < math.log(10) else None
 
 
-def _more_blocks(place: Location, bound: float, family: int) -> int | None:
-    """Return the blocks that decide on which side of ``bound`` a ratio lies, at the level of Holm's first step."""
+def _more_blocks(place: Location, bound: float, level: float) -> int | None:
+    """Return the blocks that decide on which side of ``bound`` a ratio lies, at this level of Holm's first step."""
     distance = abs(abs(place.centre) - bound)
     if not place.deviation or distance == 0:
         return None
     # Equivalence must win on both sides of zero, a difference at either of two levels on one.
     near = abs(place.centre) < bound
-    level, power = (SIGNIFICANCE / family, (1 + POWER) / 2) if near else (detection_level(family), POWER)
+    level, power = (level, (1 + POWER) / 2) if near else (level / 2, POWER)
     needed = blocks_needed(
         distance, place.deviation, place.degrees_of_freedom, level=level, power=power, least=place.n + 1
     )

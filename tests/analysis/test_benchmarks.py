@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.statistics.ratios import locate
+from analysis.statistics.sequential import should_stop_deciding
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -93,3 +94,30 @@ def test_pilots_of_a_known_host_find_its_components_and_a_good_arrangement() -> 
     found = simulation.chosen(simulation.MEASURED, runs=1000, seed=1)
     assert found["instance"] == pytest.approx(simulation.MEASURED.placement * 2**0.5, rel=0.25)
     assert found["gain"] > 0.75 * found["best"], "the best of many noisy gains is itself a little too good"
+
+
+def test_either_side_of_a_decision_holds_five_percent_where_the_truth_lies_on_the_margin() -> None:
+    deciding = benchmark("deciding")
+    for noise in deciding.NOISES:
+        ours, before, _ = deciding.simulated(noise, truth=1.0, runs=4000, seed=2)
+        # 5 %, and two standard errors.
+        assert max(ours.within, ours.beyond) < 0.057, noise
+        assert before.within > 0.075, "the simulation sees what is false too often"
+        ours, before, _ = deciding.simulated(noise, truth=0.0, runs=1000, seed=2)
+        assert ours.within > 0.99, noise
+        assert ours.blocks < 1.2 * before.blocks, noise
+
+
+def test_the_simulated_runs_end_as_the_suite_ends_them() -> None:
+    deciding = benchmark("deciding")
+    (rule, *_) = deciding.RULES
+    rng, most = np.random.default_rng(3), deciding.MOST_BLOCKS
+    for truth in (0.5, 0.9, 1.5):
+        values = deciding.DEVIATION * rng.normal(size=most) - truth * np.log1p(deciding.MARGIN)
+        end = next(
+            blocks
+            for blocks in rule.looks
+            if should_stop_deciding([{"vm": values[:blocks]}], deciding.MARGIN, max_blocks=most).stop
+        )
+        found = {look: deciding.levels(values[None, :], look) for look in rule.looks}
+        assert deciding.ends(rule, found).blocks == end

@@ -4,13 +4,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import special
 
+from analysis.compare.comparison import compare
 from analysis.compare.convergence import should_stop_run
+from analysis.load.margin import looked_after
 from analysis.load.records import load
-from analysis.statistics.sequential import EXTRA_BLOCKS, looks, should_stop, should_stop_deciding
+from analysis.statistics.ratios import judge, locate
+from analysis.statistics.sequential import EXTRA_BLOCKS, level_after, looks, should_stop, should_stop_deciding
 from suite.errors import RequestError
-from suite.request.parts import Repetitions
+from suite.request.parts import RepetitionOptions, Repetitions
+from suite.request.request import RunRequest
+from suite.results.store import PLAN
 from tests.analysis.conftest import WITHIN_2
+from tests.suite.conftest import make_plan
 
 
 def steady(blocks: int, sigma: float = 0.001, seed: int = 0) -> list[float]:
@@ -132,3 +139,62 @@ def test_a_run_is_decided_by_its_records(tmp_path: Path, save: Any) -> None:
         save(block=block, target="vm", throughput_per_s=10.0 + 0.001 * block)
     assert should_stop_run(load([tmp_path / "run"]), asked, max_blocks=99).stop
     assert not should_stop_run(None, asked, max_blocks=99).stop
+
+
+def test_all_looks_together_spend_what_is_to_be_spent() -> None:
+    rng = np.random.default_rng(0)
+    after = list(looks(5, 9000))
+    widths = np.sqrt(np.diff([0, *after]))
+    # Sums of normal values at every look: of a mean on the bound, in units of its error.
+    walks = (rng.normal(size=(40_000, len(after))) * widths).cumsum(axis=1) / np.sqrt(after)
+    bounds = -special.ndtri([level_after(blocks, 5) for blocks in after])
+    crossed = (walks > bounds).cumsum(axis=1).astype(bool).mean(axis=0)
+    spent = [0.04 * (1 - 0.85**number) for number in range(1, len(after) + 1)]
+    assert crossed == pytest.approx(spent, abs=0.0025)
+
+
+def test_a_look_that_comes_early_has_the_level_of_the_next_one_and_levels_start_anew_with_the_first() -> None:
+    assert level_after(6, 5) == level_after(7, 5)
+    assert level_after(30, 30) == level_after(5, 5) == pytest.approx(0.006, rel=0.01)
+
+
+def test_blocks_are_foretold_for_the_level_of_the_look() -> None:
+    values = steady(28, 0.05, seed=1)
+    (ordinary,) = judge([locate(values)], 0.01)
+    assert ordinary
+    assert ordinary.more_blocks
+    assert deciding(values, 0.01).expected > 1.3 * ordinary.more_blocks
+
+
+@pytest.mark.parametrize(("until", "verdict"), [("decided", "undecided"), ("2%", "equivalent")])
+def test_the_verdict_of_a_run_that_looked_for_it_holds_at_the_level_of_its_looks(
+    tmp_path: Path, save: Any, until: str, verdict: str
+) -> None:
+    rng = np.random.default_rng(4)
+    for block in range(9):
+        save(block=block, throughput_per_s=10.0)
+        save(block=block, target="vm", throughput_per_s=10.0 * math.exp(rng.normal(0, 0.04)))
+    request = RunRequest(repetitions=RepetitionOptions.model_validate({"until": until, "margin": "5%"}))
+    plan = make_plan().model_copy(update={"request": request})
+    (tmp_path / "run" / PLAN).write_text(plan.model_dump_json())
+    found = compare(load([tmp_path / "run"]), margin=0.05)
+    judged = next(one for one in found.groups[0].targets if one.target == "vm").estimates["throughput"].verdict
+    assert judged
+    assert judged.p
+    assert 0.0089 < judged.p < 0.05
+    assert judged.name == verdict
+    assert (judged.more_blocks is None) == (verdict == "equivalent")
+
+
+def test_a_run_looks_from_its_fewest_blocks_on(tmp_path: Path) -> None:
+    def run(name: str, **asked: object) -> Path:
+        directory = tmp_path / name
+        directory.mkdir()
+        request = RunRequest(repetitions=RepetitionOptions.model_validate(asked))
+        (directory / PLAN).write_text(make_plan().model_copy(update={"request": request}).model_dump_json())
+        return directory
+
+    fixed, early = run("fixed"), run("early", until="decided", min_blocks=2)
+    late = run("late", until="decided", min_blocks=9)
+    assert [looked_after([one]) for one in (fixed, early, late)] == [None, 5, 9]
+    assert looked_after([fixed, late, early, tmp_path]) == 5
