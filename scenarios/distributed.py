@@ -84,8 +84,9 @@ class RankTurns:
 
         The rest is the first worker's own account, as the steps of a distributed job are.
         """
-        first, *others = self._each(TrainingTurns.turn)
-        return replace(first, span_s=max(turn.span_s for turn in (first, *others)))
+        turns = self._each(TrainingTurns.turn)
+        slowest = {name: max(getattr(turn, name) for turn in turns) for name in ("span_s", "heard_s")}
+        return replace(turns[0], **slowest)
 
     def end(self) -> Measurement:
         """See ``suite.interfaces.TurnTaker``."""

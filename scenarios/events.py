@@ -15,13 +15,14 @@ from suite.records.usage import Usage
 from suite.untrusted.parse import parse_object
 
 ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
-TURNS_ORDER = (*ORDER[:-3], "burst", *ORDER[-3:])
-"""The events of a job that takes turns: ``measuring`` says that it is ready for the first."""
+TURNS_ORDER = (*ORDER[:-3], "computed", "burst", *ORDER[-3:])
+"""The events of a job that takes turns: ``measuring`` says that it is ready for the first. In every turn ``computed``
+comes after its last step, and ``burst`` when the job is at rest."""
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")
 """The events of a parameter server, which trains nothing."""
 PROBE_PHASES = {"started": "preparing", "environment": "measuring", "metrics": "finishing", "done": "finishing"}
 """The events of a probe in their order, and the phase that begins with each."""
-PROBE_TURNS_ORDER = ("started", "environment", "measuring", "burst", "metrics", "done")
+PROBE_TURNS_ORDER = ("started", "environment", "measuring", "computed", "burst", "metrics", "done")
 AGGRESSOR_ORDER = ("started", "environment", "measuring", "progress", "measured", "done")
 LEAST_BEFORE_S = 2.0
 LEAST_PROGRESS_BEFORE = 2
@@ -100,7 +101,8 @@ class EventLog:
         reached = max((self.order.index(known) for known in self.events), default=-1)
         place = self.order.index(str(name))
         skipped = set(self.order[reached + 1 : place]) - set(self.repeated)
-        return not skipped and (place > reached or (name in self.repeated and place == reached))
+        again = place <= reached and set(self.order[place : reached + 1]) <= set(self.repeated)
+        return not skipped and (place > reached or again)
 
     def _take(self, event: Event) -> None:
         """Note what an event says, and enter the phase that begins with it."""
@@ -182,7 +184,7 @@ class Transcript(EventLog):
 class TurnsTranscript(Transcript):
     """The events of a training worker that takes turns."""
 
-    repeated = ("warmup", "burst")
+    repeated = ("warmup", "computed", "burst")
     order: Sequence[str] = TURNS_ORDER
 
     def _take(self, event: Event) -> None:
@@ -208,7 +210,7 @@ class ProbeTranscript(EventLog):
 class ProbeTurnsTranscript(EventLog):
     """The events of a probing worker that takes turns; see ``TurnsTranscript``."""
 
-    repeated = ("burst",)
+    repeated = ("computed", "burst")
     order: Sequence[str] = PROBE_TURNS_ORDER
 
     def _take(self, event: Event) -> None:

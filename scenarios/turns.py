@@ -72,14 +72,18 @@ class WorkerTurns(Generic[_Said]):
 
     def turn(self) -> Turn:
         """See ``suite.interfaces.TurnTaker``."""
+        begun_s = self.job.log.clock()
         if self._orders:
             order(self._orders, BURST.encode())
         said = self._hear(self._process, "burst")
+        if (computed := self.job.log.events.pop("computed", None)) is None:
+            raise MeasurementError("the worker did not say when its burst had ended", kind="protocol")
         with recordable(self.job.argv):
             burst: _Said = self.message.model_validate(said.fields)  # type: ignore[assignment]  # a subclass says which
         self.bursts.append(burst)
         return Turn(
             span_s=burst.span_s,
+            heard_s=computed.arrived_s - begun_s,
             steps=self.steps_of(burst),
             own_cpu_s=burst.usage.cpu_s,
             own_waiting_cpu_s=burst.waited.cpu_s,

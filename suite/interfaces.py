@@ -231,6 +231,7 @@ class Turn:
     """The worker's account of one of its turns; see ``records.Burst``."""
 
     span_s: float
+    heard_s: float
     steps: int
     own_cpu_s: float
     own_waiting_cpu_s: float

@@ -31,6 +31,7 @@ def each_turn(
 ) -> dict[str, float]:
     """Emit ``measuring`` when the job is at rest, take the turn of each order, and emit ``burst`` when it is so again.
 
+    ``computed`` comes before that, as soon as the turn is taken: the host holds the span against its own clock.
     A turn has a number, from 0; ``told`` returns what else ``burst`` says of it.
 
     Returns what was used from the first order until the last turn ended. Raises JobError where the orders end early.
@@ -46,6 +47,7 @@ def each_turn(
         begun, begin_s = usage(), time.monotonic()
         take(number)
         end_s = time.monotonic()
+        events.emit("computed", t=end_s)
         used, waited = between(begun, usage()), between(ended, begun)
         _come_to_rest()
         events.emit("burst", t=end_s, span_s=end_s - begin_s, usage=used, waited=waited, **told(number))

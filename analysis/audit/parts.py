@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
-from analysis.audit.sums import CLOCKS_S, CLOCKS_SHARE, EXACT, GAP_S, GAP_SHARE
+from analysis.audit.sums import CLOCKS_SHARE, EXACT, GAP_S, GAP_SHARE
 from analysis.load.evidence import (
     AggressionFields,
     AggressorFields,
@@ -29,6 +29,10 @@ DATA = Kind("data", "refused", AGAIN)
 SAMPLES = Kind("samples", "refused", AGAIN)
 TURNS = Kind("turns", "refused", AGAIN)
 _NEAR = 0.01
+TICK_S = 0.01
+"""By how much a burst may be longer than its turn: a coarse clock ticks every 10 ms."""
+BESIDE_SHARE, BESIDE_S = 0.5, 2.5
+"""The most of a turn in which no step is taken: 1 s of rest, and lines of an emulated guest that are 1.2 s late."""
 
 
 def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
@@ -154,8 +158,10 @@ def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[
         yield f"its bursts have {sorted({one.steps for one in bursts})} steps, and the job's {planned.burst_steps}"
     if any(one.position >= taken.instances for one in bursts):
         yield f"it had a turn after those of all {taken.instances} instances"
-    if wrong := [one for one in bursts if _longer(one)]:
-        yield f"its burst {wrong[0].round} took {wrong[0].span_s:.6g} s, longer than its turn"
+    for one in bursts:
+        if problem := _mistimed(one):
+            yield f"its burst {one.round} took {one.span_s:.6g} s, {problem}"
+            return
 
 
 def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -177,7 +183,13 @@ def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Itera
             yield f"its bursts make {total} of {name}, and the record says {known}"
 
 
-def _longer(burst: BurstFields) -> bool:
-    """Return whether a burst is longer than its turn, as far as the two clocks can tell."""
+def _mistimed(burst: BurstFields) -> str | None:
+    """Return what is wrong with the seconds of a burst, on the worker's clock, by those of its turn on the host's."""
     turn_s = burst.ended_s - burst.begun_s
-    return burst.span_s > turn_s * (1 + CLOCKS_SHARE) + CLOCKS_S
+    heard_s = turn_s if burst.heard_s is None else burst.heard_s
+    if heard_s > turn_s * (1 + EXACT) + EXACT:
+        return f"and its end was heard after {heard_s:.6g} s, later than that of its turn"
+    if burst.span_s > heard_s * (1 + CLOCKS_SHARE) + TICK_S:
+        return f"longer than its turn of {heard_s:.6g} s"
+    beside_s = turn_s - burst.span_s
+    return f"and {beside_s:.6g} s beside it" if beside_s > BESIDE_SHARE * turn_s + BESIDE_S else None

@@ -128,6 +128,7 @@ class BurstFields(BaseModel):
     begun_s: _Seconds
     ended_s: _Seconds
     span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    heard_s: _Seconds | None = None
     steps: Annotated[int, Field(gt=0)]
     cpu_s: _Seconds | None = None
     waiting_cpu_s: _Seconds | None = None
@@ -148,6 +149,22 @@ class AlternationFields(BaseModel):
         A ratio of two of these is the ratio of the bursts of each round, averaged on the log scale over the rounds.
         """
         return math.exp(math.fsum(math.log(one.span_s / one.steps) for one in self.bursts) / len(self.bursts))
+
+    @property
+    def turn_s(self) -> float:
+        """The mean seconds of a turn, on the host's clock."""
+        return math.fsum(one.ended_s - one.begun_s for one in self.bursts) / len(self.bursts)
+
+    @property
+    def beside_s(self) -> float:
+        """The mean seconds of a turn in which, by the worker's clock, no step was taken."""
+        return self.turn_s - math.fsum(one.span_s for one in self.bursts) / len(self.bursts)
+
+    @property
+    def late_s(self) -> float | None:
+        """The same, up to when the host heard that its last step had ended; None in records of older suites."""
+        late = [one.heard_s - one.span_s for one in self.bursts if one.heard_s is not None]
+        return math.fsum(late) / len(late) if len(late) == len(self.bursts) else None
 
     @property
     def waiting_share(self) -> float | None:

@@ -218,7 +218,7 @@ class Apart(BaseModel):
             # More than one epoch reads files again, and the page cache has them then.
             *((used.sha256, min(used.bytes_read, used.size_bytes), used.images_read, used.damaged) if used else _NONE),
             *(self.aggressor, _sum(one.before_per_s for one in at_work), _sum(one.beside_per_s for one in at_work)),
-            *((turns.burst_s, turns.block_s, turns.waiting_share) if (turns := self.alternation) else (None,) * 3),
+            *(getattr(self.alternation, name, None) for name in TURNS),
             self.metrics or None,
             steps.lately() if steps else None,
             computed(self.seed, steps.losses if steps else {}, self.weights_sha256),
@@ -299,7 +299,7 @@ USED = (
     *("energy_j", "llc_load_misses"),
 )
 """The cost of a trial on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
-TURNS = ("burst_s", "block_s", "waiting_share")
+TURNS = ("burst_s", "block_s", "waiting_share", "turn_s", "beside_s", "late_s")
 """The columns of trials that take turns: see ``evidence.AlternationFields``."""
 _NAMES = 5
 JOB_COLUMNS = (

@@ -15,6 +15,10 @@ from analysis.warnings.types import AnalysisWarning, Touched
 from suite.targets import BASELINE
 
 _PLACE = [*JOB, "target"]
+_TURNS_TOGETHER = ["scenario", "model", "design", "run_id", "block"]
+LINE, REST = (0.002, 0.002), (0.025, 0.005)
+"""The seconds, and with them the share of its turn, by which an honest target may differ from bare metal: in the way of
+its order and of its answer, and with the threads that spin on. ``docs/alternating.md`` has what was measured."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,21 @@ def unread(trials: pd.DataFrame) -> "pd.Series[float]":
     read = trials[["worker_disk_read_bytes", "serving_disk_read_bytes"]].max(axis=1)
     share: pd.Series[float] = 1 - read / trials["data_bytes"].where(trials["data_bytes"] > 0)
     return share.where(trials["page_cache"] == "cold")
+
+
+def clocks_apart(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return how far the clocks of the target and of the host went apart: over the whole job, or inside its turns.
+
+    A clock that is slow while the target computes, and then catches up, is right over the whole job. It shows by what
+    a turn takes beside its steps, which is the same on bare metal but for the way of a line and the end of spinning.
+    """
+    blocks = [trials[name] for name in _TURNS_TOGETHER]
+    found = [(trials["clock_ratio"] - 1).abs()]
+    for column, (honest_s, honest_share) in (("late_s", LINE), ("beside_s", REST)):
+        base_s = trials[column].where(trials["target"] == BASELINE).groupby(blocks, observed=True).transform("mean")
+        more_s = (trials[column] - base_s).abs() - honest_s
+        found.append((more_s / trials["turn_s"] - honest_share).clip(lower=0))
+    return pd.concat(found, axis=1).max(axis=1)
 
 
 DISTURBANCES = (
@@ -85,8 +104,8 @@ DISTURBANCES = (
     Disturbance(
         "clock-drift",
         "the target's clock and the host's went at different rates",
-        "trust elapsed times, which the host's clock takes; step times of this target are off by this",
-        *(lambda t: (t["clock_ratio"] - 1).abs(), 0.001, _share("apart"), 0.01),
+        "trust elapsed times, which the host's clock takes; step times of this target, and its turns, are off by this",
+        *(clocks_apart, 0.001, _share("apart"), 0.01),
     ),
     Disturbance(
         "governor",

@@ -171,6 +171,7 @@ _ELSEWHERE = (
     *_many("checked", "every round has one turn of each", "alternation.bursts.round", "alternation.bursts.position"),
     *_many("checked", "spans and steps sum to those of the trial", "alternation.bursts.span_s"),
     *_many("checked", "see alternation.bursts.span_s", "alternation.bursts.steps"),
+    *_many("checked", "no burst is longer; a warning says how far the clocks are apart", "alternation.bursts.heard_s"),
     *_many("checked", "they sum to the CPU time of the trial", "alternation.bursts.cpu_s"),
     *_many("checked", "see alternation.bursts.cpu_s", "alternation.bursts.own_cpu_s"),
     *_many("measured", "a warning says what waiting costs", "alternation.bursts.waiting_cpu_s"),

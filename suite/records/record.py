@@ -226,6 +226,8 @@ class Burst(Part):
     """The time at which the host heard of its end, on the same clock."""
     span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """From the begin of its first step to the end of its last, on the worker's clock; of several workers, the most."""
+    heard_s: Seconds | None = None
+    """From giving the turn to hearing of the end of its last step, on the host's clock; null in older records."""
     steps: Annotated[int, Field(gt=0)]
     cpu_s: Seconds | None = None
     waiting_cpu_s: Seconds | None = None

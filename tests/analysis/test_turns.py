@@ -34,9 +34,22 @@ Save = Callable[..., TrialRecord]
 
 @pytest.fixture
 def save_turns(save: Save) -> Save:
-    """``save_turns([0.1, 0.2], first=1.5)``: a trial whose bursts had steps of these seconds, the first step longer."""
+    """``save_turns([0.1, 0.2], first=1.5)``: a trial whose bursts had steps of these seconds, the first step longer.
 
-    def _save(step_s: list[float], *, first: float = 1.0, waiting_s: float = 0.0, **changes: Any) -> TrialRecord:
+    ``clock`` is the rate of the worker's clock in its bursts, ``late_s`` when the host hears of their ends, and
+    ``rest_s`` what then follows.
+    """
+
+    def _save(
+        step_s: list[float],
+        *,
+        first: float = 1.0,
+        waiting_s: float = 0.0,
+        clock: float = 1.0,
+        late_s: float | None = None,
+        rest_s: float = 0.0,
+        **changes: Any,
+    ) -> TrialRecord:
         steps = [each * (first if number == 0 else 1.0) for each in step_s for number in range(STEPS)]
         spans = [sum(steps[place : place + STEPS]) for place in range(0, len(steps), STEPS)]
         place = changes.pop("place", 0)
@@ -45,8 +58,9 @@ def save_turns(save: Save) -> Save:
                 round=number,
                 position=place,
                 begun_s=20.0 * number + 5 * place,
-                ended_s=20.0 * number + 5 * place + span_s,
+                ended_s=20.0 * number + 5 * place + span_s / clock + (late_s or 0.0) + rest_s,
                 span_s=span_s,
+                heard_s=None if late_s is None else span_s / clock + late_s,
                 steps=STEPS,
                 cpu_s=1.0,
                 waiting_cpu_s=waiting_s,
@@ -190,6 +204,63 @@ def test_a_target_whose_waiting_costs_more_than_half_a_percent_gets_no_verdict(
     assert "waiting-computes" in verdicts["vm"].withheld[0]
 
 
+def clock_drift(path: Path) -> tuple[str, tuple[str, ...]]:
+    """What the comparison says of the clock of a VM in turns: the warning, and why it has no verdict."""
+    comparison = compared(path)
+    warned = [each.where for each in comparison.warnings if each.kind == "clock-drift"]
+    verdict = next(one for one in only(comparison).targets if one.target == "vm").estimates["throughput"].verdict
+    assert verdict is not None
+    return "; ".join(warned), verdict.withheld
+
+
+def in_blocks(save_turns: Save, *, blocks: int = 6, **of_vm: Any) -> None:
+    heard = {} if of_vm.get("late_s") is None else {"late_s": 0.0003}
+    for block in range(blocks):
+        save_turns([0.1] * ROUNDS, block=block, **heard, rest_s=0.006)
+        vm = {"rest_s": 0.006, **of_vm}
+        save_turns([0.1 * vm.get("clock", 1.0)] * ROUNDS, block=block, target="vm", place=1, clock_ratio=1.0, **vm)
+
+
+@pytest.mark.parametrize(
+    ("clock", "late_s", "rest_s", "apart"),
+    [
+        (0.5, None, 0.006, "44 %"),  # the record of an older suite
+        (0.5, 0.0003, 0.006, "49 %"),
+        (0.97, 0.0003, 0.006, "2.4 %"),
+        (1.03, 0.0003, 0.006, "2.4 %"),
+        # It says that it has ended, and works on while it rests.
+        (1.0, 0.0003, 0.5, "46 %"),
+    ],
+)
+def test_a_clock_that_is_wrong_in_bursts_and_right_over_the_whole_job_is_marked_and_decides_nothing(
+    tmp_path: Path, save_turns: Save, clock: float, late_s: float | None, rest_s: float, apart: str
+) -> None:
+    in_blocks(save_turns, clock=clock, late_s=late_s, rest_s=rest_s)
+    warned, withheld = clock_drift(tmp_path)
+    assert warned == f"vm in 6 of 6 trials (up to {apart} apart)"
+    assert "clock-drift" in withheld[0]
+
+
+@pytest.mark.parametrize(
+    ("late_s", "rest_s"),
+    [(0.0003, 0.006), (0.002, 0.006), (0.0003, 0.011), (0.0003, 0.03), (None, 0.006), (None, 0.03)],
+)
+def test_the_way_of_a_line_and_threads_that_spin_on_are_no_wrong_clock(
+    tmp_path: Path, save_turns: Save, late_s: float | None, rest_s: float
+) -> None:
+    in_blocks(save_turns, late_s=late_s, rest_s=rest_s)
+    assert clock_drift(tmp_path) == ("", ())
+
+
+def test_a_wrong_clock_in_few_trials_is_named_and_costs_no_verdict(tmp_path: Path, save_turns: Save) -> None:
+    in_blocks(save_turns, blocks=9, late_s=0.0003)
+    save_turns([0.1] * ROUNDS, block=9, late_s=0.0003, rest_s=0.006)
+    save_turns([0.05] * ROUNDS, block=9, target="vm", place=1, clock=0.5, late_s=0.0003, rest_s=0.006)
+    warned, withheld = clock_drift(tmp_path)
+    assert warned.startswith("vm in 1 of 10 trials")
+    assert withheld == ()
+
+
 @pytest.mark.parametrize(("first", "ratio"), [(1.0, 0.8), (3.0, 1.0)])
 def test_first_steps_are_left_out_if_and_only_if_switching_costs(
     tmp_path: Path, save_turns: Save, first: float, ratio: float
@@ -261,7 +332,11 @@ def test_trials_that_took_turns_overlap_on_purpose(tmp_path: Path, save_turns: S
         (lambda one: one["alternation"]["bursts"].pop(), "its turns are of the rounds [0, 1, 2], and the job has 4"),
         (lambda one: one["alternation"]["bursts"][1].update(steps=4), "its bursts have [4, 5] steps"),
         (lambda one: one["alternation"]["bursts"][1].update(position=2), "a turn after those of all 2 instances"),
-        (lambda one: one["alternation"]["bursts"][1].update(span_s=9.0), "took 9 s, longer than its turn"),
+        (lambda one: one["alternation"]["bursts"][1].update(span_s=9.0), "took 9 s, longer than its turn of 0.5 s"),
+        (lambda one: one["alternation"]["bursts"][1].update(span_s=0.6), "took 0.6 s, longer than its turn of 0.5 s"),
+        (lambda one: one["alternation"]["bursts"][1].update(heard_s=0.3), "took 0.5 s, longer than its turn of 0.3 s"),
+        (lambda one: one["alternation"]["bursts"][1].update(heard_s=0.6), "heard after 0.6 s, later than that of"),
+        (lambda one: one["alternation"]["bursts"][3].update(ended_s=75.0), "took 0.5 s, and 9.5 s beside it"),
         (lambda one: one["alternation"]["bursts"][1].update(cpu_s=9.0), "its bursts make 12.0 of serving_cpu_s"),
         (lambda one: one["alternation"]["bursts"][1].update(own_cpu_s=None), "skipped"),
         (lambda one: one["job"].update(turns=None), "it took turns, and its job has none"),

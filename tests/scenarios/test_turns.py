@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -55,6 +56,7 @@ def test_a_job_trains_in_bursts_and_measures_them_alone(
     measured = job.end()
     assert [turn.steps for turn in turns] == [2, 2]
     assert all(turn.own_cpu_s > 0 for turn in turns)
+    assert all(0 < turn.heard_s - turn.span_s < 0.05 for turn in turns), "the host has timed them, too"
     assert measured.steps is not None
     assert len(measured.steps.elapsed_s) == 4
     span_s = sum(turn.span_s for turn in turns)
@@ -152,13 +154,15 @@ READY = "\n".join(
         said("measuring"),
     ]
 )
-BURST_SAID = said(
+COMPUTED = said("computed")
+RESTED = said(
     "burst",
     span_s=0.5,
     steps={"elapsed_s": [0.2, 0.3], "data_s": [0.0, 0.0], "compute_s": [0.2, 0.3]},
     usage={"user_s": 0.4, "system_s": 0.1, "minor_faults": 3},
     waited={"user_s": 0.0, "system_s": 0.0, "minor_faults": 0},
 )
+BURST_SAID = f"{COMPUTED}\n{RESTED}"
 
 
 def playing(*script: str | None, status: int = 0) -> PlayingNode:
@@ -198,7 +202,9 @@ def test_a_job_that_never_gets_ready_is_given_up(in_turns: Trial, taker: Take) -
     ("answer", "why"),
     [
         (said("error", kind="diverged", message="the loss is nan"), "the loss is nan"),
-        (said("burst", span_s=0.5), "what the worker said cannot be recorded: usage"),
+        (f"{COMPUTED}\n{said('burst', span_s=0.5)}", "what the worker said cannot be recorded: usage"),
+        (RESTED, "the worker did not say when its burst had ended"),
+        (f"{RESTED}\n{COMPUTED}", "the worker did not say when its burst had ended"),
         ("hello", "the worker said in the phase 'taking turns': 'hello'"),
         ("", "ended early in the phase 'taking turns'"),
     ],
@@ -208,3 +214,47 @@ def test_what_goes_wrong_in_a_turn_is_told(in_turns: Trial, taker: Take, answer:
     job.begin()
     with pytest.raises(MeasurementError, match=why):
         job.turn()
+
+
+def test_the_host_times_a_burst_by_its_own_clock_to_its_last_step_and_not_to_the_rest(
+    in_turns: Trial, taker: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(100))
+    job = taker(in_turns, playing(READY, BURST_SAID, BURST_SAID))
+    job.begin()
+    monkeypatch.setattr(job.job.log, "clock", lambda: float(next(ticks)))  # type: ignore[attr-defined]
+    # The order at 0, computed at 1, the rest at 2; and again.
+    assert [job.turn().heard_s for _ in range(2)] == [1.0, 1.0]
+    with pytest.raises(MeasurementError):
+        job.turn()
+
+
+HALF_SPEED = """
+import sys, time
+real, begun = time.monotonic, []
+
+def clock():
+    now = real()
+    if sys._getframe(1).f_code.co_name != "each_turn":
+        return now
+    if not begun:
+        begun.append(now)
+        return now
+    begin = begun.pop()
+    return begin + (now - begin) / 2
+
+time.monotonic = clock
+"""
+
+
+def test_the_host_sees_a_clock_that_is_slow_in_bursts_and_right_over_the_whole_job(
+    in_turns: Trial, here: HereNode, taker: Take, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HALF_SPEED)
+    interpreter, path = here.python
+    here.python = (interpreter, f"{tmp_path}:{path}")
+    job = taker(in_turns, here)
+    job.begin()
+    for turn in [job.turn() for _ in range(2)]:
+        assert turn.heard_s == pytest.approx(2 * turn.span_s, rel=0.2)
+    job.end()

@@ -51,7 +51,7 @@ class FakeJob:
     def turn(self) -> Turn:
         self.turns += 1
         self._happens(self.turns)
-        return Turn(span_s=0.5, steps=3, own_cpu_s=0.9, own_waiting_cpu_s=0.0, faults=7)
+        return Turn(span_s=0.5, heard_s=0.501, steps=3, own_cpu_s=0.9, own_waiting_cpu_s=0.0, faults=7)
 
     def end(self) -> Measurement:
         self._happens("end")
@@ -179,6 +179,7 @@ def test_each_trial_is_a_record_with_its_bursts(go: Go) -> None:
         assert record.alternation.instances == 3
         assert [burst.round for burst in record.alternation.bursts] == [0, 1, 2, 3]
         assert record.alternation.span_s == 2.0
+        assert {burst.heard_s for burst in record.alternation.bursts} == {0.501}
         assert record.resources is not None
         assert record.resources.serving == Usage(cpu_s=4.0), "the fake meter counts a second in each turn"
         assert record.resources.worker == Usage(cpu_s=3.6)

@@ -48,9 +48,11 @@ def taken(spec: Spec, orders: str, trainer: FakeTrainer) -> list[dict[str, Any]]
 def test_every_line_is_a_burst_and_the_steps_follow_each_other(in_turns: dict[str, Any]) -> None:
     trainer = FakeTrainer(loss=1.0)
     events = taken(parsed(in_turns), f"{BURST}\n" * 3 + "end\n", trainer)
-    assert [event["event"] for event in events] == ["warmup", "measuring", *["burst"] * 3, "measured", "steps"]
+    told = [*["computed", "burst"] * 3, "measured", "steps"]
+    assert [event["event"] for event in events] == ["warmup", "measuring", *told]
     assert trainer.steps == [0, 0, 1, 2, 3, 4, 5], "a step of warm-up, then the measured ones in their order"
-    for burst in events[2:5]:
+    for computed, burst in zip(events[2:8:2], events[3:9:2], strict=True):
+        assert computed["t"] == burst["t"], "the rest comes after its last step"
         assert burst["steps"]["elapsed_s"] == [4.0, 4.0], "each burst tells of its own steps alone"
         assert burst["span_s"] > 0
         assert burst["usage"]["user_s"] + burst["usage"]["system_s"] >= 0
