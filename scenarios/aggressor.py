@@ -37,7 +37,7 @@ class AggressorProcess:
                 log.hear(line)
             status = process.wait(ENDS_WITHIN_S)
             if status or "done" not in log.events:
-                raise failure_of_exit(status, log.phase, self.job.trial.job.envelope.memory_bytes)
+                raise failure_of_exit(status, log.phase, self.job.trial.job.envelope.memory_bytes, self.job.node)
             if not self.stopping:
                 raise MeasurementError("it ended before the victim did", kind="aggressor")
         except BenchError as error:

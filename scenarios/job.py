@@ -148,7 +148,7 @@ class AttestedJob(Generic[Log]):
                 status = process.wait(max(1.0, left_s))
                 elapsed_s = time.monotonic() - self.log.begun_s
                 if status or "done" not in self.log.events:
-                    raise failure_of_exit(status, self.log.phase, self.trial.job.envelope.memory_bytes)
+                    raise failure_of_exit(status, self.log.phase, self.trial.job.envelope.memory_bytes, self.node)
             return elapsed_s
         finally:
             process.kill()

@@ -139,7 +139,8 @@ class WorkerTurns(Generic[_Said]):
                 event: Event = log.hear(line)
                 if event.name == awaited:
                     return event
-            raise failure_of_exit(process.wait(_LAST_WORDS_S), log.phase, trial.job.envelope.memory_bytes)
+            status = process.wait(_LAST_WORDS_S)
+            raise failure_of_exit(status, log.phase, trial.job.envelope.memory_bytes, self.job.node)
 
 
 class TrainingTurns(WorkerTurns[StepsBurst]):

@@ -12,7 +12,7 @@ import pytest
 from scenarios.events import Transcript
 from scenarios.job import merged_environment, run_job, worker_argv
 from suite.errors import MeasurementError
-from suite.interfaces import Node, Observer
+from suite.interfaces import Completed, Node, Observer
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
@@ -232,6 +232,42 @@ def test_a_killed_worker_most_likely_wanted_too_much_memory(
     assert error.kind == "killed"
     assert "limit of 2.0 GiB" in error.message
     assert "'warm-up'" in error.message
+
+
+V1 = "9:memory:/virtbench-0\n4:cpu,cpuacct:/virtbench-0\n0::/\n"
+COUNTED_1, COUNTED_2 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n", "low 0\noom 3\noom_kill {}\noom_group_kill 9\n"
+MEMORY = "/sys/fs/cgroup/memory"
+
+
+@pytest.mark.parametrize(
+    ("files", "facts", "kills"),
+    [
+        ({"/proc/self/cgroup": V1, f"{MEMORY}/virtbench-0/memory.oom_control": COUNTED_1}, {}, 2),
+        ({"/proc/self/cgroup": V1, f"{MEMORY}/virtbench-0/memory.oom_control": COUNTED_1}, {}, 0),
+        ({"/proc/self/cgroup": V1, f"{MEMORY}/memory.oom_control": COUNTED_1}, {}, 1),
+        ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.events": COUNTED_2}, {}, 1),
+        ({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/memory.events": COUNTED_2}, {}, 0),
+        ({"/proc/self/cgroup": "0::/\n", "/proc/vmstat": "pgfault 7\noom_kill {}\n"}, {"accelerator": "tcg"}, 1),
+        ({"/proc/self/cgroup": "0::/\n", "/proc/vmstat": "pgfault 7\noom_kill 3\n"}, {"accelerator": "none"}, None),
+        ({}, {}, None),
+    ],
+)
+def test_want_of_memory_is_what_the_kernel_has_counted_inside_of_the_instance(
+    files: dict[str, str], facts: dict[str, str], kills: int | None, trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    node = scripted(*STORY[:5], status=137, node={"facts": facts})
+    attested = node.attestation
+
+    def run(argv: list[str], **_: Any) -> Completed:
+        if argv[0] != "cat":
+            return Completed(0, attested, "")
+        return Completed(0, files[argv[1]].format(kills), "") if argv[1] in files else Completed(1, "", "no such file")
+
+    node.run = run
+    error = failure(trial, node, observer)
+    says = {None: "either it wanted more memory", 0: "from outside"}.get(kills, "; it wanted more memory")
+    assert says in error.message
+    assert error.kind == ("out-of-memory" if kills else "killed")
 
 
 def test_a_crash_names_its_signal(trial: Trial, observer: Any, scripted: Scripted) -> None:
