@@ -50,6 +50,26 @@ def end_all(token: str) -> None:
         psutil.wait_procs(left, timeout=1.0)
 
 
+def run_apart(argv: Sequence[str], timeout_s: float) -> "subprocess.CompletedProcess[str]":
+    """Run a program of this machine to its end where no node is open: for a removal, which Ctrl-C must not cut short.
+
+    In a session of its own, so that Ctrl-C in the terminal reaches the suite alone. Raises CommandError after
+    ``timeout_s``, and OSError for a program that cannot be started.
+    """
+    try:
+        return subprocess.run(
+            argv,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise CommandError(argv, None, f"it did not end within {timeout_s:g} s") from None
+
+
 class HeardProcess(ABC):
     """A command whose output is heard within bounds. See ``suite.interfaces.Process``."""
 

@@ -4,11 +4,9 @@ The container runs nothing of its own but a sleeper: commands come by the engine
 is a node like every other.
 """
 
-import subprocess
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +14,7 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines import clients
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
+from provisioning.processes import run_apart
 from provisioning.programs import program_argv
 from suite.errors import CommandError, MeasurementError, RequestError, option
 from suite.interfaces import Node
@@ -194,6 +193,10 @@ class ContainerEngine(Protocol):
         RequestError if the engine cannot start a container in the network of a lab node.
         """
 
+    def seccomp_sha256(self, node: Node, tree: str) -> str | None:  # noqa: ARG002 (engines without an own profile do)
+        """Return the digest of the seccomp profile that the suite gives its containers; None if the engine has one."""
+        return None
+
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         """Create and start the container with its sleeper.
 
@@ -249,9 +252,7 @@ class ContainerEngine(Protocol):
 
     def remove_local(self, name: str) -> None:
         """Kill and remove the container on this machine, where no node is open: the ledger calls this."""
-        self._remove(
-            name, partial(subprocess.run, check=False, capture_output=True, text=True, timeout=REMOVED_WITHIN_S)
-        )
+        self._remove(name, lambda argv: run_apart(argv, REMOVED_WITHIN_S))
 
     def _remove(self, name: str, run: Callable[[list[str]], Any]) -> None:
         for argv in self.removal(name):

@@ -1,12 +1,12 @@
 """Podman: no daemon, rootless where the user is not root. Its containers are the unpacked tree under an overlay."""
 
 import re
-import subprocess
 from collections.abc import Sequence
 
 from provisioning.cgroup import removal as group_removal
 from provisioning.engines.base import REMOVED_WITHIN_S, ContainerSpec
 from provisioning.engines.command_line import CommandLineEngine
+from provisioning.processes import run_apart
 
 
 class Podman(CommandLineEngine):
@@ -30,7 +30,7 @@ class Podman(CommandLineEngine):
     def remove_local(self, name: str) -> None:
         """Remove the control groups, too, that a runtime had made when it was killed: podman does not know them."""
         asked = [*self.program, "inspect", "--type", "container", "--format", "{{.Id}}", "--", name]
-        said = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=REMOVED_WITHIN_S).stdout
+        said = run_apart(asked, REMOVED_WITHIN_S).stdout
         super().remove_local(name)
         if number := re.fullmatch(r"[0-9a-f]{64}", said.strip()):
             group_removal.remove(f"libpod_parent/libpod-{number[0]}")

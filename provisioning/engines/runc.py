@@ -52,6 +52,9 @@ class Runc(ContainerEngine):
     def host_network(self, namespace: str | None) -> str:
         return namespace or "/proc/1/ns/net"
 
+    def seccomp_sha256(self, node: Node, tree: str) -> str:
+        return node.run(["sha256sum", "--", f"{tree}/{PROFILE}"]).stdout.split()[0]
+
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         with node.opening.paused():
             if spec.layer:

@@ -66,7 +66,8 @@ class Image(BaseModel):
 
     @property
     def directory(self) -> Path:
-        return home() / "images" / self.digest[:12]
+        # Without links, as ``home``: the folder of images may be one.
+        return (home() / "images").resolve() / self.digest[:12]
 
     @property
     def tree(self) -> Path:

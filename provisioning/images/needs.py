@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.engines.runc import PATH, PROFILE
+from provisioning.engines.runc import PATH
 from provisioning.images import trial_imports
 from provisioning.layers.userland import FIRST_USER, OPEN_TO_ALL
 from provisioning.nodes import IMAGE_PYTHON
@@ -115,8 +115,6 @@ def _programs(node: Node, tree: Path) -> list[Lack]:
     wanted = {program: package for package, programs in PROGRAMS.items() for program in programs}
     found = {path if path in wanted else path.rpartition("/")[2] for path in _found(node, tree, list(wanted))}
     lacks = [Lack(program, package) for program, package in wanted.items() if program not in found]
-    if not (tree / PROFILE).is_file():
-        lacks.append(Lack(f"/{PROFILE}", "podman"))
     if IMAGE_PYTHON[0] not in found and (link := _link(node, tree)):
         lacks = [each for each in lacks if each.what != IMAGE_PYTHON[0]]
         lacks.append(Lack(IMAGE_PYTHON[0], line=link))

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 from provisioning import artefacts
-from provisioning.engines.runc import ARCHITECTURE
+from provisioning.engines.runc import ARCHITECTURE, PROFILE
 from provisioning.images import needs
 from provisioning.images.build import NEEDED_BYTES, Note, build, built_of, finish, workplace
 from provisioning.images.image import RECIPES, Image
@@ -16,8 +16,11 @@ from provisioning.nodes import IMAGE_PYTHON, LocalNode, local_node
 from suite.errors import CommandError, RequestError
 from suite.userland import MANIFEST, walk
 
-ADDED = ("boot", "usr/lib/modules", "usr/bin/busybox", "etc/inittab", "opt/virtbench")
-"""What comes of the suite's own image: the guest's kernel and start-up, and the worker with its attestation."""
+ADDED = ("boot", "usr/lib/modules", "usr/bin/busybox", "etc/inittab", "opt/virtbench", PROFILE)
+"""What comes of the suite's own image: the guest's kernel and start-up, the worker with its attestation, a profile.
+
+An image must not bring the filter of system calls that its own containers run under.
+"""
 OF_THE_OTHER = shutil.ignore_patterns(Path(MANIFEST).name, "requirements", "__pycache__")
 MERGED = ("bin", "lib")
 """The guest's kernel modules and its first process are found below /usr: these directories are links to it."""
@@ -45,7 +48,7 @@ def build_own(source: str, note: Note, *, rebuild: bool = False) -> Image:
                 f"{source} is an image for {platform}, and the targets are {PLATFORM}",
                 remedy=f"build it for this platform, or name that of its variants: --platform {PLATFORM}",
             )
-        recipe = hashlib.sha256(f"{suite_image.digest} {identity}".encode()).hexdigest()
+        recipe = hashlib.sha256(f"{suite_image.digest} {identity} {ADDED}".encode()).hexdigest()
         if not rebuild and (image := built_of(recipe)):
             image.source = source  # it may have another name now
             image.save()

@@ -87,7 +87,10 @@ class ContainerLayer:
                 local=False,
                 data=MOUNT if node.data else None,
                 substitutes=("disk:other-device",) if elsewhere else (),
-                facts={**_facts(spec, engine, version, self.plug), **limit_facts(host_processes, spec.limited_disks)},
+                facts={
+                    **_facts(node, spec, engine, version, self.plug),
+                    **limit_facts(host_processes, spec.limited_disks),
+                },
                 host_processes=host_processes,
             )
 
@@ -116,11 +119,16 @@ class ContainerLayer:
         )
 
 
-def _facts(spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> dict[str, object]:
+def _facts(
+    node: Node, spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None
+) -> dict[str, object]:
     network = plug.bridge.name if plug else "host" if spec.network else engine.network
     rootfs = "bind" if spec.bound_tree else engine.rootfs
     facts: dict[str, object] = {}
-    facts["container_engine"] = Engine(name=engine.name, version=version, network=network, rootfs=rootfs).model_dump()
+    profile = engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None
+    facts["container_engine"] = Engine(
+        name=engine.name, version=version, network=network, rootfs=rootfs, seccomp_sha256=profile
+    ).model_dump()
     return {**facts, "host_cpus": None} if spec.by_count else facts
 
 

@@ -95,6 +95,7 @@ INSIDE = (
     _constant("container_engine.version", "engine version", "belongs to the container"),
     _constant("container_engine.network", "container network", "belongs to the container"),
     _constant("container_engine.rootfs", "root file system", "belongs to the container"),
+    _constant("container_engine.seccomp_sha256", "seccomp profile", "belongs to the container"),
     _named("machine", "machine of the inventory", "machine", "another name is another machine"),
     _named("pod.node", "node of the cluster", "machine", "another node is another machine"),
     *(_constant(f"pod.{name}", label, "belongs to the pod") for name, label in _OF_POD.items()),

@@ -13,6 +13,8 @@ class Engine(Part):
     network: str
     rootfs: str
     """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
+    seccomp_sha256: str | None = None
+    """The digest of the seccomp profile that the suite gives it. Null for an engine that has its own."""
 
 
 class Pod(Part):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.images.image import Image
 from provisioning.paths import home, runtime, state
 from suite.errors import RequestError
 
@@ -55,6 +56,14 @@ def test_a_folder_of_the_state_is_made_for_this_user_alone(home: Path) -> None:
     assert made_now == home / "cache/deep"
     assert mode(made_now) == 0o700
     assert state("cache", "deep") == made_now
+
+
+def test_the_tree_of_an_image_is_named_without_a_link_to_the_folder_of_images(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk/images").mkdir(parents=True)
+    home.mkdir()
+    (home / "images").symlink_to(tmp_path / "disk/images")
+    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+    assert image.tree == tmp_path / "disk/images" / ("a" * 12) / "tree"
 
 
 def test_the_runtime_folder_is_private(place: Path) -> None:

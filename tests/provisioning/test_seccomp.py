@@ -1,11 +1,15 @@
 """On a made-up profile in the format of ``containers/common``."""
 
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioning.engines.runc import bundle_profile
+from provisioning.engines.podman import PODMAN
+from provisioning.engines.runc import PROFILE, RUNC, bundle_profile
+from provisioning.nodes import LocalNode
 
 
 def rule(*names: str, **more: Any) -> dict[str, Any]:
@@ -79,3 +83,11 @@ def test_an_error_number_is_kept_where_the_rule_refuses() -> None:
 def test_a_profile_that_is_none_is_an_error() -> None:
     with pytest.raises(ValueError, match="Expecting value"):
         bundle_profile("# none")
+
+
+def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:
+    (tmp_path / PROFILE).parent.mkdir(parents=True)
+    (tmp_path / PROFILE).write_text(profile(rule("read")))
+    wanted = hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
+    assert RUNC.seccomp_sha256(node, str(tmp_path)) == wanted
+    assert PODMAN.seccomp_sha256(node, str(tmp_path)) is None
