@@ -6,8 +6,9 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -27,16 +28,17 @@ MOST_NAMED = 3
 def alone_on(cpus: Sequence[int], note: Callable[[str], None], *, concurrent: bool = False) -> Iterator[None]:
     """Hold the CPUs against other benches, and tell what else runs on them.
 
-    Raises RequestError where another bench measures on one of them, unless ``concurrent`` says that it may.
+    Raises RequestError where another bench of this user or of root measures on one of them, unless ``concurrent`` says
+    that it may. What another user holds is told alone: anybody can take the name of a lock and keep it.
     """
     with ExitStack() as stack:
-        holders: dict[str, list[int]] = {}
+        holders: dict[_Holder, list[int]] = {}
         for cpu in cpus:
             if (holder := _held(stack, cpu)) is not None:
                 holders.setdefault(holder, []).append(cpu)
         for holder, shared in holders.items():
-            what = f"{holder} measures on CPUs {format_cpu_list(shared)}"
-            if not concurrent:
+            what = f"{holder.name} measures on CPUs {format_cpu_list(shared)}"
+            if not concurrent and holder.believed:
                 raise RequestError(
                     f"{what} now: two runs on the same CPUs disturb each other",
                     remedy="wait for it, choose others with --cpus, or give --concurrent to run all the same",
@@ -47,7 +49,14 @@ def alone_on(cpus: Sequence[int], note: Callable[[str], None], *, concurrent: bo
         yield
 
 
-def _held(stack: ExitStack, cpu: int) -> str | None:
+class _Holder(NamedTuple):
+    """Who holds a lock, and whether it is this user or root."""
+
+    name: str
+    believed: bool
+
+
+def _held(stack: ExitStack, cpu: int) -> _Holder | None:
     """Hold one CPU until the stack is closed; return who holds it already, None if nobody does."""
     address = f"\0{NAME}-{cpu}"
     lock = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -59,16 +68,24 @@ def _held(stack: ExitStack, cpu: int) -> str | None:
     return None
 
 
-def _holder(address: str) -> str:
+def _holder(address: str) -> _Holder:
     with socket.socket(socket.AF_UNIX) as asking:
         try:
             # A process whose queue is full is there all the same.
             asking.settimeout(0.5)
             asking.connect(address)
-            pid, _, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-        except OSError:  # it has just ended, or its file system is not seen from here
-            return "another bench"
+            pid, user, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        except OSError:  # it has just ended, or it does not listen, as a bench does
+            return _Holder("a process that does not answer", believed=False)
+    if user not in (0, os.geteuid()):
+        return _Holder(f"process {pid} of the user {user}, it says,", believed=False)
+    with suppress(OSError):  # it has just ended, or its file system is not seen from here
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        return _Holder(_named(pid, words), believed=True)
+    return _Holder("another bench", believed=True)
+
+
+def _named(pid: int, words: Sequence[str]) -> str:
     # The interpreter and the program without their directories.
     command = " ".join([*(Path(word).name for word in words[:2]), *words[2:]])
     command = re.sub(r"[^ -~]", "?", command.strip())

@@ -152,6 +152,32 @@ def test_a_second_run_on_the_same_cpus_is_refused_and_names_the_first(other_benc
         pass
 
 
+SQUATS = """
+import os, socket, sys
+os.setuid(4242)
+taken = socket.socket(socket.AF_UNIX)
+taken.bind(sys.argv[1])
+if sys.argv[2] == "listens":
+    taken.listen()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize("how", ["listens", "is silent"])
+def test_another_user_who_takes_the_name_of_a_lock_stops_no_run(how: str) -> None:
+    told: list[str] = []
+    argv = [sys.executable, "-c", SQUATS.replace("sys.argv[1]", repr(f"\0{neighbours.NAME}-0")), "x", how]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as squatter:
+        assert squatter.stdout
+        assert squatter.stdout.readline() == "held\n"
+        with ALONE_ON([0], told.append):
+            pass
+        squatter.kill()
+    assert ("user 4242" in told[0]) == (how == "listens")
+
+
 def test_the_cpus_are_free_when_the_other_has_ended(other_bench: "subprocess.Popen[str]") -> None:
     other_bench.kill()
     other_bench.wait()
