@@ -9,7 +9,7 @@ from rich.text import Text
 from commands.output import Output
 from provisioning import ledger
 from provisioning.diagnosis import Diagnosis, diagnose
-from provisioning.doctor import Check, examine
+from provisioning.doctor import Check, examine_as_far_as_possible
 from suite.untrusted.console import PlainConsole
 
 
@@ -32,7 +32,7 @@ def doctor(as_json: bool) -> None:
       bench doctor
       bench doctor --json
     """
-    checks = examine()
+    checks = examine_as_far_as_possible()
     found = diagnose(checks)
     if as_json:
         DoctorOutput(answer=found, checks=checks).tell()

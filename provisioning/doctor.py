@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal
@@ -18,13 +19,14 @@ from provisioning.machines import accelerator
 from provisioning.machines.base import MachineProvider, get_provider
 from provisioning.metrics import cache_counters
 from provisioning.nodes import LocalNode, local_node
-from provisioning.paths import home
-from suite.errors import BenchError
+from provisioning.paths import home, state
+from suite.errors import BenchError, of_system
 from suite.registries import ENGINES, MACHINES, every_registry
 from suite.registry import Registry
 from suite.targets import BASELINE, TARGETS, VMS
 
 Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "extension", "target"]
+HOME_REMEDY = "set VIRTBENCH_HOME to a directory that can be written to"
 EXTENSION_REMEDY = "repair or uninstall the package that adds it"
 TOOLS = {
     "taskset": "pinning: package util-linux",
@@ -50,6 +52,23 @@ class Check(BaseModel):
     reason: str | None = None
     remedy: str | None = None
     substitute: str | None = None
+
+
+def examine_as_far_as_possible() -> list[Check]:
+    """Return what ``examine`` does; with a home that cannot be written to, the checks that need none, and why."""
+    try:
+        with tempfile.TemporaryFile(dir=state("ledger")):
+            pass
+    except (BenchError, OSError) as error:
+        said = of_system(error) if isinstance(error, OSError) else error
+        refused = (f"the suite's folder cannot be written to: {said.message}", HOME_REMEDY)
+        evidence = "needs the suite's folder"
+        return [
+            _check("host", "home", str(home()), *refused),
+            *_tools([get_provider(name) for name in MACHINES.own]),
+            *(_check("target", name, evidence, *refused) for name in TARGETS),
+        ]
+    return examine()
 
 
 def examine() -> list[Check]:
