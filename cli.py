@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
@@ -15,6 +15,7 @@ from click.shell_completion import BashComplete, FishComplete, ZshComplete
 from commands.lazy import LazyGroup
 from suite import __version__
 from suite.errors import BenchError, RequestError, of_system
+from suite.interruption import ENDING, cleaning_up, interrupted
 from suite.untrusted.terminal import clean, clean_streams
 
 COMMANDS = {
@@ -59,21 +60,39 @@ class Bench(LazyGroup):
         with clean_streams():
             try:
                 return super().invoke(ctx)
-            except (BenchError, OSError, UnicodeError) as error:
+            except (BenchError, OSError, UnicodeError, MemoryError) as error:
+                if interrupted():  # it was raised by what was being cleaned up
+                    _end_interrupted(ctx)
                 if os.environ.get("VIRTBENCH_DEBUG") or getattr(error, "errno", None) == errno.EPIPE:
                     raise
                 _tell(ctx, error)
             except KeyboardInterrupt:
-                click.echo("interrupted: everything started is ended; what was measured is kept", err=True)
-                ctx.exit(INTERRUPTED)
+                _end_interrupted(ctx)
 
 
-def _tell(ctx: click.Context, error: BenchError | OSError | UnicodeError) -> None:
+def _end_interrupted(ctx: click.Context) -> NoReturn:
+    """Remove what this process still holds, name what cannot be removed, and end."""
+    # Here, since most commands hold nothing, and this imports what they do without.
+    from provisioning import ledger
+
+    left = ledger.end_held()
+    ended = f"these are left: {'; '.join(left)}" if left else "everything started is ended"
+    click.echo(f"interrupted: {ended}; what was measured is kept", err=True)
+    if left:
+        click.echo("  what to do: bench clean removes them", err=True)
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)  # else one that comes while the interpreter ends would be the exit code
+    ctx.exit(INTERRUPTED)
+
+
+def _tell(ctx: click.Context, error: BenchError | OSError | UnicodeError | MemoryError) -> None:
     """Print an error as a message, and end with its exit code."""
     if isinstance(error, OSError):
         error = of_system(error)
     elif isinstance(error, UnicodeError):
         error = RequestError(f"a name or a text is not UTF-8: {error}", remedy="give it another name")
+    elif isinstance(error, MemoryError):
+        error = BenchError("this process has no memory left", remedy="give it more, or name less at a time")
     click.echo(f"bench: {error.message}", err=True)
     if tail := getattr(error, "output_tail", ""):
         click.echo(tail.rstrip()[-3000:], err=True)
@@ -109,11 +128,11 @@ def _end_in_order_on_signals() -> None:
     """Let SIGTERM and SIGHUP end a run as Ctrl-C does; a signal that comes while it cleans up does not stop that."""
 
     def listen(handler: Callable[[int, FrameType | None], object]) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for each in ENDING:
             signal.signal(each, handler)
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        listen(lambda *_: click.echo("cleaning up, one moment", err=True))
+        listen(cleaning_up)
         raise KeyboardInterrupt(number)
 
     def again(lost: "sys.UnraisableHookArgs") -> None:

@@ -20,7 +20,14 @@ def call(argv: Sequence[str], text: str = "", *, allowed: str | None = None, rem
     plain = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            argv, input=text, check=False, capture_output=True, text=True, timeout=CALLED_WITHIN_S, env=plain
+            argv,
+            input=text,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=CALLED_WITHIN_S,
+            env=plain,
+            start_new_session=True,  # Ctrl-C must not reach it
         )
     except FileNotFoundError as error:
         raise RequestError(f"{argv[0]} is not installed", remedy=remedy) from error

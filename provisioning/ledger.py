@@ -10,7 +10,6 @@ import re
 import secrets
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +30,9 @@ from suite.registries import ENGINES
 from suite.results import files
 from suite.results.store import sweep_temporaries, write_atomic
 
+UNMOUNTED_WITHIN_S = 60.0
+_HELD: dict[Path, tuple[str, Callable[[], object]]] = {}
+"""What this process holds, by entry: what it is, and what removes it."""
 _FRESH = r"\.?[a-z]+(-[a-z]+)*-[0-9a-f]{12}"
 
 
@@ -86,9 +88,9 @@ def _remove_mount(what: str) -> None:
     path = _ours(what)
     if not path.is_mount():
         return
-    answer = subprocess.run(["umount", "--", path], check=False, capture_output=True, text=True, timeout=60)
-    if answer.returncode:
-        raise CommandError(["umount", str(path)], answer.returncode, answer.stderr)
+    argv = ["umount", "--", str(path)]
+    if (answer := processes.run_apart(argv, UNMOUNTED_WITHIN_S)).returncode:
+        raise CommandError(argv, answer.returncode, answer.stderr)
 
 
 def _remove_directory(what: str) -> None:
@@ -142,13 +144,34 @@ def holding(kind: str, what: str) -> Iterator[str]:
         owner_namespace=own.pid_namespace,
     )
     path = state("ledger") / f"{secrets.token_hex(8)}.json"
+    _HELD[path] = f"{kind} {what}", remove
     try:
         write_atomic(path, entry.model_dump_json())
         yield what
     finally:
         with uninterrupted():
             remove()
-            path.unlink(missing_ok=True)
+            _cross_out(path)
+
+
+def _cross_out(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    _HELD.pop(path, None)
+
+
+def end_held() -> list[str]:
+    """Remove what this process still holds, newest first; return what could not be removed, and why.
+
+    A signal that comes between two lines of a closing can end it there.
+    """
+    left = []
+    for path, (name, remove) in reversed(list(_HELD.items())):
+        try:
+            remove()
+            _cross_out(path)
+        except (BenchError, OSError) as error:
+            left.append(f"{name} ({error})")
+    return left
 
 
 def clean(note: Callable[[str], object] = lambda _: None) -> list[str]:

@@ -155,10 +155,11 @@ def undone(node: Node, argv: Sequence[str]) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            with suppress(BenchError):
+            with suppress(BenchError), uninterrupted():
                 node.run(argv, check=False, timeout_s=UNDO_WITHIN_S)
             raise
-        node.run(argv, timeout_s=UNDO_WITHIN_S)
+        with uninterrupted():
+            node.run(argv, timeout_s=UNDO_WITHIN_S)
 
 
 def write_file(node: Node, path: str, content: bytes) -> None:

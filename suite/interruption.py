@@ -1,9 +1,24 @@
 """Ctrl-C and its like: what must be done whole is not cut short by them."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a run in order."""
+
+
+def cleaning_up(*_: object) -> None:
+    """Handle the signals that follow the first one: what is being cleaned up is not stopped by them."""
+    _tell("cleaning up, one moment")
+
+
+def interrupted() -> bool:
+    """Return whether this process has been asked to end, and is cleaning up."""
+    return signal.getsignal(signal.SIGINT) is cleaning_up
 
 
 @contextmanager
@@ -16,8 +31,15 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     caught: list[int] = []
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.signal(each, lambda number, _frame: caught.append(number)) for each in ending}
+    ends_already = interrupted()
+
+    def hold(number: int, _frame: object) -> None:
+        if caught or ends_already:
+            cleaning_up()
+        else:
+            caught.append(number)
+
+    before = {each: signal.signal(each, hold) for each in ENDING}
     try:
         yield
     finally:
@@ -25,3 +47,24 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(each, handler or signal.SIG_DFL)
         if caught:
             signal.raise_signal(caught[0])
+
+
+@contextmanager
+def unsuspended() -> Iterator[None]:
+    """Refuse Ctrl-Z: the targets would go on without this process, and its clocks would count the pause."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    refusal = "not suspended: the targets would go on, and be timed; Ctrl-C ends the run, and it can be continued"
+    before = signal.signal(signal.SIGTSTP, lambda *_: _tell(refusal))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, before or signal.SIG_DFL)
+
+
+def _tell(text: str) -> None:
+    """Write a line to standard error, past its buffer: a signal may come while that is written to."""
+    if sys.__stderr__:
+        with suppress(OSError):  # the terminal is gone
+            os.write(sys.__stderr__.fileno(), f"{text}\n".encode())

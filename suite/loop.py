@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer, OpenAccount, OpenTarget, Scenario, TurnScenario
-from suite.interruption import uninterrupted
+from suite.interruption import uninterrupted, unsuspended
 from suite.plan import Plan, Trial, together
 from suite.records.course import Course
 from suite.records.environment import Environment
@@ -45,7 +45,8 @@ class Loop:
             self.observer.note(f"{skipped} of {len(trials)} trials are there already and are kept")
         records = []
         for group in due:
-            courses = self._courses(group, lambda trial: numbers[trial.trial_id], len(trials))
+            with unsuspended():
+                courses = self._courses(group, lambda trial: numbers[trial.trial_id], len(trials))
             made = [course.record(self.store.run_id) for course in courses]
             self._save(made, finished)
             for record in made:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from provisioning import ledger
 from suite.registries import WORKLOADS
 
 # How long an example takes, or is in the making, says something of the machine and nothing of what is tested.
@@ -16,7 +17,7 @@ settings.load_profile("untimed")
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    """Forget what a process of bench has for its one run: workloads of the user's own files, its hook and handlers."""
+    """Forget what a process of bench has for its one run: workloads of own files, hook, handlers, and what it holds."""
     hook = sys.unraisablehook
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
@@ -24,3 +25,4 @@ def forgetful() -> Iterator[None]:
     for each, handler in handlers.items():
         signal.signal(each, handler)
     WORKLOADS._adopted.clear()
+    ledger._HELD.clear()

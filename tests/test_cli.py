@@ -115,7 +115,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
     monkeypatch.setattr(Image, "check", lambda _: None)
     monkeypatch.setattr("provisioning.doctor.examine", made.examine)
-    monkeypatch.setattr("commands.machine.examine", made.examine)
+    monkeypatch.setattr("commands.machine.examine_as_far_as_possible", made.examine)
     monkeypatch.setattr("provisioning.images.image.current", lambda _variant: image)
     monkeypatch.setattr("provisioning.machines.accelerator.choose", lambda _requested: ("tcg", "asked for"))
     monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
@@ -502,9 +502,43 @@ def test_a_signal_ends_the_run_in_order_with_130(
     result = bench("run", *SMALL)
     assert result.exit_code == cli.INTERRUPTED == 130
     assert "what was measured is kept" in result.stderr
+    assert signal.getsignal(number) == signal.SIG_IGN, "a further one does not change the exit code"
     assert len(list((here / "out/trials").glob("*.json"))) == 1
     assert machine.events[-1].startswith("close"), "the target was closed"
     assert list((here / "home/ledger").glob("*.json")) == []
+
+
+def test_what_could_not_be_removed_after_ctrl_c_is_named_with_what_removes_it(
+    bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(what: str) -> None:
+        raise OSError(f"{what} is busy")
+
+    def interrupted(*_: Any) -> None:
+        with ledger.holding("cgroup", "virtbench-0123456789ab"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setitem(ledger.KINDS, "cgroup", ledger.Kind(".*", stuck))
+    monkeypatch.setattr(machine.scenario, "measure", interrupted)
+    result = bench("run", *SMALL)
+    assert result.exit_code == cli.INTERRUPTED
+    assert "these are left: cgroup virtbench-0123456789ab (virtbench-0123456789ab is busy)" in result.stderr
+    assert "bench clean" in result.stderr
+    assert "everything started is ended" not in result.stderr
+
+
+def test_want_of_memory_in_bench_itself_is_a_message(
+    bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(machine, "examine", full)
+    monkeypatch.setattr("provisioning.doctor.examine", full)
+    result = bench("run", *SMALL)
+    assert result.exit_code == 1
+    assert "bench: this process has no memory left" in result.stderr
+    assert "what to do" in result.stderr
 
 
 @pytest.mark.usefixtures("unaudited")
@@ -799,7 +833,7 @@ def test_the_rows_that_take_several_lines_come_last(
     bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = Check(kind="accelerator", name="kvm", usable=True, evidence="word " * 60)
-    monkeypatch.setattr("commands.machine.examine", lambda: [long, *machine.examine()])
+    monkeypatch.setattr("commands.machine.examine_as_far_as_possible", lambda: [long, *machine.examine()])
     lines = bench("doctor").stdout.splitlines()
     place = next(number for number, line in enumerate(lines) if "accelerator kvm" in line)
     assert all(line.split(maxsplit=1)[0] not in ("yes", "no") for line in lines[place + 1 :])

@@ -183,6 +183,26 @@ def test_processes_are_started_by_provisioning_alone() -> None:
     assert breaking(keeps, (name for name in NAMES if not name.startswith(STARTS_PROCESSES))) == []
 
 
+SHARE_THE_TERMINAL = {
+    "provisioning/foreground.py",  # bench itself, and a user's own program
+    "provisioning/remote/agent.py",  # on another machine
+    "provisioning/batch/outside_pod.py",  # in a pod
+}
+
+
+def test_what_is_started_is_in_a_session_of_its_own_so_that_ctrl_c_reaches_the_suite_alone() -> None:
+    def apart(name: str) -> bool:
+        started = [
+            node
+            for node in ast.walk(tree(name))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("subprocess.run", "subprocess.Popen")
+        ]
+        return all("start_new_session" in {word.arg for word in node.keywords} for node in started)
+
+    rest = [name for name in NAMES if name.startswith("provisioning/") and name not in SHARE_THE_TERMINAL]
+    assert breaking(apart, rest) == []
+
+
 def test_nothing_is_handed_to_a_shell_as_text() -> None:
     assert breaking(lambda name: shell_uses(tree(name)) == []) == []
 

@@ -50,12 +50,12 @@ class Family:
                     found.append(process)
         return found
 
-    def bury(self, child: int) -> None:
-        """Reap the orphans that have ended, as process 1 would; ``child`` is waited for elsewhere."""
+    def bury(self, *children: int) -> None:
+        """Reap the orphans that have ended, as process 1 would; ``children`` are waited for elsewhere."""
         for process in psutil.Process().children():
             with suppress(psutil.Error, ChildProcessError):
                 ended = process.status() == psutil.STATUS_ZOMBIE
-                if ended and process.pid != child and process not in self._others:
+                if ended and process.pid not in children and process not in self._others:
                     os.waitpid(process.pid, os.WNOHANG)
 
 

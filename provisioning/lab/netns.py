@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from provisioning.processes import run_apart
 from suite.errors import CommandError
 
 NETNS = Path("/run/netns")
@@ -53,4 +54,4 @@ def remove(name: str) -> None:
 
 
 def _ip(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(["ip", *words], check=False, capture_output=True, text=True, timeout=WITHIN_S)
+    return run_apart(["ip", *words], WITHIN_S)

@@ -61,6 +61,7 @@ def absent() -> str | None:
             text=True,
             timeout=WITHIN_S,
             env=_environment(),
+            start_new_session=True,
         )
     except FileNotFoundError:
         return "perf is not installed (package linux-perf)"

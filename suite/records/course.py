@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from suite import __version__
 from suite.errors import MeasurementError
 from suite.interfaces import Account, Instance, Measurement
+from suite.interruption import interrupted
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.plan import Trial
@@ -43,12 +44,17 @@ class Course:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Keep the error by which the trial fails, and go on. A store that cannot be written ends the run."""
+        """Keep the error by which the trial fails, and go on. A store that cannot be written ends the run.
+
+        So does an interruption whose place an error of the cleaning up has taken.
+        """
         try:
             yield
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 (whatever happens to one trial is a record, and the next is measured)
+        except Exception as error:  # whatever happens to one trial is a record, and the next is measured
+            if interrupted():
+                raise KeyboardInterrupt from error
             self.failure = self.failure or error
 
     def opened(self, instances: Sequence[Instance]) -> None:

@@ -1,17 +1,24 @@
+import contextlib
+import gc
 import json
 import os
+import signal
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from provisioning import ledger
 from provisioning.ledger import Entry, Kind, LedgerError, clean, holding, living
 from provisioning.processes import LocalProcess, carrying
+from suite import interruption
 from suite.process_identity import ProcessIdentity, boot_id
 from suite.results.files import temporary_name
 
@@ -83,6 +90,62 @@ def test_what_is_held_is_removed_when_the_body_fails(home: Path, error: type[Bas
         fail()
     assert not place.exists()
     assert entries(home) == []
+
+
+class Pressed:
+    """Raises KeyboardInterrupt at one of the lines that hold and close things, as a signal does between two of them."""
+
+    FILES = (ledger.__file__, contextlib.__file__, interruption.__file__)
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> "Pressed | None":
+        if frame.f_code.co_filename not in self.FILES:
+            return None
+        # While handlers are replaced a signal is held back.
+        if event == "line" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_wherever_ctrl_c_falls_nothing_stays_that_was_held(home: Path) -> None:
+    pressed, number = 0, 0
+    while pressed == number:
+        number += 1
+        gc.collect()  # what the one before has left open is closed untraced
+        places = [home / ledger.fresh("thing") for _ in range(2)]
+        before = sys.gettrace()
+        sys.settrace(Pressed(number))
+        try:
+            with ExitStack() as stack:
+                for place in places:
+                    stack.enter_context(holding("directory", str(place)))
+                    place.mkdir(parents=True)
+        except KeyboardInterrupt:
+            sys.settrace(before)
+            pressed += 1
+            assert ledger.end_held() == []
+        finally:
+            sys.settrace(before)
+        assert [place for place in places if place.exists()] == [], f"at line {number}"
+        assert entries(home) == []
+    assert pressed > 30
+
+
+def test_what_cannot_be_removed_after_ctrl_c_is_named_and_stays_in_the_ledger(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(what: str) -> None:
+        raise OSError(f"{what} is busy")
+
+    monkeypatch.setitem(ledger.KINDS, "cgroup", Kind(".*", stuck))
+    with suppress(OSError), holding("cgroup", "g"):
+        pass
+    assert ledger.end_held() == ["cgroup g (g is busy)"]
+    assert len(entries(home)) == 1
 
 
 def test_the_entry_stays_when_its_thing_could_not_be_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

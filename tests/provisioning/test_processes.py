@@ -1,6 +1,8 @@
 """Real children, small ones."""
 
 import os
+import pty
+import subprocess
 import sys
 import time
 import uuid
@@ -18,6 +20,7 @@ from provisioning.processes import TOKEN, LocalProcess, carrying, end_all
 from suite.errors import CommandError, RequestError
 
 PYTHON = sys.executable
+REPOSITORY = Path(__file__).parents[2]
 Start = Callable[..., LocalProcess]
 
 
@@ -201,6 +204,42 @@ def test_a_node_ends_its_processes_when_the_body_fails() -> None:
         raise KeyboardInterrupt
     assert token
     assert carrying(token) == []
+
+
+SLOW_PODMAN = """#!/bin/sh
+[ "$1" = rm ] || exit 0
+touch "$0.begun"
+sleep 0.7
+touch "$0.done"
+"""
+HOLDS_A_CONTAINER = """
+import cli
+from provisioning import ledger
+cli._end_in_order_on_signals()
+with ledger.holding("container", "podman:virtbench-0123456789ab"):
+    pass
+"""
+
+
+def test_ctrl_c_in_a_terminal_does_not_cut_the_removal_of_a_container_short(tmp_path: Path) -> None:
+    program = tmp_path / "podman"
+    program.write_text(SLOW_PODMAN)
+    program.chmod(0o755)
+    keyboard, screen = pty.openpty()
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = ["setsid", "--ctty", PYTHON, "-c", HOLDS_A_CONTAINER]
+    with subprocess.Popen(words, stdin=screen, stderr=subprocess.PIPE, env=environment, cwd=REPOSITORY) as bench:
+        os.close(screen)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "podman.begun").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.write(keyboard, b"\x03")  # the terminal turns it into SIGINT for all of its foreground
+        _, said = bench.communicate(timeout=60)
+    os.close(keyboard)
+    assert said.splitlines()[-1].startswith(b"KeyboardInterrupt"), "it came when the container was gone"
+    assert (tmp_path / "podman.done").exists()
+    assert entries() == []
 
 
 def entries() -> list[ledger.Entry]:

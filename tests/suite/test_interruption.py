@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from suite.interruption import uninterrupted
+from suite.interruption import cleaning_up, interrupted, uninterrupted, unsuspended
 
 
 def test_ctrl_c_while_something_is_made_comes_when_it_is_known() -> None:
@@ -20,6 +20,41 @@ def test_ctrl_c_while_something_is_made_comes_when_it_is_known() -> None:
         make()
     assert made == ["it"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_while_the_first_is_held_back_says_that_it_was_heard(capfd: pytest.CaptureFixture[str]) -> None:
+    def press(times: int) -> None:
+        with uninterrupted():
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        press(1)
+    assert capfd.readouterr().err == ""
+    with pytest.raises(KeyboardInterrupt):
+        press(2)
+    assert capfd.readouterr().err == "cleaning up, one moment\n"
+
+
+def test_ctrl_c_while_a_first_one_is_being_cleaned_up_after_raises_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert not interrupted()
+    signal.signal(signal.SIGINT, cleaning_up)
+    assert interrupted()
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err == "cleaning up, one moment\n" * 2
+    assert interrupted()
+
+
+def test_ctrl_z_is_refused_where_targets_would_go_on_and_works_again_after_that(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.getsignal(signal.SIGTSTP)
+    with unsuspended():
+        signal.raise_signal(signal.SIGTSTP)
+    assert "not suspended" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGTSTP) == before
 
 
 def test_another_thread_is_left_as_it_is() -> None:

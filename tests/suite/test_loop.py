@@ -1,9 +1,11 @@
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from suite.errors import BenchError, CommandError, MeasurementError
+from suite.interruption import cleaning_up
 from suite.loop import Loop
 from suite.plan import Plan
 from suite.records.course import envelope_differences
@@ -170,6 +172,19 @@ def test_ctrl_c_closes_the_target_and_keeps_what_was_finished(
         go()
     assert set(saved(store)) == set(ids[:2])
     assert events[-1] == f"close {ids[2]}"
+
+
+def test_ctrl_c_ends_the_run_even_where_an_error_of_the_closing_takes_its_place(
+    go: Go, scenario: FakeScenario, store: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> object:
+        signal.signal(signal.SIGINT, cleaning_up)  # as the command line does
+        raise MeasurementError("the container could not be removed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(scenario, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        go()
+    assert saved(store) == {}
 
 
 def test_a_run_goes_on_where_it_was_and_repeats_what_failed(
