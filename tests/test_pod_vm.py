@@ -263,6 +263,16 @@ def test_what_a_pod_of_another_machine_cannot_be_given_is_refused(bench: Bench) 
     refused(bench(*named, "--scenario", "serve"), "which no other target runs on")
 
 
+@pytest.mark.usefixtures("given")
+def test_more_cpus_than_a_node_has_for_pods_are_refused_with_its_name(bench: Bench, nodes: Server) -> None:
+    small = node("n2", "b2")
+    small["status"]["allocatable"]["cpu"] = "1900m"
+    nodes.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", boot_id()), small]}
+    words = ("run", *SMALL, *BOTH, "--node", NODES, "--dry-run", "--cpus")
+    refused(bench(*words, "2"), "--cpus 2: the node n2 has 1 whole CPUs for its pods")
+    refused(bench(*words, "64"), "--cpus 64: the node n1 has 2 whole CPUs for its pods")
+
+
 # ---- what is compared
 
 

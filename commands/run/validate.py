@@ -91,6 +91,9 @@ def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]
                 f"{option('engine')} {choices.engine} does not go with {words}",
                 remedy=remedy or f"leave one of them out, or use {option('engine')} podman",
             )
+    for placed in choices.placed if request.envelope.cpus else ():
+        for engine in placed.engines.values():
+            engine.check_cpus(int(cpus))
 
 
 def check_checkpoints(request: RunRequest) -> None:

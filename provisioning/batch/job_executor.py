@@ -8,14 +8,15 @@ from pathlib import Path
 from provisioning.batch import kubernetes
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.owned import NOT_FOUND
-from provisioning.kubernetes.refusals import ApiError, AwayError, is_admission
+from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.sweep.file_transfer import ENDED, FILE
 
 SILENT_S = 10.0
 """Seconds after which a log that says nothing is opened again, and a stop is noticed."""
-NO_IMAGE = ("ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName")
+FOR_EVER = ("image", "runtime-class", "admission", "namespace")
+"""The kinds of hindrances that no waiting removes: unlike a quota, or nodes that are full."""
 MOST_LOOKS = 3
 """The log of a pod that has just ended may be empty at first."""
 
@@ -110,14 +111,6 @@ class JobExecutor:
 
 def _refusal(job: kubernetes.Job) -> RequestError | None:
     """Return why a Job that waits will never begin; None where it may."""
-    if job.reason in NO_IMAGE:
-        return RequestError(
-            f"the node cannot get the image of bench: {job.reason}",
-            remedy="see engine.image in docs/clusters.md, and kubectl describe of such a pod",
-        )
-    if job.state == "waiting" and is_admission(job.reason):
-        return RequestError(
-            f"the cluster does not admit the pod of bench: {job.reason}",
-            remedy="choose another namespace, or have it admit such pods: see docs/clusters.md",
-        )
-    return None
+    if job.hindrance is None or job.hindrance.kind not in FOR_EVER:
+        return None
+    return RequestError(f"the pod of bench does not begin: {job.hindrance.message}", remedy=job.hindrance.remedy)

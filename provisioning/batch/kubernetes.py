@@ -12,10 +12,18 @@ from pathlib import PurePosixPath
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes import own_pod
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGED, Cluster, Object
+from provisioning.kubernetes.faults import failure_of, unschedulable
 from provisioning.kubernetes.owned import not_found_is_fine
-from provisioning.kubernetes.pod import HOSTNAME_LABEL, UNPRIVILEGED, USER, as_nobody, true_condition
-from provisioning.kubernetes.refusals import ApiError
-from suite.errors import RequestError
+from provisioning.kubernetes.pod import (
+    HOSTNAME_LABEL,
+    UNPRIVILEGED,
+    USER,
+    as_nobody,
+    container_status,
+    true_condition,
+)
+from provisioning.kubernetes.refusals import ApiError, cause_of, refused_as_request
+from suite.errors import MeasurementError, RequestError
 
 SWEEP, BLOCK = "virtbench.dev/sweep", "virtbench.dev/block"
 """The labels by which Jobs and their pods are found."""
@@ -40,7 +48,7 @@ RIGHTS = {
     "pods/log": ("get",),
 }
 """What the user who submits needs; the pods need what ``--engine kubernetes`` does."""
-CONFLICT, INVALID = 409, 422
+CONFLICT = 409
 NO_POD = "no pod yet"
 
 
@@ -56,6 +64,8 @@ class Job:
     """The scheduler's reason, the node, or why it failed."""
     pod: str | None
     """The newest pod that has begun; None before there is one."""
+    hindrance: MeasurementError | None = None
+    """What keeps its pod from beginning, as far as that is known."""
 
     @property
     def ended(self) -> bool:
@@ -169,14 +179,11 @@ def submit(cluster: Cluster, job: Object) -> bool:
     Raises RequestError for one that this cluster takes from nobody.
     """
     try:
-        cluster.create(job)
+        with refused_as_request():
+            cluster.create(job)
     except ApiError as error:
         if error.status == CONFLICT:
             return False
-        if error.status == INVALID:
-            raise RequestError(
-                error.message, remedy="change the plan's [engine], or what the cluster allows"
-            ) from error
         raise
     return True
 
@@ -186,17 +193,18 @@ def jobs(cluster: Cluster, sweep: str, block: int | None = None) -> list[Job]:
     wanted = f"{SWEEP}={sweep}" + ("" if block is None else f",{BLOCK}={block}")
     found, pods = (cluster.listed(kind, wanted) for kind in ("batch/v1/jobs", "v1/pods"))
     told = [job_of(each, [pod for pod in pods if _is_of(pod, each)]) for each in found]
-    return [replace(job, reason=_why_no_pod(cluster, job.name)) if job.reason == NO_POD else job for job in told]
+    return [_without_pod(cluster, job) if job.reason == NO_POD else job for job in told]
 
 
-def _why_no_pod(cluster: Cluster, job: str) -> str:
-    """Return why the pod of a Job cannot be made (a quota, admission), where the user may see its events."""
-    about = f"involvedObject.kind=Job,involvedObject.name={job},reason=FailedCreate"
+def _without_pod(cluster: Cluster, job: Job) -> Job:
+    """Return the job with why its pod cannot be made (a quota, admission), where the user may see its events."""
+    about = f"involvedObject.kind=Job,involvedObject.name={job.name},reason=FailedCreate"
     try:
         events = cluster.get(cluster.path("events"), fieldSelector=about)["items"]
     except ApiError:
-        return NO_POD
-    return str(events[-1]["message"]) if events else NO_POD
+        return job
+    reason = str(events[-1]["message"]) if events else NO_POD
+    return replace(job, reason=reason, hindrance=cause_of(reason))
 
 
 def _is_of(pod: Object, job: Object) -> bool:
@@ -210,26 +218,14 @@ def job_of(job: Object, pods: Sequence[Object]) -> Job:
     status = pod["status"] if pod else {}
     begun = status.get("phase") in ("Running", "Succeeded", "Failed")
     name = pod["metadata"]["name"] if pod and begun else None
+    why = (failure_of(pod) or unschedulable(pod)) if pod else None
     if ended := true_condition(job, "Complete", "Failed"):
-        why = _failure(status) or ended.get("message", "")
-        return Job(**about, state=ended["type"].lower(), reason=why, pod=name)
+        reason = why.message if why and ended["type"] == "Failed" else ended.get("message", "")
+        return Job(**about, state=ended["type"].lower(), reason=reason, pod=name)
     if begun and pod:
         return Job(**about, state="running", reason=f"on {pod['spec']['nodeName']}", pod=name)
-    waits = [each.get("message", "") for each in status.get("conditions", []) if each["status"] == "False"]
-    waits += [
-        each["state"]["waiting"].get("reason", "")
-        for each in status.get("containerStatuses", [])
-        if "waiting" in each["state"]
-    ]
-    return Job(**about, state="waiting", reason=next(filter(None, reversed(waits)), NO_POD), pod=None)
-
-
-def _failure(status: Object) -> str:
-    """Return why a pod failed: ``Evicted: The node was low on resource: memory``, ``OOMKilled``."""
-    ended = [each["state"].get("terminated") or {} for each in status.get("containerStatuses", [])]
-    said = [f"{each.get('reason')}, exit code {each.get('exitCode')}" for each in ended if each.get("exitCode")]
-    evicted = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
-    return evicted or (said[0] if said else "")
+    waits = (container_status(pod).get("state") or {}).get("waiting", {}).get("reason") if pod else None
+    return Job(**about, state="waiting", reason=why.message if why else waits or NO_POD, pod=None, hindrance=why)
 
 
 def remove(cluster: Cluster, name: str) -> None:

@@ -147,6 +147,10 @@ class ContainerEngine(Protocol):
         """Return how many CPUs a container can have; None where it is this machine that decides."""
         return None
 
+    def check_cpus(self, count: int) -> None:  # noqa: ARG002 (engines that decide it do)
+        """Raise RequestError where the engine's containers cannot have so many CPUs."""
+        return
+
     def check_machine(self, node: Node) -> None:  # noqa: ARG002 (engines whose containers may be elsewhere do)
         """Raise RequestError where the node is another machine than the one that the engine's containers run on."""
         return

@@ -21,6 +21,7 @@ from provisioning.kubernetes.inside import PodNode, await_end, cpus_inside, firs
 from provisioning.kubernetes.node import ClusterNode, others_on
 from provisioning.kubernetes.opening import Opening
 from provisioning.kubernetes.pod import USER, Placement, changed, container_status, manifest
+from provisioning.kubernetes.refusals import refused_as_request
 from provisioning.nodes import WrappedNode, local_node
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Node
@@ -77,6 +78,14 @@ class Kubernetes(ContainerEngine):
     def most_cpus(self) -> int | None:
         return self._node.whole_cpus
 
+    def check_cpus(self, count: int) -> None:
+        node, most = self._node.name, self._node.whole_cpus
+        if count > most:
+            raise RequestError(
+                f"{option('cpus')} {count}: the node {node} has {most} whole CPUs for its pods",
+                remedy=f"ask for no more, or choose another {option('node')}",
+            )
+
     def check_machine(self, node: Node) -> None:
         found = self._node
         if not (found.here if node.local else node.run(["cat", str(BOOT_ID)]).stdout.strip() == found.boot_id):
@@ -118,13 +127,22 @@ class Kubernetes(ContainerEngine):
                 spec = ContainerSpec(name, image.digest, str(image.tree), format_cpu_list(range(cpus)), memory_bytes)
                 stack.callback(await_end, name)
                 stack.enter_context(ledger.holding(*self.entry(name)))
-                self.begin(host, spec)
+                self._try(host, spec)
                 inside = self._inside(host, name)
                 cpuinfo = self._attested(inside)
                 found.append(cpus_inside(inside))
         # The kubelet hands out those that are free in the same order again.
         whole = self._exclusive and all(len(each) == cpus for each in found)
         return Allotment(tuple(cpu for each in found for cpu in each) if whole else None, cpuinfo)
+
+    def _try(self, host: Node, spec: ContainerSpec) -> None:
+        """Open a pod before anything is measured. Raises RequestError where the cluster or the node refuses it."""
+        try:
+            with refused_as_request():
+                self.begin(host, spec)
+        except RequestError as error:
+            most = f"{self._node.whole_cpus} whole ones for all pods"
+            raise error.within(f"a pod of {spec.cpu_count} CPUs on the node {self._node.name}, {most}") from error
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (see base)
         raise RequestError("a pod has no layer for a data set", remedy="leave --ablate data-layer out")

@@ -5,23 +5,14 @@ from typing import Any
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.owned import NOT_FOUND
 from provisioning.kubernetes.pod import container_status
-from provisioning.kubernetes.refusals import ApiError
+from provisioning.kubernetes.refusals import ApiError, cause_of
 from suite.errors import BenchError, MeasurementError
 
 PATIENCE_S = 90.0
 """How long the server is waited for when a pod is lost: it may be the server that was away, and not the pod."""
-_WAITING = {
-    "ErrImagePull": "image",
-    "ImagePullBackOff": "image",
-    "ErrImageNeverPull": "image",
-    "InvalidImageName": "image",
-    "CreateContainerConfigError": "engine",
-    "CreateContainerError": "engine",
-    "RunContainerError": "engine",
-}
-"""The reasons for which a container waits for ever, and the kind of the failure."""
+_WAITING = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+"""The reasons for which a container waits for ever, besides those that ``cause_of`` knows."""
 _REMEDIES = {
-    "image": "docs/kubernetes.md says how the image comes to a node",
     "unschedulable": "free what is missing, choose another --node, or lower --cpus and --memory",
     "evicted": "see why the node was short of it: kubectl describe node",
     "killed": "give the targets more with --memory, or make --batch smaller",
@@ -30,8 +21,8 @@ _REMEDIES = {
 
 
 def fault(kind: str, message: str) -> MeasurementError:
-    """Return the error of this kind, with its remedy."""
-    return MeasurementError(message[:1000], kind=kind, remedy=_REMEDIES.get(kind))
+    """Return the error that these words tell, else that of this kind, with its remedy."""
+    return cause_of(message[:1000]) or MeasurementError(message[:1000], kind=kind, remedy=_REMEDIES.get(kind))
 
 
 def failure_of(live: Object) -> MeasurementError | None:
@@ -39,8 +30,9 @@ def failure_of(live: Object) -> MeasurementError | None:
     status = live.get("status", {})
     state = container_status(live).get("state") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
-    if kind := _WAITING.get(str(waiting.get("reason"))):
-        return fault(kind, f"the container does not start: {waiting['reason']}: {waiting.get('message', '')}")
+    said = f"the container does not start: {waiting.get('reason')}: {waiting.get('message', '')}"
+    if waiting.get("reason") in _WAITING or cause_of(said):
+        return fault("engine", said)
     if ended.get("reason") == "OOMKilled":
         return fault("killed", "the pod was killed: it wanted more memory than its limit (OOMKilled)")
     if status.get("reason") == "Evicted":

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field
 
 from provisioning.kubernetes.cluster import Cluster, Object
-from provisioning.kubernetes.faults import failure_of, unschedulable
+from provisioning.kubernetes.faults import failure_of, fault, unschedulable
 from provisioning.kubernetes.pod import container_status, refuse_unfair
-from suite.errors import MeasurementError
+from provisioning.kubernetes.refusals import cause_of
 from suite.interfaces import Stopwatch
 
 OPENED_WITHIN_S = 180.0
@@ -68,7 +68,7 @@ class Opening:
                 heard = self._heard.get(timeout=max(0.0, min(deadline, scheduled_by) - time.monotonic()))
             except queue.Empty:
                 late = f"the pod was not started within {OPENED_WITHIN_S:g} s: {self.complaint}"
-                raise unschedulable(self._now()) or MeasurementError(late, kind="engine") from None
+                raise unschedulable(self._now()) or fault("engine", late) from None
             if isinstance(heard, Exception):
                 raise heard
             self._take(*heard)
@@ -77,6 +77,8 @@ class Opening:
         if plural == "events":
             if found.get("type") == "Warning":
                 self.complaint = f"{found.get('reason')}: {found.get('message')}"
+                if cause := cause_of(self.complaint):
+                    raise cause
             self.ended = max(self.ended, ENDS.get(str(found.get("reason")), 0))
             return
         if failure := failure_of(found):

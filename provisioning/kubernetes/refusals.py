@@ -2,11 +2,62 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, RequestError, option
 
-_QUOTA = re.compile(r"exceeded quota")
-_ADMISSION = re.compile(r"admission webhook|violates PodSecurity|unable to validate against any|LimitRange|limit range")
+
+class _Cause(NamedTuple):
+    """What keeps pods from being made or started, recognised by what the server or the kubelet says."""
+
+    pattern: str
+    kind: str
+    meaning: str
+    """What it means; empty where the words say it themselves."""
+    remedy: str
+
+
+_CAUSES = (
+    _Cause(
+        r'(?i)runtimeclass\S* "[^"]*" not found|no runtime for "[^"]*" is configured',
+        "runtime-class",
+        "the cluster, or the node, does not have this runtime class",
+        f"name one of kubectl get runtimeclasses with {option('runtime_class')}, or leave it out",
+    ),
+    _Cause(
+        r'namespaces? "[^"]*" not found',
+        "namespace",
+        "the namespace is missing",
+        f"create it with kubectl create namespace, or choose another {option('namespace')}",
+    ),
+    _Cause("exceeded quota", "quota", "", "free some of it, raise the quota, or ask for less"),
+    _Cause(
+        "admission webhook|violates PodSecurity|unable to validate against any|LimitRange|limit range",
+        "admission",
+        "admission refused it",
+        f"choose a {option('namespace')} that allows it",
+    ),
+    _Cause(
+        # The kubelet hides from the pod whether the image is there: the words are the same either way.
+        r"(?s)ErrImageNeverPull|(ErrImagePull|ImagePullBackOff|Failed to pull image).*\blocalhost/",
+        "image",
+        "the node does not have this image, or its kubelet (Kubernetes 1.35 or newer) refuses it, though ctr lists it, "
+        "because it has pulled the same image from a registry before (KubeletEnsureSecretPulledImages)",
+        f"import it; if it is there, name it as the registry does ({option('registry')}; --image of a pipeline), or "
+        "set imagePullCredentialsVerificationPolicy: NeverVerify in the node's kubelet: docs/kubernetes.md, The image",
+    ),
+    _Cause(
+        "ErrImagePull|ImagePullBackOff|InvalidImageName|Failed to pull image",
+        "image",
+        "",
+        "push it there, or give the namespace's service account a pull secret: docs/kubernetes.md, The image",
+    ),
+)
+"""The first that fits counts."""
+_REFUSED = {"invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
+"""The kinds of what stays so until the request or the cluster is changed."""
 
 
 class ApiError(MeasurementError):
@@ -35,21 +86,35 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
         return ApiError(
             f"the server does not accept the credentials: {said}", status, remedy="sign in to the cluster again"
         )
-    if _QUOTA.search(said):
-        return ApiError(said, status, kind="quota", remedy="free some of it, raise the quota, or ask for less")
-    if is_admission(said):
-        return ApiError(
-            f"admission refused it: {said}", status, kind="admission", remedy="choose a --namespace that allows it"
-        )
+    if cause := cause_of(said):
+        message, remedy = cause.marked
+        return ApiError(message, status, kind=cause.kind, remedy=remedy)
+    if status == 422:
+        return ApiError(f"the server does not take it: {said}", status, kind="invalid", remedy="change what it names")
     if status == 403:
         # The server's own words name the verb, the resource and the namespace.
         return ApiError(said, status, remedy="give the user the role in docs/kubernetes.md")
     return ApiError(f"{method} {path}: {said} (status {status})", status)
 
 
-def is_admission(said: str) -> bool:
-    """Return whether a message tells that admission has refused something, which stays so, unlike a quota."""
-    return bool(_ADMISSION.search(said)) and not _QUOTA.search(said)
+def cause_of(said: str) -> MeasurementError | None:
+    """Return the cause that these words of a server, a kubelet or an event have, with its remedy; None for others."""
+    for pattern, kind, meaning, remedy in _CAUSES:
+        if re.search(pattern, said):
+            return MeasurementError(f"{meaning}: {said}" if meaning else said, kind=kind, remedy=remedy)
+    return None
+
+
+@contextmanager
+def refused_as_request() -> Iterator[None]:
+    """Raise RequestError where the cluster refuses what it would refuse again, before anything is measured."""
+    try:
+        yield
+    except MeasurementError as error:
+        if error.kind not in _REFUSED:
+            raise
+        message, remedy = error.marked
+        raise RequestError(message, remedy=remedy) from error
 
 
 def _said(text: str) -> str:

@@ -139,7 +139,8 @@ class FakeCluster:
             raise AwayError("test", "gone for a moment")
 
 
-WAITING = {"status": {"phase": "Pending", "conditions": [{"status": "False", "message": "Insufficient memory"}]}}
+UNPLACED = {"type": "PodScheduled", "status": "False", "message": "Insufficient memory"}
+WAITING = {"status": {"phase": "Pending", "conditions": [UNPLACED]}}
 RUNNING = {"status": {"phase": "Running"}}
 DONE = {"status": {"phase": "Succeeded"}, "job": "Complete"}
 RECORD = encode("cell/trials/000-vm.json", "{}")
@@ -184,7 +185,7 @@ def test_a_job_that_is_there_already_is_followed_and_not_made_again(tmp_path: Pa
 def test_an_evicted_block_is_lost_with_the_clusters_reason_and_may_be_tried_again(tmp_path: Path) -> None:
     evicted = {"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, "job": "Failed"}
     cluster = FakeCluster([RUNNING, evicted], [RECORD])
-    with pytest.raises(BenchError, match="Evicted: low on memory") as raised:
+    with pytest.raises(BenchError, match="the pod was evicted: low on memory") as raised:
         executor(cluster, tmp_path, []).run(3)
     assert not isinstance(raised.value, RequestError)
     assert cluster.job is None
@@ -198,21 +199,34 @@ def test_what_bench_refuses_in_its_pod_is_a_refusal_here(tmp_path: Path) -> None
 
 
 def test_an_image_that_the_node_cannot_get_is_a_refusal_and_leaves_no_job(tmp_path: Path) -> None:
-    status = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}
+    waiting = {"reason": "ErrImagePull", "message": 'failed to pull and unpack image "localhost/virtbench-suite:1"'}
+    status = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}
     cluster = FakeCluster([{"status": status}], [])
-    with pytest.raises(RequestError, match="cannot get the image of bench: ImagePullBackOff"):
+    with pytest.raises(RequestError, match=r"the pod of bench does not begin: .*ErrImagePull: failed") as raised:
         executor(cluster, tmp_path, []).run(3)
+    assert "imagePullCredentialsVerificationPolicy: NeverVerify" in str(raised.value.remedy)
     assert cluster.job is None
 
 
 FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
 
 
-def test_a_pod_that_is_not_admitted_is_a_refusal_and_leaves_no_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("event", "said", "remedy"),
+    [
+        (f'{FORBIDDEN}violates PodSecurity "baseline:latest": privileged', "admission refused it: ", "--namespace"),
+        (f'{FORBIDDEN}pod rejected: RuntimeClass "kata" not found', "does not have this runtime class", "kubectl"),
+    ],
+)
+def test_a_pod_that_is_not_admitted_is_a_refusal_and_leaves_no_job(
+    event: str, said: str, remedy: str, tmp_path: Path
+) -> None:
     cluster = FakeCluster([], [])
-    cluster.events = [f'{FORBIDDEN}violates PodSecurity "baseline:latest": privileged']
-    with pytest.raises(RequestError, match=r"does not admit the pod of bench: .*PodSecurity"):
+    cluster.events = [event]
+    with pytest.raises(RequestError, match=f"the pod of bench does not begin: .*{said}") as raised:
         executor(cluster, tmp_path, []).run(3)
+    assert event in raised.value.message
+    assert remedy in str(raised.value.remedy)
     assert cluster.job is None
 
 
@@ -242,4 +256,5 @@ def test_a_job_that_waits_says_why() -> None:
     cluster = FakeCluster([WAITING], [])
     cluster.create(job())
     (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")  # type: ignore[arg-type]
-    assert (found.block, found.state, found.reason) == (3, "waiting", "Insufficient memory")
+    assert (found.block, found.state) == (3, "waiting")
+    assert found.reason == "the pod cannot be scheduled: Insufficient memory"
