@@ -1,7 +1,9 @@
 """A pipeline from up to down on a server that keeps objects as a real one does, and what its faults say."""
 
+import copy
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -11,14 +13,40 @@ from click.testing import CliRunner, Result
 
 import cli
 from commands.kubernetes import lifecycle
+from commands.kubernetes.parts import seen
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.refusals import ApiError
+from suite.errors import RequestError
 
 IMAGE = f"registry.example.org/virtbench@sha256:{'a' * 64}"
 JOB, DEPLOYMENT = "Job", "Deployment"
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
 FAILED = {"conditions": [{"type": "Failed", "status": "True", "message": "it has reached its limit"}]}
 NOWHERE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient cpu"}]}
+
+
+NUMBERS = itertools.count()
+DEFAULTS: dict[str, Object] = {
+    "Service": {"type": "ClusterIP", "sessionAffinity": "None"},
+    "Deployment": {"progressDeadlineSeconds": 600, "revisionHistoryLimit": 10},
+    "Job": {"completions": 1, "parallelism": 1},
+}
+
+
+def defaulted(manifest: Object, *, given: bool = True) -> Object:
+    """Return an object as a server makes it: with defaults, and with what it gives to each one by itself."""
+    made = copy.deepcopy(manifest)
+    number, spec = str(next(NUMBERS)), made["spec"]
+    spec |= DEFAULTS.get(made["kind"], {})
+    if "template" in spec:
+        spec["template"]["spec"] |= {"dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler"}
+    if made["kind"] == "Service" and given:
+        spec |= {"clusterIP": f"10.0.0.{number}", "clusterIPs": [f"10.0.0.{number}"]}
+    if made["kind"] == JOB and given:
+        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": number}}
+        own = {"controller-uid": number, "batch.kubernetes.io/controller-uid": number, "job-name": f"job-{number}"}
+        spec["template"]["metadata"]["labels"] |= own
+    return made
 
 
 @dataclass(frozen=True)
@@ -50,7 +78,9 @@ class Server(Cluster):
         if path.endswith("proxy/generate"):
             return self.image
         if method == "POST" and body:
-            self._take(path, body)
+            body = defaulted(body)
+            if "dryRun" not in query:
+                self._take(path, body)
             return body
         if "labelSelector" in query:
             wanted = dict(pair.split("=") for pair in str(query["labelSelector"]).split(","))
@@ -195,8 +225,123 @@ def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(s
     assert "has the access mode ReadWriteOnce, and ReadWriteMany is asked for" in done.stderr
     done = up("--model", "dcgan")
     assert done.exit_code == 2
-    assert "Job pipeline-train is there already, for another image, model or size" in done.stderr
+    assert "Job pipeline-train is there already, and is not what is asked for: spec.template.spec" in done.stderr
     assert len(kinds(server)) == 5
+
+
+def changed(spec: Object, change: Callable[[Object], object]) -> Object:
+    found = copy.deepcopy(spec)
+    change(found)
+    return found
+
+
+def pod_of(spec: Object) -> Object:
+    pod: Object = spec["template"]["spec"]
+    return pod
+
+
+HOST = {"name": "host", "hostPath": {"path": "/"}}
+ADOPTED: list[tuple[str, Callable[[Object], object], str]] = [
+    ("networkpolicies", lambda spec: spec.update(ingress=[{}]), "spec.ingress[0].from"),
+    ("networkpolicies", lambda spec: spec["ingress"].append({}), "spec.ingress: "),
+    ("networkpolicies", lambda spec: spec["ingress"][0].update({"from": [{"namespaceSelector": {}}]}), "podSelector"),
+    ("networkpolicies", lambda spec: spec.update(policyTypes=["Ingress"]), "spec.policyTypes"),
+    ("networkpolicies", lambda spec: spec["podSelector"].update(matchLabels={"app": "other"}), "spec.podSelector"),
+    ("services", lambda spec: spec.update(selector={"app": "other"}), "spec.selector.app"),
+    ("services", lambda spec: spec.update(externalIPs=["192.0.2.1"]), "spec.externalIPs"),
+    ("services", lambda spec: spec.update(type="LoadBalancer"), 'spec.type: "LoadBalancer" instead of "ClusterIP"'),
+    ("deployments", lambda spec: pod_of(spec)["volumes"].append(HOST), "spec.template.spec.volumes"),
+    ("deployments", lambda spec: pod_of(spec).update(hostNetwork=True), "spec.template.spec.hostNetwork: true"),
+    ("deployments", lambda spec: pod_of(spec).update(serviceAccountName="admin"), "serviceAccountName"),
+    ("jobs", lambda spec: pod_of(spec).update(initContainers=[{"name": "first"}]), "initContainers"),
+    ("jobs", lambda spec: pod_of(spec)["containers"][0]["securityContext"].update(privileged=True), "privileged: true"),
+    ("jobs", lambda spec: spec.update(manualSelector=True, selector={"matchLabels": {}}), "spec.manualSelector: true"),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "said"), ADOPTED)
+def test_an_object_of_its_name_that_somebody_else_has_made_is_refused_with_what_differs(
+    kind: str, change: Callable[[Object], object], said: str, server: Server
+) -> None:
+    up()
+    place = next(place for place in server.objects if f"/{kind}/" in place)
+    server.objects[place]["spec"] = changed(server.objects[place]["spec"], change)
+    done = up()
+    assert done.exit_code == 2, done.output
+    assert "is there already, and is not what is asked for: " in done.stderr
+    assert said in done.stderr
+    assert "bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
+
+
+def test_an_object_without_the_labels_is_refused_and_said_to_be_of_somebody_else(server: Server) -> None:
+    up()
+    for place in list(server.objects):
+        kept = server.objects[place]["metadata"]
+        server.objects[place]["metadata"] = {**kept, "labels": {"app.kubernetes.io/instance": "pipeline"}}
+        done = up()
+        assert done.exit_code == 2, place
+        assert "is there already, and not of this pipeline: it has no label app.kubernetes.io/managed" in done.stderr
+        server.objects[place]["metadata"] = {**kept, "labels": {**kept["labels"], "team": "vision"}}
+        assert up().exit_code == 0, "labels of its own do not matter"
+
+
+def mutations(value: Any) -> Iterator[Any]:
+    """Yield the value with each of its parts changed, removed or added to, one at a time."""
+    if isinstance(value, Mapping):
+        yield {**value, "added": True}
+        for key in value:
+            yield {name: each for name, each in value.items() if name != key}
+            yield from ({**value, key: each} for each in mutations(value[key]))
+    elif isinstance(value, list):
+        yield [*value, {}]
+        for number in range(len(value)):
+            yield [each for place, each in enumerate(value) if place != number]
+            yield from ([*value[:number], each, *value[number + 1 :]] for each in mutations(value[number]))
+    else:
+        yield not value if isinstance(value, bool) else f"{value}x"
+
+
+def test_every_single_change_of_a_specification_is_found(server: Server) -> None:
+    up()
+    tried = 0
+    for manifest in json.loads(up("--dry-run").stdout)["items"][1:]:
+        path = f"{server.path_of(manifest)}/{manifest['metadata']['name']}"
+        selector = {"selector": server.objects[path]["spec"]["selector"]} if manifest["kind"] == JOB else {}
+        made = defaulted(manifest, given=False)
+        server.objects[path] = made | {"spec": made["spec"] | selector}
+        lifecycle.ensure(server, manifest)
+        for spec in mutations(made["spec"]):
+            server.objects[path] = made | {"spec": spec | selector}
+            with pytest.raises(RequestError, match="is not what is asked for"):
+                lifecycle.ensure(server, manifest)
+            tried += 1
+    assert tried > 300
+
+
+def test_a_namespace_that_is_missing_is_a_wrong_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> Object:
+        raise ApiError('the namespace is missing: namespaces "lab" not found', 404, kind="namespace", remedy="create")
+
+    monkeypatch.setattr(Server, "create", missing)
+    done = up()
+    assert (done.exit_code, 'namespaces "lab" not found' in done.stderr) == (2, True)
+    assert not server.objects
+
+
+def test_a_pod_that_has_a_node_is_not_waiting_for_one_again(server: Server) -> None:
+    up()
+    (job,) = (each for place, each in server.objects.items() if "/jobs/" in place)
+    job["status"] = {}
+    scheduled = {"conditions": [{"type": "PodScheduled", "status": "True"}], "phase": "Pending"}
+    ended = container(terminated={"reason": "Completed", "exitCode": 0})
+    running = container(running={"startedAt": "now"})
+    told = []
+    for node, status in ((None, {"phase": "Pending"}), ("n1", scheduled), ("n1", running), ("n1", ended)):
+        spec = {"nodeName": node} if node else {}
+        metadata = {"name": "x", **job["spec"]["template"]["metadata"]}
+        server.objects[server.path("pods", "x")] = {"metadata": metadata, "spec": spec, "status": status}
+        told.append(seen(server, "pipeline", JOB, job).part.reason)
+    assert told == ["for a node", "to start on n1", "on n1", "its container has ended"]
 
 
 def test_a_right_that_is_missing_is_named_before_anything_is_made(server: Server) -> None:

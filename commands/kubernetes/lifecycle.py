@@ -1,16 +1,17 @@
 """A pipeline in a cluster: its objects are created, followed until an image was made, and removed."""
 
 import json
+import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from commands.kubernetes.manifests import DATASET, PORT, Pipeline
 from commands.kubernetes.parts import KINDS, Seen, seen, selector
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import not_found_is_fine, remove_selected
-from provisioning.kubernetes.refusals import ApiError, AwayError
+from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_request
 from suite.errors import MeasurementError, RequestError
 
 RIGHTS = {
@@ -26,9 +27,15 @@ RIGHTS = {
 """What ``up`` needs; ``services/proxy`` besides, to ask for an image from here."""
 LOOKED_EVERY_S, SAID_WITHIN_S = 1.0, 30.0
 SAID_LINES = 20
+MOST_SHOWN, MOST_TEXT = 4, 200
+"""How many differences to an object that is there are shown, and how many characters of each value."""
+_GIVEN = re.compile(
+    r"spec\.clusterIPs?(\[0\])?|spec\.(selector\.matchLabels|template\.metadata\.labels)\.(batch\.kubernetes\.io/)?"
+    "(controller-uid|job-name)"
+)
+"""What the server gives to each Service and each Job by itself."""
 INTERNAL_ERROR = 500
 _REMEDIES = {
-    "image": "push it there, or give the namespace's service account a pull secret; then the same command goes on",
     "unschedulable": "free what is missing, then the same command goes on; or remove it with down and ask for less",
     "killed": "remove it with bench kubernetes pipeline down, and give it more with --memory",
 }
@@ -36,33 +43,58 @@ _AGAIN = "mend what it says, remove it with bench kubernetes pipeline down, and 
 
 
 def ensure(cluster: Cluster, manifest: Object) -> None:
-    """Create an object unless it is there. Raises RequestError where another one has its name."""
+    """Create an object unless it is there. Raises RequestError where another one has its name, or it is refused."""
+    live = None
     with not_found_is_fine():
         live = cluster.get(f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}")
-        _refuse_other(manifest, live)
-        return
-    cluster.create(manifest)
+    with refused_as_request():
+        if live is None:
+            cluster.create(manifest)
+        else:
+            _refuse_other(cluster, manifest, live)
 
 
-def _refuse_other(manifest: Object, live: Object) -> None:
+def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
+    """Raise RequestError unless an object is the one that would be made: its labels, and its whole specification."""
     called = f"{manifest['kind']} {manifest['metadata']['name']}"
-    wanted, found = (each["spec"].get("accessModes") for each in (manifest, live))
-    if wanted != found:
+    labels = manifest["metadata"]["labels"]
+    there = live["metadata"].get("labels") or {}
+    if missing := [f"{key}={value}" for key, value in labels.items() if there.get(key) != value]:
         raise RequestError(
-            f"the {called} has the access mode {', '.join(found)}, and {', '.join(wanted)} is asked for",
-            remedy=f"take it as it is with --access-mode {found[0]}, or choose another --name",
+            f"the {called} is there already, and not of this pipeline: it has no label {missing[0]}",
+            remedy="choose another --name, or remove it yourself; a claim of your own is taken if it has "
+            + ", ".join(f"{key}={value}" for key, value in labels.items()),
         )
-    if _program(manifest) != _program(live):
+    if manifest["kind"] == "PersistentVolumeClaim":
+        wanted, found = (each["spec"]["accessModes"] for each in (manifest, live))
+        if wanted != found:
+            raise RequestError(
+                f"the {called} has the access mode {', '.join(found)}, and {', '.join(wanted)} is asked for",
+                remedy=f"take it as it is with --access-mode {found[0]}, or choose another --name",
+            )
+        return
+    # The server's own answer holds its defaults, and what admission adds: both are its version's.
+    unnamed = {key: value for key, value in manifest["metadata"].items() if key != "name"}
+    metadata = {**unnamed, "generateName": f"{manifest['metadata']['name']}-"}
+    made = cluster.create({**manifest, "metadata": metadata}, dryRun="All")
+    if different := list(_differences(made["spec"], live["spec"])):
+        more = f", and {len(different) - MOST_SHOWN} more" if len(different) > MOST_SHOWN else ""
         raise RequestError(
-            f"the {called} is there already, for another image, model or size",
+            f"the {called} is there already, and is not what is asked for: {'; '.join(different[:MOST_SHOWN])}{more}",
             remedy="remove it with bench kubernetes pipeline down, or choose another --name",
         )
 
 
-def _program(manifest: Object) -> list[tuple[str, list[str]]]:
-    """Return image and command of the containers: they hold all that was asked for."""
-    containers = manifest["spec"].get("template", {}).get("spec", {}).get("containers", [])
-    return [(each["image"], each["command"]) for each in containers]
+def _differences(wanted: object, found: object, path: str = "spec") -> Iterator[str]:
+    """Yield where two values differ, in either direction. Nothing is taken for equal that is not."""
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        for key in sorted({*wanted, *found}):
+            yield from _differences(wanted.get(key), found.get(key), f"{path}.{key}")
+    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        for number, (one, other) in enumerate(zip(wanted, found, strict=True)):
+            yield from _differences(one, other, f"{path}[{number}]")
+    elif wanted != found and not _GIVEN.fullmatch(path):
+        yield f"{path}: {json.dumps(found)[:MOST_TEXT]} instead of {json.dumps(wanted)[:MOST_TEXT]}"
 
 
 def follow(cluster: Cluster, name: str, manifest: Object, tell: Callable[[str], None]) -> None:
@@ -99,7 +131,7 @@ def _failure(cluster: Cluster, found: Seen, fault: MeasurementError) -> Measurem
         f"{found.part.kind} {found.part.name}: {fault.message}",
         kind=fault.kind,
         output_tail="\n".join(said),
-        remedy=_REMEDIES.get(fault.kind, _AGAIN),
+        remedy=_REMEDIES.get(fault.kind) or fault.remedy or _AGAIN,
     )
 
 

@@ -129,4 +129,7 @@ def _pod_seen(pod: Object) -> _PodSeen:
         return _PodSeen("waiting", none.message, none)
     if (status.get("state") or {}).get("running"):
         return _PodSeen("running", f"on {pod['spec']['nodeName']}")
-    return _PodSeen("waiting", str(waiting.get("reason") or "for a node"))
+    if (status.get("state") or {}).get("terminated"):
+        return _PodSeen("waiting", "its container has ended")
+    node = pod["spec"].get("nodeName")
+    return _PodSeen("waiting", str(waiting.get("reason") or (f"to start on {node}" if node else "for a node")))
