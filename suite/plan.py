@@ -151,6 +151,14 @@ class Plan(Part):
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(job.model for job in self.jobs))
 
+    def with_cpus_of(self, other: Envelope) -> "Plan":
+        """Return the plan with the CPUs of an envelope that differs in nothing but those that a node has chosen."""
+        jobs = (
+            job.model_copy(update={"envelope": other}) if job.envelope.planned() == other.planned() else job
+            for job in self.jobs
+        )
+        return self.model_copy(update={"jobs": tuple(jobs)})
+
     def trials(self) -> Iterator[Trial]:
         """Yield every trial in the order in which it is run: blocks, in each the jobs, in each the arms shuffled."""
         for block in range(self.blocks):

@@ -1,7 +1,10 @@
 """What becomes of a run whose engine chooses the CPUs itself, and what such an engine cannot be asked for."""
 
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +14,7 @@ from commands.run.plan import _allotments, _allotted
 from commands.run.validate import check_engine, refuse_ignored
 from provisioning.engines.base import Allotment, default_engine, get_engine
 from provisioning.engines.kubernetes import Kubernetes
+from provisioning.kubernetes.refusals import AwayError
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import GIB, Envelope
@@ -18,7 +22,9 @@ from suite.job.properties import AS_IT_IS
 from suite.registries import ENGINES
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
+from tests.provisioning.kubernetes.conftest import Server, server
 
+__all__ = ["server"]
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
 
 
@@ -46,7 +52,7 @@ def allotted(
 def test_every_target_is_pinned_to_the_cpus_that_the_kubelet_chose() -> None:
     notes: list[str] = []
     found = allotted(Allotment((1,)), "bare-metal", "container", note=notes.append)
-    assert (found.cpus, found.pinning) == ((1,), None)
+    assert (found.cpus, found.pinning, found.node_chosen) == ((1,), None, True)
     assert notes == ["kubernetes gives the CPUs 1: every target is pinned to them"]
 
 
@@ -101,10 +107,20 @@ def test_a_cluster_is_never_chosen_where_it_is_not_named() -> None:
     assert default_engine(ENGINES.names()) == "docker"
 
 
-def test_the_doctor_asks_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_doctor_says_yes_only_when_the_server_has_answered_within_two_seconds(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     node: Any = SimpleNamespace(local=True, name="here")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with pytest.raises(RequestError, match="no kubeconfig"):
         Kubernetes().version(node)
-    (tmp_path / "config").write_text("clusters: [{server: https://127.0.0.1:1}]")
-    assert "config" in Kubernetes().version(node)
+    server.answers["GET /version"] = 200, {"gitVersion": "v1.30.0"}
+    server.kubeconfig(tmp_path / "config", current="here")
+    assert Kubernetes().version(node) == "v1.30.0 of the server of the context here"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server.url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        server.kubeconfig(tmp_path / "config", current="here")
+        begin_s = time.monotonic()
+        with pytest.raises(AwayError, match="does not answer"):
+            Kubernetes().version(node)
+        assert time.monotonic() - begin_s < 4

@@ -20,6 +20,8 @@ FOREIGN = Kind("not-of-the-plan", "refused", "move the record back to its own ru
 PLACE = Kind("place", "refused", "the record, or the plan, was changed: run the trial again")
 JOB = Kind("job", "refused", "the record, or the plan, was changed: run the trial again")
 
+CHOSEN = ("envelope.cpus", "envelope.node_cpus")
+
 
 def plan_of(run: Path) -> Plan | None:
     """Return the plan of a run; None where it has none that can be read."""
@@ -57,8 +59,14 @@ def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Find
 
 @lru_cache(maxsize=1000)
 def _job_differences(own: str, planned: str) -> tuple[str, ...]:
-    """Return the fields of a record's job that are not as planned. What an older suite did not record is none."""
+    """Return the fields of a record's job that are not as planned. What an older suite did not record is none.
+
+    Nor are the numbers of CPUs, if as many are planned, where the node of each block chooses them.
+    """
     mine, its = (dict(_leaves(json.loads(text))) for text in (own, planned))
+    for name in CHOSEN if its.get("envelope.node_chosen") else ():
+        if len(mine.get(name) or ()) == len(its.get(name) or ()):
+            mine.pop(name, None)
     return tuple(name for name, value in mine.items() if value is not None and value != its.get(name))
 
 

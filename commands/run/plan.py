@@ -131,7 +131,7 @@ def _allotted(resolved: Resolved, envelope: Envelope, found: Mapping[str, Allotm
     own = given.get("container-vm")
     if own:
         note(f"container-vm is pinned to the CPUs {format_cpu_list(own)} of its own node")
-    return envelope.model_copy(update={"cpus": cpus, "node_cpus": own})
+    return envelope.model_copy(update={"cpus": cpus, "node_cpus": own, "node_chosen": True})
 
 
 def _capability(

@@ -11,7 +11,7 @@ from provisioning.kubernetes.owned import NOT_FOUND
 from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
-from suite.sweep.file_transfer import ENDED, FILE
+from suite.sweep.file_transfer import ENDED, FILE, TransferError
 
 SILENT_S = 10.0
 """Seconds after which a log that says nothing is opened again, and a stop is noticed."""
@@ -49,7 +49,12 @@ class JobExecutor:
                 kubernetes.remove(self.cluster, job.name)
                 raise refused
             looks_after_end += job.ended
-            complete = bool(job.pod) and self._hear(block, str(job.pod), taken.setdefault(str(job.pod), []))
+            try:
+                complete = bool(job.pod) and self._hear(block, str(job.pod), taken.setdefault(str(job.pod), []))
+            except (RequestError, TransferError) as error:  # what it sends is refused here, and would be again
+                kubernetes.remove(self.cluster, job.name)
+                self._gone(block)
+                raise type(error)(f"{job.reason}: {error.message}", remedy=error.remedy) from error
             if complete or looks_after_end > MOST_LOOKS:
                 kubernetes.remove(self.cluster, job.name)
                 self._gone(block)

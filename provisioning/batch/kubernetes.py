@@ -5,6 +5,7 @@ directory, and a block has one name, which the server gives to one Job at a time
 """
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -36,6 +37,8 @@ RECORDS_AT = "/records"
 MOST_GIVEN_BYTES = 250_000
 """The server takes 256 KiB of annotations."""
 CLOSES_WITHIN_S = 120
+GONE_WITHIN_S, LOOKED_EVERY_S = CLOSES_WITHIN_S + 60.0, 0.5
+"""How long removed pods are waited for: the node may need a moment more than bench."""
 KEPT_S = 7 * 24 * 3600
 """How long a Job that nobody has followed is kept, with its log."""
 POD_FAILURES = {
@@ -233,3 +236,33 @@ def remove(cluster: Cluster, name: str) -> None:
     with not_found_is_fine():
         path = cluster.path("jobs", name, group="batch/v1")
         cluster.request("DELETE", path, patience_s=AWAY_AT_MOST_S, query={"propagationPolicy": "Background"})
+
+
+def remove_all(cluster: Cluster, sweep: str, removed: Sequence[Job]) -> None:
+    """Remove Jobs of a sweep, and wait until their pods are gone, with those that these have opened.
+
+    Raises MeasurementError if some are still there after ``GONE_WITHIN_S``.
+    """
+    blocks, owners = {str(job.block) for job in removed}, set()
+    managed = ",".join(f"{label}={value}" for label, value in MANAGED.items())
+    deadline = time.monotonic() + GONE_WITHIN_S
+    for job in removed:
+        owners |= {pod["metadata"]["uid"] for pod in cluster.listed("v1/pods", f"{SWEEP}={sweep},{BLOCK}={job.block}")}
+        remove(cluster, job.name)
+    while True:
+        left = []
+        for pod in cluster.listed("v1/pods", managed):
+            about = pod["metadata"]
+            own = about["labels"].get(SWEEP) == sweep and about["labels"].get(BLOCK) in blocks
+            owners |= {about["uid"]} if own else set()
+            if own or owners.intersection(owner["uid"] for owner in about.get("ownerReferences", [])):
+                left.append(about["name"])
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise MeasurementError(
+                f"pods {', '.join(left)} are still in {cluster.namespace} after {GONE_WITHIN_S:g} s",
+                kind="kubernetes",
+                remedy=f"see why: kubectl --context {cluster.context} -n {cluster.namespace} describe pods {left[0]}",
+            )
+        time.sleep(LOOKED_EVERY_S)

@@ -37,6 +37,8 @@ RIGHTS = {
 }
 KINDS = ("v1/pods",)
 TOLD_WITHIN_S = 10.0
+ASKED_WITHIN_S = 2.0
+"""How long a server has to answer that no run has named."""
 SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "service"}
 """The properties that a pod can be given, or that are not the pod's."""
 
@@ -103,10 +105,11 @@ class Kubernetes(ContainerEngine):
             raise not_installed()
         if self.named:
             return self._cluster.version()
-        # The doctor is asked before every run: a cluster is spoken to when it is named.
         if not any(Path(place).is_file() for place in kubeconfig().split(os.pathsep)):
             raise RequestError(f"there is no kubeconfig at {kubeconfig()}", remedy="set KUBECONFIG, or name another")
-        return f"of the server of a --context of {kubeconfig()}"
+        # Asked before every run, also of other engines: a server that is away must not hold it up.
+        cluster = Cluster.connect()
+        return f"{cluster.version(ASKED_WITHIN_S)} of the server of the context {cluster.context}"
 
     def load(self, host: Node, digest: str, archive: Path) -> None:
         if not self.given.get("registry") and self._node.here:

@@ -202,9 +202,9 @@ class Cluster:
                         remedy="give it the role in docs/kubernetes.md, or choose another namespace",
                     )
 
-    def version(self) -> str:
+    def version(self, within_s: float = ANSWERS_WITHIN_S) -> str:
         """Return the version of the server: ``v1.20.2``."""
-        return str(self.request("GET", "/version", within_s=ANSWERS_WITHIN_S)["gitVersion"])
+        return str(self.request("GET", "/version", within_s=within_s)["gitVersion"])
 
     def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401
         headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body else {})}

@@ -22,11 +22,20 @@ class Envelope(Part):
     """``quota`` where every target has the time of so many CPUs, on any of them; None where they are pinned."""
     node_cpus: tuple[int, ...] | None = None
     """The CPUs of container-vm where its virtual machine is a node of a cluster, in that node's own numbers."""
+    node_chosen: bool = False
+    """Whether a node of a cluster has chosen which CPUs they are: on another node the same plan has others."""
 
     def of_target(self, target: str) -> "Envelope":
         """Return the envelope with the CPUs of one target."""
         own = self.node_cpus if target == "container-vm" else None
         return self.model_copy(update={"cpus": own or self.cpus, "node_cpus": None})
+
+    def planned(self) -> "Envelope":
+        """Return the envelope with CPUs that a node has chosen counted from 0: how many they are is planned."""
+        if not self.node_chosen:
+            return self
+        own = tuple(range(len(self.node_cpus))) if self.node_cpus else None
+        return self.model_copy(update={"cpus": tuple(range(len(self.cpus))), "node_cpus": own})
 
 
 def most_processes(cpus: int) -> int:

@@ -148,6 +148,7 @@ IN_COLUMNS = ("scenario", "model", "data", "profile", "recipe")
 NOT_IN_KEY: Mapping[str, str] = {
     "envelope.cpus": "which CPUs they are is the machine's affair; how many there are is in the key",
     "envelope.node_cpus": "see envelope.cpus",
+    "envelope.node_chosen": "see envelope.cpus",
     "dataset.digest": "another kind gives another digest",
     "dataset.listing_sha256": "follows from the digest",
     "dataset.images": "follows from the digest",

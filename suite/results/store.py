@@ -234,8 +234,9 @@ def _problem(error: Exception) -> str:
 def plan_differences(old: Plan, new: Plan) -> list[str]:
     """Return the keys in which two plans differ, those of their jobs by the names that these have there.
 
-    The request decides nothing: what it came to is in the other keys.
+    The request decides nothing: what it came to is in the other keys. Nor does it matter which CPUs a node has chosen.
     """
+    new = new.with_cpus_of(old.job.envelope)
     one, other = (plan.model_dump(mode="json", exclude={"request"}) for plan in (old, new))
     own, its = one.pop("jobs"), other.pop("jobs")
     found = [key for key in one if one[key] != other[key]]

@@ -71,7 +71,7 @@ class Receiver:
 
     def _take_record(self, block: int, run: CellRun, place: Path, text: str) -> None:
         record, plan = TrialRecord.model_validate_json(text), run.plan()
-        trials = plan.trials_of(block) if plan else ()
+        trials = plan.with_cpus_of(record.job.envelope).trials_of(block) if plan else ()
         planned = next((trial for trial in trials if trial.trial_id == record.trial_id), None)
         if planned is None or any(getattr(planned, name) != getattr(record, name) for name in _SAME):
             raise TransferError(f"{run.directory.name}/{place} arrived, and is no record of block {block}")

@@ -243,3 +243,18 @@ def test_a_copy_of_a_run_keeps_its_manifest(podman: Path, tmp_path: Path) -> Non
     Run(podman).seal()
     shutil.copytree(podman, tmp_path / "copy")
     assert kinds(tmp_path / "copy") == set()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "cpus", "found"), [(True, [7], set()), (True, [7, 8], {"job"}), (False, [7], {"job"})]
+)
+def test_only_the_numbers_of_cpus_that_a_node_has_chosen_may_be_others_than_the_plans(
+    chosen: bool, cpus: list[int], found: set[str], podman: Path
+) -> None:
+    plan = json.loads((podman / "plan.json").read_text())
+    own = plan["jobs"][0]["envelope"] | {"cpus": [0], "node_chosen": chosen}
+    plan["jobs"][0]["envelope"] = own
+    (podman / "plan.json").write_text(json.dumps(plan))
+    for path in (podman / "trials").iterdir():
+        edited(podman, path.stem, lambda record: record["job"].update(envelope=own | {"cpus": cpus}))
+    assert kinds(podman) & {"job"} == found

@@ -105,6 +105,20 @@ def test_a_record_of_another_block_or_of_no_trial_is_refused(pool: Pool) -> None
     refused(pool, lambda: pool.send(pool.record(job=other)))
 
 
+def test_a_node_that_has_chosen_other_cpus_adds_to_the_same_plan_and_one_with_more_does_not(tmp_path: Path) -> None:
+    chosen = ENVELOPE.model_copy(update={"node_chosen": True})
+    pool = Pool(tmp_path)
+    pool.plan = pool.planned(envelope=chosen)
+    pool.begin()
+    for number, cpus in enumerate(((40, 41), (50, 51))):
+        pool.plan = pool.planned(envelope=chosen.model_copy(update={"cpus": cpus}))
+        pool.begin()
+        assert read_record(pool.send(pool.record(number), block=number)) == pool.record(number)
+    for changes in ({"cpus": (40, 41, 42)}, {"cpus": (40, 41), "node_chosen": False}, {"cpus": (40, 41), "threads": 1}):
+        pool.plan = pool.planned(envelope=chosen.model_copy(update=changes))
+        refused(pool, lambda: pool.send(pool.record(2), block=2))
+
+
 @pytest.mark.parametrize(
     "name",
     [

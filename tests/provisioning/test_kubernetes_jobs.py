@@ -10,9 +10,10 @@ import pytest
 from provisioning.batch import kubernetes
 from provisioning.batch.job_executor import JobExecutor
 from provisioning.batch.options import KubernetesOptions
+from provisioning.kubernetes.cluster import MANAGED
 from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import BenchError, RequestError
-from suite.sweep.file_transfer import ENDED, GIVEN, encode, packed, unpacked
+from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed, unpacked
 from tests.kubernetes_schema import invalid
 
 OPTIONS = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab")
@@ -208,6 +209,21 @@ def test_an_image_that_the_node_cannot_get_is_a_refusal_and_leaves_no_job(tmp_pa
     assert cluster.job is None
 
 
+@pytest.mark.parametrize("error", [RequestError("another plan"), TransferError("no record of the block")])
+def test_a_block_whose_records_are_refused_here_names_its_node_and_leaves_no_job(
+    error: BenchError, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    cluster = FakeCluster([RUNNING], [RECORD, ENDED])
+    follower = executor(cluster, tmp_path, [])
+    follower.receive = refuse
+    with pytest.raises(type(error), match=f"on n1: {error.message}"):
+        follower.run(3)
+    assert cluster.job is None
+
+
 FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
 
 
@@ -258,3 +274,47 @@ def test_a_job_that_waits_says_why() -> None:
     (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")  # type: ignore[arg-type]
     assert (found.block, found.state) == (3, "waiting")
     assert found.reason == "the pod cannot be scheduled: Insufficient memory"
+
+
+class LeavingCluster(FakeCluster):
+    """A server whose pods go one after the other, one look each."""
+
+    context = namespace = "test"
+
+    def __init__(self, *looks: list[dict[str, Any]]) -> None:
+        super().__init__([], [])
+        self.looks = list(looks)
+
+    def listed(self, kind: str, selector: str) -> list[dict[str, Any]]:
+        assert kind == "v1/pods"
+        wanted = dict(pair.split("=") for pair in selector.split(","))
+        found = self.looks[0] if "/managed-by" not in selector or len(self.looks) == 1 else self.looks.pop(0)
+        return [{"metadata": each} for each in found if wanted.items() <= each["labels"].items()]
+
+
+SWEEP = "bench-smoke-1a2b3c4d"
+LABELS = {**MANAGED, kubernetes.SWEEP: SWEEP, kubernetes.BLOCK: "3"}
+BENCH_POD: dict[str, Any] = {"name": "bench-3", "uid": "3", "labels": LABELS}
+OPENED: dict[str, Any] = {"name": "virtbench-1", "uid": "4", "labels": MANAGED, "ownerReferences": [{"uid": "3"}]}
+OTHERS: list[dict[str, Any]] = [
+    {**BENCH_POD, "name": "bench-4", "uid": "5", "labels": {**LABELS, kubernetes.BLOCK: "4"}},
+    {**OPENED, "name": "virtbench-2", "ownerReferences": [{"uid": "5"}]},
+]
+BLOCK_3 = kubernetes.Job(f"{SWEEP}-003", 3, "running", "on n1", "bench-3")
+
+
+def test_removal_waits_until_the_pods_of_the_blocks_and_those_they_opened_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubernetes, "LOOKED_EVERY_S", 0.001)
+    cluster = LeavingCluster([BENCH_POD, OPENED, *OTHERS], [OPENED, *OTHERS], [OPENED], OTHERS)
+    kubernetes.remove_all(cluster, SWEEP, [BLOCK_3])  # type: ignore[arg-type]
+    assert cluster.looks == [OTHERS], "the pods of other blocks are not waited for"
+
+
+def test_a_pod_that_stays_is_named_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "LOOKED_EVERY_S", 0.001)
+    monkeypatch.setattr(kubernetes, "GONE_WITHIN_S", 0.01)
+    with pytest.raises(BenchError, match="pods virtbench-1 are still in test") as raised:
+        kubernetes.remove_all(LeavingCluster([BENCH_POD], [OPENED]), SWEEP, [BLOCK_3])  # type: ignore[arg-type]
+    assert "describe pods virtbench-1" in str(raised.value.remedy)

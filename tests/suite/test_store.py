@@ -5,10 +5,12 @@ import multiprocessing.synchronize
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from suite.errors import RequestError
+from suite.job.envelope import Envelope
 from suite.plan import Plan
 from suite.process_identity import ProcessIdentity
 from suite.records.record import Outcome, TrialRecord
@@ -149,6 +151,33 @@ def test_another_plan_is_refused_with_what_differs_and_the_old_one_stays(tmp_pat
         run.begin(plan(seed=8, engine="docker", blocks=3))
     assert "--out" in str(caught.value.remedy)
     assert Plan.model_validate_json((tmp_path / "plan.json").read_bytes()) == plan()
+
+
+def on_cpus(*cpus: int, chosen: bool = True, **changed: Any) -> Envelope:
+    return Envelope(cpus=cpus, memory_bytes=1 << 30, threads=2, node_chosen=chosen, **changed)
+
+
+def test_which_cpus_a_node_has_chosen_is_no_other_plan_and_how_many_is(tmp_path: Path, plan: MakePlan) -> None:
+    run = Run(tmp_path)
+    run.begin(plan(envelope=on_cpus(2, 3, node_cpus=(4, 5))))
+    before = (tmp_path / "plan.json").read_bytes()
+    run.begin(plan(envelope=on_cpus(6, 8, node_cpus=(0, 1))))
+    assert (tmp_path / "plan.json").read_bytes() == before
+    for other in (
+        on_cpus(2, 3, 4, node_cpus=(4, 5)),
+        on_cpus(6, 8),
+        on_cpus(6, 8, node_cpus=(0, 1), chosen=False),
+        on_cpus(6, 8, node_cpus=(0, 1), pinning="quota"),
+    ):
+        with pytest.raises(RequestError, match="another plan: envelope differ"):
+            run.begin(plan(envelope=other))
+
+
+def test_which_cpus_a_user_has_chosen_is_another_plan(tmp_path: Path, plan: MakePlan) -> None:
+    run = Run(tmp_path)
+    run.begin(plan(envelope=on_cpus(2, 3, chosen=False)))
+    with pytest.raises(RequestError, match="another plan: envelope differ"):
+        run.begin(plan(envelope=on_cpus(3, 4, chosen=False)))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])

@@ -74,8 +74,9 @@ def _jobs(sweep: Sweep, directory: Path) -> tuple[Cluster, list[kubernetes.Job]]
 def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
     cluster, found = _jobs(sweep, directory)
     removed = [job for job in found if job.state == "waiting" or not waiting_alone]
-    for job in removed:
-        kubernetes.remove(cluster, job.name)
+    if removed:
+        click.echo("waiting until the pods of removed blocks are gone", err=True)
+        kubernetes.remove_all(cluster, _label(sweep, directory), removed)
     return [f"block {job.block} was removed from the cluster ({job.state} {job.reason})" for job in removed]
 
 

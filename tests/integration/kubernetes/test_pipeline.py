@@ -68,11 +68,13 @@ def storage_class(cluster: fixture.Cluster, api: Cluster, tmp_path: Path) -> Ite
 
 
 @pytest.mark.timeout(420)
-def test_from_a_claim_to_an_image_and_nothing_is_left(image: str, storage_class: str, tmp_path: Path) -> None:
+def test_from_a_claim_to_an_image_and_nothing_is_left(
+    api: Cluster, image: str, storage_class: str, tmp_path: Path
+) -> None:
     asked = ("--image", image, "--profile", "smoke", "--storage-class", storage_class)
     missing = bench("up", *asked, "--image", f"{image[:-8]}{'0' * 8}", returncode=1)
     assert "ImagePull" in missing.stderr
-    assert "what to do: push it there" in missing.stderr
+    assert "what to do: import it; if it is there, name it as the registry does" in missing.stderr
     bench("down")
     # The claim has stayed, and is taken.
     up = bench("up", *asked)
@@ -90,6 +92,16 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(image: str, storage_class:
     assert "asked for an image, it gave one" in bench("up", *asked).stderr, "what is there is gone on with"
     refused = bench("up", *asked, "--access-mode", "ReadWriteMany", returncode=2)
     assert "has the access mode ReadWriteOnce" in refused.stderr
+    policy = api.path("networkpolicies", f"{NAME}-network", "networking.k8s.io/v1")
+    live = api.get(policy)
+    for changed, said in (
+        ({"spec": {**live["spec"], "ingress": [{}]}}, "spec.ingress[0].from: null instead of"),
+        ({"metadata": {**live["metadata"], "labels": {}}}, "not of this pipeline: it has no label"),
+    ):
+        api.request("PUT", policy, {**live, **changed, "metadata": {**live["metadata"], **changed.get("metadata", {})}})
+        assert said in bench("up", *asked, returncode=2).stderr
+        live["metadata"]["resourceVersion"] = api.get(policy)["metadata"]["resourceVersion"]
+    api.request("PUT", policy, live)
     manifests = tmp_path / "pipeline.json"
     manifests.write_text(bench("up", *asked, "--dry-run").stdout)
     first = ("-f", str(manifests), "-l", "app.kubernetes.io/component=train")

@@ -311,6 +311,12 @@ def test_what_keeps_a_pod_from_starting_is_told_and_nothing_is_left(
     with pytest.raises(MeasurementError, match="ErrImageNeverPull") as error:
         opened(engine, "0" * 64)
     assert error.value.kind == "image"
+    with pytest.raises(MeasurementError, match=r"does not have this runtime class: .*RuntimeClass") as error:
+        opened(KUBERNETES.configured({**given, "runtime_class": "kata"}), current().digest)
+    assert error.value.kind == "runtime-class"
+    with pytest.raises(MeasurementError, match="the namespace is missing: namespaces") as error:
+        opened(KUBERNETES.configured({**given, "namespace": "nowhere"}), current().digest)
+    assert "kubectl create namespace" in str(error.value.remedy)
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}
     lab.create({"apiVersion": "v1", "kind": "ResourceQuota", **quota})
     fixture.wait_for("quota", lambda: "hard" in lab.get(lab.path("resourcequotas", "q")).get("status", {}))

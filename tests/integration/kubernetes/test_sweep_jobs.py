@@ -149,6 +149,7 @@ def test_cancel_removes_the_jobs_and_the_next_run_completes_them(sweep_of: Any, 
     wait_for("a job", lambda: "block 0, running" in sweep.bench("status").stdout, sweep.said, 120)
     cancelled = sweep.bench("cancel")
     assert "block 0 was removed from the cluster" in cancelled.stderr
+    assert not left(cluster), "cancel waits until the pods are gone"
     assert sweep.end() != 0
     sweep.start()
     assert sweep.end() == 0, sweep.said()
