@@ -229,6 +229,15 @@ def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(s
     assert len(kinds(server)) == 5
 
 
+@pytest.mark.parametrize("command", ["status", "down"])
+@pytest.mark.parametrize("name", ["Faces", "", "faces,app!=x", "faces\n"])
+def test_a_name_that_no_pipeline_has_is_a_wrong_request(command: str, name: str, server: Server) -> None:
+    up()
+    done = bench(command, "--name", name)
+    assert (done.exit_code, "is not a name of a pipeline" in done.stderr) == (2, True)
+    assert len(kinds(server)) == 5
+
+
 def changed(spec: Object, change: Callable[[Object], object]) -> Object:
     found = copy.deepcopy(spec)
     change(found)

@@ -1,6 +1,7 @@
 """``bench kubernetes pipeline``: a generator that is trained in a cluster and served there."""
 
 import json
+import re
 import signal
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import click
 from pydantic import ValidationError
 
 from commands.kubernetes.lifecycle import RIGHTS, address_of, ask, ensure, follow, remove
-from commands.kubernetes.manifests import PORT, Pipeline, service, training
+from commands.kubernetes.manifests import NAME, PORT, Pipeline, service, training
 from commands.kubernetes.parts import Part, parts_of
 from commands.output import Output
 from provisioning.kubernetes.cluster import Cluster
@@ -57,13 +58,24 @@ def pipeline() -> None:
     """
 
 
+def _named(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    """Return the name of a pipeline: in a selector of labels another text would say something else."""
+    if not re.fullmatch(NAME, name):
+        raise RequestError(f"--name {name!r} is not a name of a pipeline", remedy=_REMEDIES["name"])
+    return name
+
+
 def _place(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which pipeline, and in which cluster."""
     for each in (
         click.option("--namespace", help="Where in the cluster. Default: the kubeconfig's."),
         click.option("--context", help="Context of the kubeconfig. Default: the current one."),
         click.option(
-            "--name", default="pipeline", show_default=True, help="The beginning of the names of all objects."
+            "--name",
+            default="pipeline",
+            show_default=True,
+            callback=_named,
+            help="The beginning of the names of all objects.",
         ),
     ):
         command = each(command)

@@ -17,6 +17,7 @@ from suite.job.profiles import Sizes
 from suite.part import Part
 from suite.registries import WORKLOADS
 
+NAME = r"^[a-z]([-a-z0-9]{0,40}[a-z0-9])?$"
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
 PORT = 5000
 DATASET = "synthetic"
@@ -31,7 +32,7 @@ _FIRST_ANSWER_S, _PROBED_EVERY_S = 600, 5
 class Pipeline(Part):
     """A pipeline of one generator."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,40}[a-z0-9])?$")]
+    name: Annotated[str, Field(pattern=NAME)]
     """The beginning of all names, and the value of the label that all objects have."""
     image: Annotated[str, Field(pattern=r"^[\w.:/-]+@sha256:[0-9a-f]{64}$")]
     """The image of the targets in a registry, by its digest: a tag could be moved between training and service."""

@@ -176,14 +176,14 @@ def template(options: KubernetesOptions, labels: Mapping[str, str], given: str, 
     return {"metadata": {"labels": dict(labels), "annotations": {GIVEN: given}}, "spec": pod}
 
 
-def submit(cluster: Cluster, job: Object) -> bool:
+def submit(cluster: Cluster, job: Object, **query: object) -> bool:
     """Create the Job of a block; return False, and change nothing, if the block has one already.
 
-    Raises RequestError for one that this cluster takes from nobody.
+    With ``dryRun="All"`` nothing is created. Raises RequestError for a Job that this cluster takes from nobody.
     """
     try:
         with refused_as_request():
-            cluster.create(job)
+            cluster.create(job, **query)
     except ApiError as error:
         if error.status == CONFLICT:
             return False

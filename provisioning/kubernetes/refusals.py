@@ -45,8 +45,9 @@ _CAUSES = (
         "image",
         "the node does not have this image, or its kubelet (Kubernetes 1.35 or newer) refuses it, though ctr lists it, "
         "because it has pulled the same image from a registry before (KubeletEnsureSecretPulledImages)",
-        f"import it; if it is there, name it as the registry does ({option('registry')}; --image of a pipeline), or "
-        "set imagePullCredentialsVerificationPolicy: NeverVerify in the node's kubelet: docs/kubernetes.md, The image",
+        f"import it; if it is there, name it as the registry does ({option('registry')}; --image of a pipeline; image "
+        "of [engine]), or set imagePullCredentialsVerificationPolicy: NeverVerify in the node's kubelet: "
+        "docs/kubernetes.md, The image",
     ),
     _Cause(
         "ErrImagePull|ImagePullBackOff|InvalidImageName|Failed to pull image",

@@ -7,7 +7,7 @@ import click
 
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
 from commands.sweep.backends.remote import BLOCK, run_on
-from commands.sweep.backends.rounds import files_to_send, next_round, run_rounds
+from commands.sweep.backends.rounds import blocks_left, files_to_send, next_round, run_rounds
 from provisioning.batch import kubernetes
 from provisioning.batch.job_executor import JobExecutor
 from provisioning.batch.options import KubernetesOptions
@@ -30,6 +30,9 @@ class Kubernetes(Backend):
         options = options_of(KubernetesOptions, request.sweep)
         cluster = _cluster(options)
         cluster.demand(kubernetes.RIGHTS)
+        # What the cluster refuses is a wrong request as long as no block was handed out.
+        for block in blocks_left(request)[:1]:
+            kubernetes.submit(cluster, _manifest(request, options, block), dryRun="All")
         return run_rounds(request, lambda blocks: _by_jobs(request, options, cluster, blocks), options.at_once)
 
     def dry_run(self, request: SweepRequest) -> None:

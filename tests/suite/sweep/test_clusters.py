@@ -23,8 +23,10 @@ from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import load_sweep
 from suite.sweep.file_transfer import ENDED, FILE, GIVEN, decode, encode_file, packed, unpacked
 from tests.kubernetes_schema import invalid
+from tests.provisioning.kubernetes.conftest import Server, server
 from tests.suite.sweep.conftest import REPOSITORY, Machine
 
+__all__ = ["server"]
 Request = Callable[[], SweepRequest]
 
 
@@ -78,6 +80,22 @@ def test_a_dry_run_prints_a_job_for_each_block_that_can_be_applied(
     assert [decode(line)[0] for line in given[:-1]] == ["sweep.json"]
     assert given[-1] == GIVEN
     assert not machine.out.exists()
+
+
+def test_what_the_cluster_refuses_is_a_wrong_request_before_a_block_is_handed_out(
+    machine: Machine, with_engine: Callable[..., None], server: Server
+) -> None:
+    with_engine('kind = "kubernetes"', 'image = "localhost/virtbench-suite:1"')
+    allowed = {"status": {"allowed": True}}
+    server.answers |= {
+        "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews": (201, allowed),
+        "POST /apis/batch/v1/namespaces/lab/jobs": (404, {"message": 'namespaces "lab" not found'}),
+    }
+    ended = machine.sweep_to_its_end(KUBECONFIG=server.kubeconfig(machine.place / "config", current="here"))
+    assert ended.returncode == 2, ended.stderr
+    assert 'the namespace is missing: namespaces "lab" not found' in ended.stderr
+    (asked,) = (line for line in server.asked if "jobs" in line)
+    assert "/jobs?dryRun=All" in asked
 
 
 @pytest.mark.parametrize(
