@@ -30,7 +30,7 @@ SAID_LINES = 20
 MOST_SHOWN, MOST_TEXT = 4, 200
 """How many differences to an object that is there are shown, and how many characters of each value."""
 _GIVEN = re.compile(
-    r"spec\.clusterIPs?(\[0\])?|spec\.(selector\.matchLabels|template\.metadata\.labels)\.(batch\.kubernetes\.io/)?"
+    r"spec\.clusterIPs?(\[\d\])?|spec\.(selector\.matchLabels|template\.metadata\.labels)\.(batch\.kubernetes\.io/)?"
     "(controller-uid|job-name)"
 )
 """What the server gives to each Service and each Job by itself."""
