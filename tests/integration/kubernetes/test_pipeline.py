@@ -96,9 +96,9 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
     live = api.get(policy)
     for changed, said in (
         ({"spec": {**live["spec"], "ingress": [{}]}}, "spec.ingress[0].from: null instead of"),
-        ({"metadata": {**live["metadata"], "labels": {}}}, "not of this pipeline: it has no label"),
+        ({"metadata": {"labels": {}}}, "not of this pipeline: it has no label"),
     ):
-        api.request("PUT", policy, {**live, **changed, "metadata": {**live["metadata"], **changed.get("metadata", {})}})
+        api.request("PUT", policy, live | changed | {"metadata": live["metadata"] | changed.get("metadata", {})})
         assert said in bench("up", *asked, returncode=2).stderr
         live["metadata"]["resourceVersion"] = api.get(policy)["metadata"]["resourceVersion"]
     api.request("PUT", policy, live)
