@@ -22,8 +22,6 @@ OUTPUTS = {
     "image list": "commands.image:ImagesOutput",
     "kubernetes pipeline status": "commands.kubernetes.command:PipelineOutput",
     "results list": "commands.results.listing:ListOutput",
-    "results merge": "commands.results.merge_prune:MergeOutput",
-    "results prune": "commands.results.merge_prune:PruneOutput",
     "results show RUN": "commands.results.show:RunOutput",
     "results show RUN/TRIAL": "suite.records.record:TrialRecord",
     "run": "commands.run.output:RunOutput",
@@ -31,7 +29,7 @@ OUTPUTS = {
     "selftest": "suite.selftest.certificate:Certificate",
     "sweep plan": "commands.sweep.plan:PlannedOutput",
     "sweep run": "commands.sweep.command:SweepOutput",
-    "sweep schedule --list": "commands.schedule.command:SchedulesOutput",
+    "sweep schedule --list": "commands.sweep.schedule:SchedulesOutput",
     "sweep status": "commands.sweep.status:StatusOutput",
 }
 """The models by what prints them. They are imported when they are asked for."""

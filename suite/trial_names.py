@@ -35,11 +35,6 @@ def attempt_file(trial_id: str, number: int) -> str:
     return f"{trial_id}.{number}.json"
 
 
-def attempts_of(trial_id: str) -> str:
-    """Return the pattern of the files of a trial's failed attempts."""
-    return f"{trial_id}.*.json"
-
-
 def trial_of_attempt(file_name: str) -> str:
     """Return the ``trial_id`` of an attempt's file; empty where the name is not one of an attempt."""
     return file_name.removesuffix(".json").rpartition(".")[0]

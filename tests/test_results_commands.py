@@ -12,7 +12,7 @@ from rich.console import Console
 
 import cli
 from commands.results.listing import as_table, entries
-from suite.records.environment import Environment, Environments
+from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
 from suite.results.runs import find_runs, summarise
 from suite.results.store import Run
@@ -133,37 +133,3 @@ def test_trials_are_exported_to_a_file_and_to_standard_output(bench: Bench, tmp_
     assert bench("export", "--format", "parquet").exit_code == 2
     assert "3 rows" in bench("export", "--format", "parquet", "--out", "a.parquet").stderr
     assert (tmp_path / "a.parquet").read_bytes()[:4] == b"PAR1"
-
-
-def test_runs_of_unequal_hosts_are_pooled_only_by_force(bench: Bench, runs: Path) -> None:
-    for name in ("a", "b"):
-        run = Run(runs.parent / "from" / name)
-        run.begin(make_plan())
-        host = Environment(hostname=name, kernel=f"6.{len(name)}" if name == "a" else "6.6")
-        run.save(make_record(trial_id=f"vm-{name}", environment=Environments(host=host)))
-    refused = bench("merge", "from/a", "from/b", "--into", "results/all")
-    assert refused.exit_code == 2
-    assert "the hosts are not equal: kernel: a 6.1, b 6.6" in refused.stderr
-    done = bench("merge", "from/a", "from/b", "--into", "results/all", "--force", "--json")
-    assert json.loads(done.stdout)["added"] == ["vm-a", "vm-b"]
-    compared = CliRunner().invoke(cli.main, ["compare", "results/all", "--force", "--json"])
-    assert "hosts-differ" in [warning["kind"] for warning in json.loads(compared.stdout)["warnings"]]
-
-
-def test_nothing_is_removed_without_a_rule_or_an_answer(bench: Bench, runs: Path) -> None:
-    assert bench("prune").exit_code == 2
-    assert bench("prune", "--keep-last", "1", input="n\n").exit_code == 2
-    told = bench("prune", "--keep-last", "1", "--dry-run").stdout
-    assert "remove: results/old" in told
-    assert "stay:   results/new (it is among the last 1)" in told
-    assert json.loads(bench("prune", "--keep-last", "1", "--json").stdout)["entries"][1]["kept"] is None
-    assert (runs / "old").is_dir()
-
-
-def test_old_runs_go_when_it_is_confirmed_and_a_baseline_stays(bench: Bench, runs: Path) -> None:
-    assert bench("prune", "--keep-last", "1", "--keep", "results/old", "--yes").exit_code == 0
-    assert (runs / "old").is_dir()
-    done = bench("prune", "--keep-last", "1", input="y\n")
-    assert done.exit_code == 0
-    assert "removed: results/old" in done.stderr
-    assert [path.name for path in runs.iterdir()] == ["new"]

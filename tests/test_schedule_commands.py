@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from commands.schedule import firing as scheduled
+from commands.sweep import firing as scheduled
 from provisioning import foreground
 from suite.results.store import Run, StoreError
+from suite.sweep.locks import WHOLE, locked
 from tests.analysis.conftest import measured, record, without_plan
 
 Bench = Callable[..., Result]
@@ -149,17 +150,33 @@ def test_a_program_to_notify_that_fails_is_an_error(bench: Bench, sweeps: dict[s
     assert "cannot start /no/such/program" in done.stderr
 
 
-def test_old_firings_go_by_the_rule_and_are_named_and_the_baseline_stays(
+def test_older_firings_are_removed_and_named_and_baselines_links_and_other_runs_stay(
     bench: Bench, sweeps: dict[str, Any], tmp_path: Path
 ) -> None:
     assert sweeps["code"] == 0
-    for name in ("a-baseline", "b-old", "c-newest"):
-        cell(tmp_path / "results/night" / name, 10.0)
-    words = ("--baseline", "results/night/a-baseline", "--fail-above", "5%", "--keep-last", "1")
+    place = tmp_path / "results/night"
+    for name in ("a-baseline", "b-old", "c-newest", "d-not-a-firing"):
+        cell(place / name, 10.0)
+    cell(tmp_path / "elsewhere", 10.0)
+    (place / "a-link").symlink_to(tmp_path / "elsewhere")
+    for firing in ("a-baseline", "a-link", "b-old", "c-newest"):
+        (place / firing / "schedule.json").write_text("{}")
+    words = ("--baseline", "results/night/a-baseline", "--fail-above", "5%", "--keep", "2")
     _, result = fire(bench, *words)
     assert result["removed"] == [str(Path("results/night/b-old"))]
-    left = {path.name for path in (tmp_path / "results/night").iterdir() if path.is_dir()}
-    assert left == {"a-baseline", "c-newest", Path(result["directory"]).name}
+    left = {path.name for path in place.iterdir() if path.is_dir()}
+    assert left == {"a-baseline", "a-link", "c-newest", "d-not-a-firing", Path(result["directory"]).name}
+    assert (tmp_path / "elsewhere/cell").is_dir()
+
+
+def test_a_firing_that_a_sweep_holds_is_not_removed(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:
+    assert sweeps["code"] == 0
+    held = tmp_path / "results/night/20200101T000000-1"
+    cell(held, 10.0)
+    (held / "schedule.json").write_text("{}")
+    with locked(held, WHOLE, take_over=False):
+        assert fire(bench, "--keep", "1")[1]["removed"] == []
+    assert str(Path("results/night/20200101T000000-1")) in fire(bench, "--keep", "1")[1]["removed"]
 
 
 def test_a_second_firing_does_not_run_beside_the_first(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:
@@ -172,12 +189,12 @@ def test_a_second_firing_does_not_run_beside_the_first(bench: Bench, sweeps: dic
 def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench: Bench, tmp_path: Path) -> None:
     cell(tmp_path / "good", 10.0)
     words = ("--every", "02:00 daily", "--baseline", "good", "--fail-above", "5%", "--notify", "mail me", "--dry-run")
-    shown = bench("schedule", "night.toml", "--with", "cron", *words, "--keep-last", "7").stdout
+    shown = bench("schedule", "night.toml", "--with", "cron", *words, "--keep", "7").stdout
     assert shown.startswith("# night would run at 02:00 daily, by cron; nothing is installed.\n")
     assert shown.splitlines()[2].startswith(f"0 2 * * * cd {tmp_path} && exec /usr/bin/env PATH=")
     into = f"{tmp_path}/results/night-scheduled"
     wanted = f"sweep schedule-run {tmp_path}/night.toml --into {into} --baseline {tmp_path}/good"
-    assert f"{wanted} --fail-above 5% --notify 'mail me' --keep-last 7".replace("%", r"\%") in shown
+    assert f"{wanted} --fail-above 5% --notify 'mail me' --keep 7".replace("%", r"\%") in shown
     assert "OnCalendar=*-*-* 02:00:00" in bench("schedule", "night.toml", "--with", "systemd", *words).stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml", "wrong.toml"]
 
@@ -208,7 +225,6 @@ def test_the_baseline_may_be_the_sweeps_own_directory_but_never_where_firings_go
         (("night.toml", "--every", "1h", "--baseline", ".", "--fail-above", "5%"), "holds no run"),
         (("night.toml", "--every", "1h", "--notify", "'open"), "No closing quotation"),
         (("night.toml", "--every", "1h", "--notify", " "), "names no program"),
-        (("night.toml", "--every", "1h", "--keep-last", "0"), "would keep nothing"),
         (("--remove", "../x"), "cannot be the name of a schedule"),
     ],
 )

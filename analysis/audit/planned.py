@@ -16,7 +16,7 @@ from suite.trial_names import record_file
 
 NO_PLAN = Kind("no-plan", "named", "without its plan nobody can say whether trials are missing, or in their order")
 NAME = Kind("file-name", "refused", "give the file back its name: the trial's, and .json")
-FOREIGN = Kind("not-of-the-plan", "refused", "move the record back to its own run; bench results merge joins runs")
+FOREIGN = Kind("not-of-the-plan", "refused", "move the record back to its own run; bench compare takes several runs")
 PLACE = Kind("place", "refused", "the record, or the plan, was changed: run the trial again")
 JOB = Kind("job", "refused", "the record, or the plan, was changed: run the trial again")
 

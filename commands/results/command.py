@@ -9,7 +9,6 @@ import click
 
 from commands.results.listing import as_json as listed
 from commands.results.listing import as_table, entries
-from commands.results.merge_prune import merge, prune
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from suite.errors import RequestError
 from suite.results.runs import find_run, find_runs, summarise
@@ -21,17 +20,15 @@ places = click.argument("places", nargs=-1, type=click.Path(path_type=Path))
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(commands=(merge, prune))
+@click.group()
 def results() -> None:
-    """List, show, export, merge and prune what has been measured.
+    """List, show and export what has been measured.
 
     \b
     Examples:
       bench results list
       bench results show 20180312T101500-4242
       bench results export --format parquet --out trials.parquet
-      bench results merge from-a/night from-b/night --into results/night
-      bench results prune --keep-last 10
     """
 
 

@@ -11,13 +11,13 @@ import click
 from commands.output import Output
 from commands.run.options import CONCURRENT_HELP, PlanFile, number
 from commands.run.prepare import observing
-from commands.schedule.command import schedule
-from commands.schedule.firing import schedule_run
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, backend_of
 from commands.sweep.backends.local import run_block
 from commands.sweep.block import block, this_machine
+from commands.sweep.firing import schedule_run
 from commands.sweep.plan import plan
 from commands.sweep.resolve import Planned, refuse_refused, resolve
+from commands.sweep.schedule import schedule
 from commands.sweep.status import status
 from commands.sweep.stop import cancel, stop
 from commands.sweep.view import SweepDisplay

@@ -1,1 +1,1 @@
-"""Timers that start a command at set times: systemd timers, crontab, Slurm's scrontab, CronJobs of a cluster."""
+"""Timers that start a command at set times: systemd timers, crontab, CronJobs of a cluster."""

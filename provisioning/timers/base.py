@@ -1,17 +1,66 @@
-"""A scheduled job, and the protocol of timers."""
+"""A schedule: when it fires and what it starts, and the protocol of the timers that hold it."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from suite.errors import RequestError
-from suite.schedule_specification import ScheduleSpecification
 
 MARKER = "virtbench-schedule:"
 """Stands on a line of every entry, with the name behind it: an entry without it belongs to somebody else."""
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_EVERY = re.compile(r"(?P<hour>\d{1,2}):(?P<minute>\d{2}) (?P<days>daily|[a-z,]+)|(?P<number>\d{1,2})(?P<unit>[mh])")
+_FORMS = 'write it as "02:00 daily", "02:00 mon,wed", "hourly", "30m" or "6h"'
+_PERIODS = {"m": (60, "minutes of an hour"), "h": (24, "hours of a day")}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The moments at which a sweep fires, in the host's time zone, as fields of a crontab."""
+
+    text: str
+    minute: str
+    hour: str
+    days: tuple[str, ...] = ()
+    """The days of the week; every day without one."""
+
+    @property
+    def cron(self) -> str:
+        """The five fields of a crontab."""
+        return f"{self.minute} {self.hour} * * {','.join(str(DAYS.index(day) + 1) for day in self.days) or '*'}"
+
+    @property
+    def on_calendar(self) -> str:
+        """The same moments as systemd.time(7) writes them."""
+        hour, minute = (field.replace("*/", "0/").zfill(1 if "*" in field else 2) for field in (self.hour, self.minute))
+        return f"{','.join(day.title() for day in self.days)} *-*-* {hour}:{minute}:00".lstrip()
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Parse the value of ``--every``. Raises RequestError with examples for anything but the few known forms."""
+    words = " ".join(text.lower().split())
+    match = _EVERY.fullmatch("1h" if words == "hourly" else words)
+    if not match:
+        raise RequestError(f"--every {text!r} is not understood", remedy=_FORMS)
+    if match["unit"]:
+        number, (whole, name) = int(match["number"]), _PERIODS[match["unit"]]
+        # Cron counts anew in each hour and day: a period that does not divide it would not be one.
+        if number == 0 or whole % number:
+            divisors = ", ".join(f"{n}{match['unit']}" for n in range(1, whole) if whole % n == 0)
+            raise RequestError(f"--every {text!r} does not divide the {whole} {name}", remedy=f"choose {divisors}")
+        field = "*" if number == 1 else f"*/{number}" if number < whole else "0"
+        return Schedule(words, field, "*") if match["unit"] == "m" else Schedule(words, "0", field)
+    if int(match["hour"]) > 23 or int(match["minute"]) > 59:
+        raise RequestError(f"--every {text!r}: there is no {match['hour']}:{match['minute']}", remedy=_FORMS)
+    days = set() if match["days"] == "daily" else set(match["days"].split(","))
+    if unknown := days - set(DAYS):
+        raise RequestError(
+            f"--every {text!r}: {min(unknown)!r} is not a day", remedy=f"days: {', '.join(DAYS)}; {_FORMS}"
+        )
+    return Schedule(words, str(int(match["minute"])), str(int(match["hour"])), tuple(sorted(days, key=DAYS.index)))
 
 
 @dataclass(frozen=True)
@@ -19,7 +68,7 @@ class ScheduledJob:
     """A command to start at set times. Its paths are absolute: a timer has no search path and no directory."""
 
     name: str
-    schedule: ScheduleSpecification
+    schedule: Schedule
     plan: Path
     command: tuple[str, ...]
     """The command on this host, up to ``options``; it names the plan file and the directory of the firings."""
@@ -32,8 +81,7 @@ class ScheduledJob:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        words = (*self.argv, self.directory, self.log, *self.environment.values())
-        for word in words:
+        for word in (*self.argv, self.directory, self.log, *self.environment.values()):
             if not word.isprintable():
                 raise RequestError(
                     f"{word!r}: a schedule cannot hold line breaks or other control characters",
@@ -42,7 +90,7 @@ class ScheduledJob:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Return the whole command on this host."""
+        """The whole command on this host."""
         return (*self.command, *self.options)
 
 
@@ -55,28 +103,34 @@ class Installed:
     line: str
 
 
-class Timer(Protocol):
-    """One kind of timer. ``install`` and ``remove`` can be repeated; foreign entries are never touched."""
+class Timer(ABC):
+    """One kind of timer. Foreign entries are never touched."""
 
     kind: str
 
+    @abstractmethod
     def missing(self) -> str | None:
         """Return why the host has no timer of this kind; None if it has."""
 
     def asleep(self) -> str | None:
         """Return why an entry can be installed but would not fire now; None if it would."""
+        return None
 
+    @abstractmethod
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
         """Return the text that would be installed, by the place where it would stand."""
 
-    def install(self, job: ScheduledJob) -> bool:
-        """Install the job; return whether anything had to be changed."""
+    @abstractmethod
+    def install(self, job: ScheduledJob) -> None:
+        """Install the entry in place of an older one of its name."""
 
+    @abstractmethod
     def installed(self) -> list[Installed]:
         """Return the entries of the suite."""
 
-    def remove(self, name: str) -> bool:
-        """Remove the entry; return whether it was there."""
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove an installed entry of the suite."""
 
 
 def check_name(name: str) -> str:

@@ -1,20 +1,15 @@
-"""Choose a timer that the host has."""
+"""The timers by name, and the choice among those that the host has."""
 
 from collections.abc import Callable, Mapping
 
-from provisioning.timers.base import Timer
-from provisioning.timers.cron import Cron, Scrontab
+from provisioning.timers.base import Installed, Timer
+from provisioning.timers.cron import Cron
 from provisioning.timers.kubernetes import Kubernetes
 from provisioning.timers.systemd import Systemd
 from suite.errors import RequestError
 
-TIMERS: Mapping[str, Callable[[], Timer]] = {
-    "systemd": Systemd,
-    "cron": Cron,
-    "scrontab": Scrontab,
-    "kubernetes": Kubernetes,
-}
-"""The timers by name, in the order in which they are tried."""
+TIMERS: Mapping[str, Callable[[], Timer]] = {"systemd": Systemd, "cron": Cron, "kubernetes": Kubernetes}
+"""In the order in which they are tried."""
 
 
 def choose(kind: str | None) -> Timer:
@@ -32,6 +27,7 @@ def choose(kind: str | None) -> Timer:
     )
 
 
-def present() -> list[Timer]:
-    """Return a timer of every kind that this host has, whether or not it would fire now."""
-    return [timer for make in TIMERS.values() if (timer := make()).missing() is None]
+def installed() -> list[tuple[Timer, Installed]]:
+    """Return the entries of the suite with their timers, whether or not they would fire now."""
+    timers = (make() for make in TIMERS.values())
+    return [(timer, entry) for timer in timers if timer.missing() is None for entry in timer.installed()]

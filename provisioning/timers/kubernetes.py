@@ -1,6 +1,5 @@
 """A CronJob, whose pod fires the schedule in the cluster: it submits the blocks as Jobs and follows them."""
 
-import hashlib
 import json
 import os
 import re
@@ -10,24 +9,23 @@ from pathlib import Path, PurePosixPath
 from provisioning.batch.kubernetes import GIVEN_AT, POD_FAILURES, RECORDS_AT, template
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
-from provisioning.timers.base import Installed, ScheduledJob, check_name
+from provisioning.timers.base import Installed, ScheduledJob, Timer
 from suite.errors import BenchError, RequestError
 from suite.sweep.file import load_sweep
 
-SCHEDULE, SENT = "virtbench.dev/schedule", "virtbench.dev/sent"
-"""The label with the name of a schedule, and the annotation with the hash of what was sent."""
+SCHEDULE = "virtbench.dev/schedule"
+"""The label with the name of a schedule."""
 TODAYS = "batch/v1"
 RIGHTS = {"cronjobs.batch": ("create", "get", "list", "update", "delete")}
 LATE_AT_MOST_S = 600
 """How late a firing may begin that was missed, by a controller that was away or by an earlier firing."""
 LOCALTIME = Path("/etc/localtime")
-_OF_THIS_HOST = ("--baseline", "--notify")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 """A CronJob's name has 52 characters at most, ten of which are the prefix."""
 _ZONE = re.compile(r"[A-Z]\w*([/+-]\w+)*", re.ASCII)
 
 
-class Kubernetes:
+class Kubernetes(Timer):
     """See ``base.Timer``. CronJobs are in the namespace of the kubeconfig's current context."""
 
     kind = "kubernetes"
@@ -41,54 +39,51 @@ class Kubernetes:
             return error.message
         return None
 
-    def asleep(self) -> str | None:
-        return None
-
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
         try:
             group = _group(Cluster.connect())
         except BenchError:  # a dry run needs no cluster
             group = TODAYS
-        return {f"cronjobs/{_object(job.name)}": json.dumps(manifest(job, group), indent=2)}
+        made = manifest(job, group)
+        return {f"cronjobs/{made['metadata']['name']}": json.dumps(made, indent=2)}
 
-    def install(self, job: ScheduledJob) -> bool:
+    def install(self, job: ScheduledJob) -> None:
         cluster = Cluster.connect()
         cluster.demand(RIGHTS)
         wanted = manifest(job, _group(cluster))
-        there = {each["metadata"]["name"]: each for each in _found(cluster)}.get(wanted["metadata"]["name"])
-        if there is None:
-            cluster.create(wanted)
-        elif there["metadata"].get("annotations", {}).get(SENT) != wanted["metadata"]["annotations"][SENT]:
+        if job.name in {entry.name for entry in self.installed()}:
             cluster.request("PUT", f"{cluster.path_of(wanted)}/{wanted['metadata']['name']}", wanted)
         else:
-            return False
-        return True
+            cluster.create(wanted)
 
     def installed(self) -> list[Installed]:
         cluster = Cluster.connect()
+        wanted = ",".join([*(f"{key}={value}" for key, value in MANAGED.items()), SCHEDULE])
         return [
             Installed(
                 each["metadata"]["labels"][SCHEDULE],
                 f"{each['spec']['schedule']} ({each['spec'].get('timeZone', 'in the time zone of the cluster')})",
                 f"cronjobs/{each['metadata']['name']} in {cluster.namespace} of {cluster.context}",
             )
-            for each in _found(cluster)
+            for each in cluster.get(cluster.path("cronjobs", group=_group(cluster)), labelSelector=wanted)["items"]
         ]
 
-    def remove(self, name: str) -> bool:
-        if check_name(name) not in {one.name for one in self.installed()}:
-            return False
+    def remove(self, name: str) -> None:
         cluster = Cluster.connect()
-        path = cluster.path("cronjobs", _object(name), group=_group(cluster))
+        path = cluster.path("cronjobs", f"virtbench-{name}", group=_group(cluster))
         cluster.request("DELETE", path, query={"propagationPolicy": "Background"})
-        return True
 
 
 def manifest(job: ScheduledJob, group: str) -> Object:
     """Return the CronJob: its pod holds the plan file and writes the firings onto the claim of the plan.
 
-    Raises RequestError for a plan or options that a pod cannot be given.
+    Raises RequestError for a name, a plan or options that a pod cannot be given.
     """
+    if not _NAME.fullmatch(job.name):
+        raise RequestError(
+            f"{job.name!r} cannot be the name of a CronJob",
+            remedy="use small letters, digits and - (at most 42), with --name",
+        )
     labels = {**MANAGED, SCHEDULE: job.name}
     into = f"{RECORDS_AT}/{PurePosixPath(job.log).stem}"
     firing = ["bench", "sweep", "schedule-run", GIVEN_AT, "--into", into, *job.options]
@@ -106,8 +101,7 @@ def manifest(job: ScheduledJob, group: str) -> Object:
             },
         },
     }
-    sent = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    metadata = {"name": _object(job.name), "labels": labels, "annotations": {SENT: sent}}
+    metadata = {"name": f"virtbench-{job.name}", "labels": labels}
     return {"apiVersion": group, "kind": "CronJob", "metadata": metadata, "spec": spec}
 
 
@@ -138,21 +132,12 @@ def _options(job: ScheduledJob) -> KubernetesOptions:
             f"{job.plan} names no claim, and the records of a firing would go with its pod",
             remedy="name a volume claim in [engine]: claim = ...",
         )
-    if given := [word for word in job.options if word in _OF_THIS_HOST]:
+    if given := [word for word in job.options if word in ("--baseline", "--notify")]:
         raise RequestError(
             f"{', '.join(given)}: a pod has neither the files nor the programs of this host",
             remedy="leave it out, and use bench compare or bench history with what the claim holds",
         )
     return options
-
-
-def _object(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise RequestError(
-            f"{name!r} cannot be the name of a CronJob",
-            remedy="use small letters, digits and - (at most 42), with --name",
-        )
-    return f"virtbench-{name}"
 
 
 def _group(cluster: Cluster) -> str:
@@ -162,8 +147,3 @@ def _group(cluster: Cluster) -> str:
     except BenchError:
         return TODAYS
     return TODAYS if any(each["name"] == "cronjobs" for each in known) else "batch/v1beta1"
-
-
-def _found(cluster: Cluster) -> list[Object]:
-    wanted = ",".join([*(f"{key}={value}" for key, value in MANAGED.items()), SCHEDULE])
-    return list(cluster.get(cluster.path("cronjobs", group=_group(cluster)), labelSelector=wanted)["items"])

@@ -41,11 +41,6 @@ def is_run(directory: Path) -> bool:
     return (directory / PLAN).is_file()
 
 
-def is_sweep(directory: Path) -> bool:
-    """Return whether the directory holds runs, and is not a run itself."""
-    return not is_run(directory) and any(map(is_run, _below(directory)))
-
-
 def find_runs(places: Sequence[Path]) -> list[Path]:
     """Return the runs at and below places, in their order: runs, runs in a directory, runs of sweeps there.
 

@@ -139,7 +139,6 @@ def test_a_sweep_of_a_stranger_is_shown_or_refused(data: st.DataObject, bench: B
         bench("sweep", "status", str(sweep))
         bench("sweep", "status", "--json", str(sweep))
         bench("results", "list", str(sweep))
-        bench("results", "prune", "--keep-last", "1", "--dry-run", str(sweep.parent))
         bench("compare", "--json", str(sweep))
 
 

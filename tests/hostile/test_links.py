@@ -18,7 +18,6 @@ from suite.records.headers import read_head, read_header
 from suite.records.record import Outcome
 from suite.results import files
 from suite.results.manifest import MANIFEST, ListedFile, read_manifest
-from suite.results.merging import merge
 from suite.results.store import PLAN, Run, StoreError, read_record, stored_plan, sweep_temporaries, write_atomic
 from suite.sweep.cell_run import CellRun
 from suite.sweep.directory import SweepDirectory
@@ -215,20 +214,6 @@ def test_a_record_that_is_no_regular_file_is_none_and_holds_no_reader(run: Path,
     store.save(make_record(trial_id="bad"))
     assert not path.is_symlink()
     assert path.is_file(), "its record takes the place"
-
-
-@SPECIAL
-def test_a_merge_leaves_out_what_is_no_regular_file(tmp_path: Path, run: Path, special: Special) -> None:
-    store = Run(run)
-    store.begin(make_plan())
-    store.save(make_record(trial_id="good"))
-    (run / "attempts").mkdir()
-    special(run / "trials/bad.json")
-    special(run / "attempts/synthetic-resnet50-vm-b000.1.json")
-    merged = merge([run], tmp_path / "into")
-    assert merged.added == ["good"]
-    assert merged.left_out == [str(run / "trials/bad.json")]
-    assert not (tmp_path / "into/attempts").exists()
 
 
 @SPECIAL

@@ -8,14 +8,14 @@ import pytest
 
 from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
-from provisioning.timers import cron, systemd
-from provisioning.timers.base import ScheduledJob
+from provisioning.timers import cron
+from provisioning.timers.base import ScheduledJob, parse_schedule
+from provisioning.timers.systemd import Systemd
 from scenarios.datasets.resolve import resolve
 from suite.errors import RequestError
 from suite.inventory import read_inventory
 from suite.plan import MOST_TRIALS
 from suite.request.request import RunRequest
-from suite.schedule_specification import parse_schedule
 from suite.sweep.cells import MOST_CELLS, cells_of
 from suite.sweep.file import load_sweep, read_sweep
 from tests.jobs import plan_of
@@ -121,9 +121,9 @@ def test_what_cron_would_take_for_the_end_of_the_line_is_refused() -> None:
 
 @pytest.mark.parametrize("directory", ["/srv/a\\", "/srv/a "])
 def test_what_systemd_would_read_on_in_the_next_line_is_refused(directory: str) -> None:
-    assert "WorkingDirectory=/srv/a b\n" in systemd.service(job())
+    assert "WorkingDirectory=/srv/a b\n" in "".join(Systemd().render(job()).values())
     with pytest.raises(RequestError, match="cannot name the directory"):
-        systemd.service(job(directory=directory))
+        Systemd().render(job(directory=directory))
 
 
 @pytest.mark.parametrize("name", ['a",source=", b', "a\nb", "a\x1bb"])

@@ -7,10 +7,9 @@ import pytest
 
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.timers import kubernetes
-from provisioning.timers.base import ScheduledJob
+from provisioning.timers.base import ScheduledJob, parse_schedule
 from provisioning.timers.kubernetes import Kubernetes
 from suite.errors import RequestError
-from suite.schedule_specification import parse_schedule
 from tests.kubernetes_schema import invalid
 from tests.provisioning.test_timers import job
 
@@ -26,7 +25,7 @@ def nightly(tmp_path: Path) -> ScheduledJob:
 def planned(tmp_path: Path, engine: str, **changes: Any) -> ScheduledJob:
     plan = tmp_path / "plan.toml"
     plan.write_text(f'name = "pods"\n{engine}')
-    return job(**{"plan": plan, "options": ("--keep-last", "3"), "log": "/home/me/results/night.log", **changes})
+    return job(**{"plan": plan, "options": ("--keep", "3"), "log": "/home/me/results/night.log", **changes})
 
 
 class FakeCluster:
@@ -84,7 +83,7 @@ def test_a_firing_runs_the_plan_that_its_pod_holds_and_never_beside_another(
     pod = spec["jobTemplate"]["spec"]["template"]
     assert list(pod["metadata"]["annotations"].values()) == [nightly.plan.read_text()]
     (container,) = pod["spec"]["containers"]
-    firing = ["bench", "sweep", "schedule-run", "/given/lines", "--into", "/records/night", "--keep-last", "3"]
+    firing = ["bench", "sweep", "schedule-run", "/given/lines", "--into", "/records/night", "--keep", "3"]
     assert container["command"] == firing
     assert "affinity" not in pod["spec"]  # else blocks could not run on the node of the firing
 
@@ -93,12 +92,13 @@ def test_a_cronjob_is_installed_replaced_listed_and_removed(
     cluster: FakeCluster, nightly: ScheduledJob, tmp_path: Path
 ) -> None:
     timer = Kubernetes()
-    assert (timer.install(nightly), timer.install(nightly)) == (True, False)
-    assert timer.install(planned(tmp_path, ENGINE + CLAIM, schedule=parse_schedule("6h")))
+    timer.install(nightly)
+    timer.install(planned(tmp_path, ENGINE + CLAIM, schedule=parse_schedule("6h")))
     (one,) = timer.installed()
     assert (one.name, one.when.split(" (")[0]) == ("night", "0 */6 * * *")
     assert "virtbench-night in lab of here" in one.line
-    assert (timer.remove("night"), timer.remove("night"), timer.installed()) == (True, False, [])
+    timer.remove("night")
+    assert timer.installed() == []
     group = "batch/v1" if "cronjobs" in cluster.kinds else "batch/v1beta1"
     place = f"/apis/{group}/namespaces/lab/cronjobs/virtbench-night"
     assert cluster.asked == [f"POST {place}", f"PUT {place}", f"DELETE {place}"]

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from provisioning.timers.base import ScheduledJob
+from provisioning.timers.base import ScheduledJob, parse_schedule
 from provisioning.timers.choose import TIMERS, choose
-from provisioning.timers.cron import Cron, Scrontab, entries, line, with_entry, without
+from provisioning.timers.cron import Cron, line, without
 from provisioning.timers.systemd import Systemd, quoted
 from suite.errors import CommandError, RequestError
-from suite.schedule_specification import parse_schedule
 
 FOREIGN = "MAILTO=me\n# 0 2 * * * old\n\n5 5 * * * /usr/bin/true # virtbench-schedule\n@daily backup --all\n"
 
@@ -39,33 +38,6 @@ def test_the_shell_of_cron_gets_back_every_word_as_it_was(tmp_path: Path) -> Non
     # As cron does: the five fields go, an escaped % is one, and the rest is the shell's.
     subprocess.run(["sh", "-c", text.split(None, 5)[5].replace(r"\%", "%")], env={}, check=True)
     assert shown.read_text().splitlines() == list(words[2:])
-
-
-def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays() -> None:
-    once = with_entry(FOREIGN, "night", [line(job())])
-    assert once.startswith(FOREIGN)
-    assert with_entry(once, "night", [line(job())]) == once
-    other = with_entry(once, "noon", [line(job(name="noon"))])
-    changed = with_entry(other, "night", [line(job(schedule=parse_schedule("6h")))])
-    assert [(one.name, one.when) for one in entries(changed)] == [
-        ("noon", "0 2 * * *"),
-        ("night", "0 */6 * * *"),
-    ]
-    assert without(without(changed, "night"), "noon") == FOREIGN
-    assert without(FOREIGN, "night") == FOREIGN
-
-
-def test_a_table_without_a_last_line_break_keeps_its_last_entry() -> None:
-    table = with_entry("1 1 * * * a", "night", [line(job())])
-    assert table.splitlines()[0] == "1 1 * * * a"
-    assert without(table, "night") == "1 1 * * * a\n"
-
-
-def test_the_options_of_a_scrontab_entry_go_with_it_and_those_of_others_stay() -> None:
-    lines = Scrontab().lines(job())
-    assert [line.split("=")[0] for line in lines[:2]] == ["#SCRON --job-name", "#SCRON '--chdir"]
-    table = "#SCRON --time=1:00\n3 3 * * * a\n"
-    assert without(with_entry(table, "night", lines), "night") == table
 
 
 def test_a_command_longer_than_cron_takes_is_refused() -> None:
@@ -100,15 +72,21 @@ STORE = """case "$1" in
 esac"""
 
 
-@pytest.mark.parametrize(("kind", "timer"), [("crontab", Cron()), ("scrontab", Scrontab())])
-def test_entries_are_kept_by_the_program_that_keeps_the_table(kind: str, timer: Cron, program: Any) -> None:
-    table = Path(f"{program(kind, STORE)}.table")
+def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays(program: Any) -> None:
+    table, timer = Path(f"{program('crontab', STORE)}.table"), Cron()
     assert timer.installed() == []
-    assert (timer.install(job()), timer.install(job())) == (True, False)
-    assert [one.name for one in timer.installed()] == ["night"]
+    timer.install(job())
     assert table.read_text() == "".join(timer.render(job()).values())
-    assert (timer.remove("night"), timer.remove("night")) == (True, False)
-    assert table.read_text() == ""
+    table.write_text(FOREIGN.rstrip("\n"))  # a last line without a line break
+    timer.install(job())
+    timer.install(job(name="noon"))
+    timer.install(job(schedule=parse_schedule("6h")))
+    assert table.read_text().startswith(FOREIGN)
+    assert [(one.name, one.when) for one in timer.installed()] == [("noon", "0 2 * * *"), ("night", "0 */6 * * *")]
+    timer.remove("night")
+    timer.remove("noon")
+    assert table.read_text() == FOREIGN
+    assert without(FOREIGN, "night") == FOREIGN
 
 
 def test_a_table_that_cannot_be_read_is_never_overwritten(program: Any) -> None:
@@ -125,10 +103,11 @@ def test_a_unit_of_systemd_is_installed_listed_and_removed_and_others_stay(tmp_p
     timer.units.mkdir()
     (timer.units / "virtbench-mine.timer").write_text("[Timer]\nOnCalendar=daily\n")
     assert timer.missing() is None
-    assert (timer.install(job()), timer.install(job())) == (True, False)
+    timer.install(job())
+    timer.install(job())
     assert [(one.name, one.when) for one in timer.installed()] == [("night", "*-*-* 02:00:00")]
     assert "enable --now virtbench-night.timer" in called.read_text()
-    assert (timer.remove("night"), timer.remove("night"), timer.remove("mine")) == (True, False, False)
+    timer.remove("night")
     assert [path.name for path in timer.units.iterdir()] == ["virtbench-mine.timer"]
 
 
@@ -154,7 +133,7 @@ def test_a_word_is_quoted_as_systemd_reads_it() -> None:
 def test_without_any_timer_the_reason_of_each_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
-    with pytest.raises(RequestError, match=r"systemd: systemctl is not installed; cron: crontab is not installed; scr"):
+    with pytest.raises(RequestError, match=r"systemd: systemctl is not installed; cron: crontab is not installed; kub"):
         choose(None)
     for kind in TIMERS:
         with pytest.raises(RequestError, match=r"not installed|no kubeconfig"):

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import click
 
 from commands.run.options import PlanFile, shares
-from commands.schedule.command import bench_argv, notify_argv, refuse_itself
+from commands.sweep.schedule import bench_argv, notify_argv, refuse_itself
 from provisioning import foreground
 from provisioning.kubernetes import own_pod
 from suite.errors import BenchError, RequestError
-from suite.results.pruning import PruneRule, candidates, remove
-from suite.results.runs import find_runs
+from suite.results.runs import contains, find_runs
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic
+from suite.sweep.locks import holders
 
 RESULT = "schedule.json"
 NOTIFY_TIMEOUT_S = 60.0
@@ -25,11 +26,11 @@ NOTIFY_TIMEOUT_S = 60.0
 @click.argument("file", type=PlanFile())
 @click.option("--into", required=True, type=click.Path(path_type=Path), help="Where the firing makes its directory.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare with.")
-@click.option("--fail-above", callback=shares, help="Judge whether the sweep is slower than the baseline by more: 5%.")
+@click.option("--fail-above", callback=shares, help="Report the sweep as slower if it is slower by more: 5%.")
 @click.option("--notify", help="Program with its arguments that reads the result as JSON when it is not ok.")
-@click.option("--keep-last", type=int, help="How many directories to keep.")
+@click.option("--keep", type=click.IntRange(min=1), help="How many firings to keep. Default: all.")
 def schedule_run(
-    file: Path, into: Path, baseline: Path | None, fail_above: float | None, notify: str | None, keep_last: int | None
+    file: Path, into: Path, baseline: Path | None, fail_above: float | None, notify: str | None, keep: int | None
 ) -> None:
     """Run what a schedule starts each time; by hand, try it. Print the result as JSON, and write it to schedule.json.
 
@@ -47,7 +48,7 @@ def schedule_run(
     with Run(into).exclusive():  # a firing that still runs is not run beside
         own_pod.use_account(into)
         result = _fire(file, into, baseline, fail_above)
-        result["removed"] = _clear_up(into, [baseline, Path(result["directory"])], keep_last)
+        result["removed"] = _remove_older(into, keep, baseline) if keep else []
         _store(result)
     text = json.dumps(result, indent=1)
     click.echo(text)
@@ -108,17 +109,20 @@ def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) 
     return told | {"outcome": found.outcome, "exit_code": found.exit_code} if ok and found.exit_code else told
 
 
-def _clear_up(into: Path, kept: list[Path | None], keep_last: int | None) -> list[str]:
-    """Remove old firings except those ``kept``; return their names for the result."""
-    if keep_last is None:
-        return []
-    rule = PruneRule(last=keep_last, kept=[path for path in kept if path and path.is_dir()])
-    going = [entry for entry in candidates(into, rule, datetime.datetime.now(datetime.UTC)) if not entry.kept]
+def _remove_older(into: Path, keep: int, baseline: Path | None) -> list[str]:
+    """Remove all but the newest firings; return their names for the result.
+
+    A directory without a result of a firing, the baseline, and what another process holds are never removed.
+    """
+    firings = sorted(path.parent for path in into.glob(f"*/{RESULT}") if not path.parent.is_symlink())
     removed = []
-    for entry in going:
+    # The one that has just ended has no result yet, and is one of those to keep.
+    for firing in firings[: max(0, len(firings) - keep + 1)]:
+        if holders(firing) or (baseline and contains(firing, baseline)):
+            continue
         try:
-            remove(entry)
-            removed.append(str(entry.directory))
-        except BenchError as error:  # the next firing tries again; the result of this one must not be lost for it
-            click.echo(f"warning: {error.message}", err=True)
+            shutil.rmtree(firing)
+            removed.append(str(firing))
+        except OSError as error:  # the next firing tries again; the result of this one must not be lost for it
+            click.echo(f"warning: cannot remove {firing}: {error.strerror}", err=True)
     return removed

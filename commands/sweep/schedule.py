@@ -12,12 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from commands.output import Output
 from commands.run.options import PlanFile
 from commands.sweep.backends.base import backend_of
-from provisioning.timers.base import ScheduledJob, check_name
-from provisioning.timers.choose import TIMERS, choose, present
+from provisioning.timers.base import ScheduledJob, check_name, parse_schedule
+from provisioning.timers.choose import TIMERS, choose, installed
 from suite.errors import RequestError
 from suite.results.runs import contains, find_runs
 from suite.results.store import RESULTS
-from suite.schedule_specification import parse_schedule
 from suite.sweep.file import load_sweep
 from suite.units import parse_share
 
@@ -52,21 +51,23 @@ class SchedulesOutput(Output):
     help="Where each firing makes a directory. Default: results/NAME-scheduled.",
 )
 @click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep with which every firing is compared.")
-@click.option("--fail-above", help="The outcome says whether a firing is slower than the baseline by more: 5%.")
+@click.option("--fail-above", help="Report a firing as slower than the baseline if it is slower by more: 5%.")
 @click.option(
     "--notify",
     help="Program with its arguments to run when a firing is anything but ok; it reads JSON. No shell is involved.",
 )
 @click.option(
-    "--keep-last", type=int, help="How many directories to keep after a firing, besides the baseline. Default: all."
+    "--keep",
+    type=click.IntRange(min=1),
+    help="How many firings to keep after each one, besides the baseline. Default: all.",
 )
 @click.option("--with", "kind", type=click.Choice(list(TIMERS)), help="Timer. Default: the first that this host has.")
-@click.option("--dry-run", is_flag=True, help="Show what would be installed, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the entry, and install nothing.")
 @click.option("--list", "listing", is_flag=True, help="Show what is installed.")
 @click.option("--remove", metavar="NAME", help="Remove a schedule.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
-    """Run a sweep at set times: install a systemd timer, a crontab or Slurm scrontab entry, or a Kubernetes CronJob.
+    """Run a sweep at set times: install a systemd timer, a crontab entry, or a Kubernetes CronJob.
 
     A schedule of the same name is replaced. Entries that bench has not made are never touched.
 
@@ -74,7 +75,7 @@ def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
     Examples:
       bench sweep schedule nightly --every "02:00 daily"
       bench sweep schedule nightly --every "02:00 mon,wed" --baseline results/good --fail-above 5% \\
-          --notify "mail -s regression me@example.org" --keep-last 14
+          --notify "mail -s regression me@example.org" --keep 14
       bench sweep schedule nightly --every 6h --with cron --dry-run
       bench sweep schedule ./cluster.toml --every 6h --with kubernetes
       bench sweep schedule --list
@@ -84,41 +85,41 @@ def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
         _list(as_json=options["as_json"])
     elif name := options["remove"]:
         check_name(name)
-        removed = [timer.kind for timer in present() if timer.remove(name)]
-        if not removed:
+        holders = [timer for timer, entry in installed() if entry.name == name]
+        if not holders:
             raise RequestError(f"there is no schedule {name}", remedy="bench sweep schedule --list shows what there is")
-        click.echo(f"removed: {name} ({', '.join(removed)})", err=True)
+        for timer in holders:
+            timer.remove(name)
+        click.echo(f"removed: {name} ({', '.join(timer.kind for timer in holders)})", err=True)
     else:
-        _install(options)
+        _install(job_of(options), options["kind"], dry_run=options["dry_run"])
 
 
-def _install(options: dict[str, Any]) -> None:
-    job = job_of(options)
-    timer = TIMERS[options["kind"]]() if options["dry_run"] and options["kind"] else choose(options["kind"])
-    if options["dry_run"]:
+def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:
+    timer = TIMERS[kind]() if dry_run and kind else choose(kind)
+    if dry_run:
         click.echo(f"# {job.name} would run at {job.schedule.text}, by {timer.kind}; nothing is installed.")
     for place, text in timer.render(job).items():
         click.echo(f"# {place}:\n{text}")
-    if options["dry_run"]:
+    if dry_run:
         return
     Path(job.log).parent.mkdir(parents=True, exist_ok=True)
-    changed = timer.install(job)
-    click.echo(
-        f"{'installed' if changed else 'already installed'}: {job.name} ({timer.kind}, {job.schedule.text})", err=True
-    )
+    timer.install(job)
+    click.echo(f"installed: {job.name} ({timer.kind}, {job.schedule.text})", err=True)
     if why := timer.asleep():
         click.echo(f"warning: it will not fire: {why}", err=True)
 
 
 def _list(*, as_json: bool) -> None:
-    found = [(timer.kind, entry) for timer in present() for entry in timer.installed()]
+    schedules = [
+        Scheduled(name=entry.name, when=entry.when, timer=timer.kind, entry=entry.line) for timer, entry in installed()
+    ]
     if as_json:
-        entries = [Scheduled(name=one.name, when=one.when, timer=kind, entry=one.line) for kind, one in found]
-        SchedulesOutput(schedules=entries).tell()
+        SchedulesOutput(schedules=schedules).tell()
         return
-    for kind, one in found:
-        click.echo(f"{one.name}  {one.when}  ({kind})\n  {one.line}")
-    if not found:
+    for scheduled in schedules:
+        click.echo(f"{scheduled.name}  {scheduled.when}  ({scheduled.timer})\n  {scheduled.entry}")
+    if not schedules:
         click.echo("nothing is scheduled", err=True)
 
 
@@ -140,31 +141,29 @@ def job_of(options: dict[str, Any]) -> ScheduledJob:
         schedule=parse_schedule(options["every"]),
         plan=file,
         command=(*bench_argv(), "sweep", "schedule-run", str(file.absolute()), "--into", str(into)),
-        options=tuple(_checked(options, into)),
+        options=_checked(options, into),
         directory=str(Path.cwd()),
         environment={"PATH": PATH} | {key: os.environ[key] for key in ("VIRTBENCH_HOME",) if key in os.environ},
         log=f"{into}.log",
     )
 
 
-def _checked(options: dict[str, Any], into: Path) -> list[str]:
+def _checked(options: dict[str, Any], into: Path) -> tuple[str, ...]:
     """Return the options of ``schedule-run``, each as it will be read there."""
-    words: list[str] = []
-    if (options["baseline"] is None) != (options["fail_above"] is None):
+    baseline, words = options["baseline"], []
+    if (baseline is None) != (options["fail_above"] is None):
         raise RequestError("--baseline and --fail-above need each other", remedy="give both, or none")
-    if options["baseline"]:
-        if not find_runs([options["baseline"]]):
-            raise RequestError(f"--baseline {options['baseline']} holds no run", remedy="name a run or a sweep")
-        refuse_itself(options["baseline"], into)
+    if baseline:
+        if not find_runs([baseline]):
+            raise RequestError(f"--baseline {baseline} holds no run", remedy="name a run or a sweep")
+        refuse_itself(baseline, into)
         parse_share(options["fail_above"])
-        words += ["--baseline", str(options["baseline"].absolute()), "--fail-above", options["fail_above"]]
+        words += ["--baseline", str(baseline.absolute()), "--fail-above", options["fail_above"]]
     if options["notify"]:
         words += ["--notify", shlex.join(notify_argv(options["notify"]))]
-    if options["keep_last"] is not None:
-        if options["keep_last"] < 1:
-            raise RequestError(f"--keep-last {options['keep_last']} would keep nothing", remedy="give a number above 0")
-        words += ["--keep-last", str(options["keep_last"])]
-    return words
+    if options["keep"]:
+        words += ["--keep", str(options["keep"])]
+    return tuple(words)
 
 
 def refuse_itself(baseline: Path, into: Path) -> None:

@@ -3,14 +3,16 @@ import subprocess
 
 import pytest
 
+from provisioning.timers.base import parse_schedule
 from suite.errors import RequestError
-from suite.schedule_specification import parse_schedule
 
 FORMS = [
     ("02:00 daily", "0 2 * * *", "*-*-* 02:00:00"),
     ("23:59 mon,wed", "59 23 * * 1,3", "Mon,Wed *-*-* 23:59:00"),
     ("2:05 SUN,fri,fri", "5 2 * * 5,7", "Fri,Sun *-*-* 02:05:00"),
     ("hourly", "0 * * * *", "*-*-* *:00:00"),
+    ("1h", "0 * * * *", "*-*-* *:00:00"),
+    ("1m", "* * * * *", "*-*-* *:*:00"),
     ("30m", "*/30 * * * *", "*-*-* *:0/30:00"),
     ("60m", "0 * * * *", "*-*-* *:00:00"),
     ("6h", "0 */6 * * *", "*-*-* 0/6:00:00"),

@@ -1,1 +1,0 @@
-"""The commands ``bench sweep schedule``."""
