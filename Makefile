@@ -12,17 +12,17 @@ TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurm
                  $(if $(shell command -v containerd),,containerd) $(if $(shell command -v dockerd),,docker.io) \
                  $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
 TESTS ?= tests
-# With no, Kubernetes is not built for the tests: those on a cluster are skipped unless it was built before.
-CLUSTER ?= yes
+PYTEST := $(VENV)/bin/python -m pytest
 # How pytest ends when a part (TESTS=...) holds none of a kind.
 NO_TESTS := 5
 
-.PHONY: quickstart setup setup-test test lint format schema help
+.PHONY: quickstart setup setup-test test test-all lint format schema help
 
 help:
 	@echo "make quickstart   install what is missing, build the image, measure all targets (smoke), show table and plots"
 	@echo "make setup        only install what is missing"
 	@echo "make test         install what the tests need and run them (TESTS=tests/suite for a part)"
+	@echo "make test-all     these and the long ones: kills, emulated guests, Slurm, SSH pools, Kubernetes, every workload"
 	@echo "make lint         ruff, ruff format, mypy"
 
 quickstart: setup
@@ -58,17 +58,24 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-test: setup-test
+.PHONY: test-image
+test-image: setup-test
 	@echo "== building the image that the integration tests run (nothing when it is up to date)"
 	$(BENCH) image build
-	@echo "== building the Kubernetes that the integration tests start (3 to 9 minutes the first time, then nothing)"
-	test $(CLUSTER) = no || $(VENV)/bin/python -m tests.kubernetes_cluster build || echo "== without it, its tests are skipped"
 	@echo "== removing what a crashed run may have left"
 	$(BENCH) clean
-	@echo "== running the tests that need no machine to themselves, several at a time"
-	$(VENV)/bin/python -m pytest -n 4 --dist worksteal -m "not integration or beside" $(TESTS) || test $$? -eq $(NO_TESTS)
+
+test: test-image
+	@echo "== running the tests that need no machine to themselves, as many at a time as there are CPUs"
+	$(PYTEST) -n auto --dist worksteal -m "(not integration or beside) and not thorough" $(TESTS) || test $$? -eq $(NO_TESTS)
 	@echo "== running the tests on real targets, one after the other"
-	$(VENV)/bin/python -m pytest -m "integration and not beside" --durations=15 $(TESTS) || test $$? -eq $(NO_TESTS)
+	$(PYTEST) -m "integration and not beside and not thorough" --durations=15 $(TESTS) || test $$? -eq $(NO_TESTS)
+
+test-all: test
+	@echo "== building the Kubernetes that the tests start (3 to 9 minutes the first time, then nothing)"
+	$(VENV)/bin/python -m tests.kubernetes_cluster build || echo "== without it, its tests are skipped"
+	@echo "== running what make test leaves out, one after the other"
+	VIRTBENCH_EMULATED_FULL=1 $(PYTEST) -m thorough --durations=15 $(TESTS) || test $$? -eq $(NO_TESTS)
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

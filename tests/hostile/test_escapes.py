@@ -140,6 +140,7 @@ def test_containers_are_contained(
     check_victims(victims)
 
 
+@pytest.mark.thorough
 def test_guests_reach_what_is_theirs_and_nothing_of_the_host(package: Package, victims: Victims) -> None:
     require_image()
     require("target", "vm")

@@ -105,6 +105,7 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
     assert f"n1 has another data set in {there}: 13 files" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
     place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
     (tmp_path / "tree").mkdir()
@@ -123,6 +124,7 @@ def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
             assert reached.run(["docker", "image", "ls", "--no-trunc", "--quiet"]).stdout == before
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_guests_of_two_machines_reach_each_other_and_have_the_data_set_as_a_disk(
     machines: Fleet, tmp_path: Path

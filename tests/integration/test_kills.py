@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.machine import require_image, require_root
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 REPOSITORY = Path(__file__).parents[2]
 SHORTEST_RUN_S = 5.0
 """Later, many a run would have ended before its moment came."""

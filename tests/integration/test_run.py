@@ -179,6 +179,7 @@ def test_every_engine_runs_the_job_and_is_named_in_the_record(engine: str, tmp_p
     assert ours() == NOTHING
 
 
+@pytest.mark.thorough
 def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_intact(tmp_path: Path) -> None:
     require("target", "vm")
     out = str(tmp_path / "run")

@@ -41,6 +41,7 @@ def engine(**keys: object) -> str:
     return "\n".join(["", "[engine]", *lines, ""])
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: Path) -> None:
     sweep = RemoteSweep(tmp_path, SMOKE.read_text() + engine(), slurm.env)
     sweep.wait_for("[2/4]")
@@ -74,6 +75,7 @@ def in_second_trial(sweep: RemoteSweep) -> int:
     return sum("[1/4]" in path.read_text() for path in (sweep.out / "logs").glob("slurm-*.log"))
 
 
+@pytest.mark.thorough
 @pytest.mark.beside
 def test_a_job_of_higher_priority_takes_the_nodes_and_no_trial_is_lost_or_twice(slurm: Slurm, tmp_path: Path) -> None:
     bench = fake_bench(tmp_path / "fake", slow_s=4)
@@ -111,6 +113,7 @@ def test_blocks_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_
     assert "blocks in the queue" not in sweep.log.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.beside
 def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm: Slurm, tmp_path: Path) -> None:
     bench = fake_bench(tmp_path / "fake", slow_s=2)
@@ -127,6 +130,7 @@ def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm
     assert set(sweep.records()) == sweep.planned()
 
 
+@pytest.mark.thorough
 @pytest.mark.beside
 def test_cancel_takes_the_blocks_out_of_the_queue(slurm: Slurm, tmp_path: Path) -> None:
     bench = fake_bench(tmp_path / "fake", slow_s=20)
@@ -145,6 +149,7 @@ def test_cancel_takes_the_blocks_out_of_the_queue(slurm: Slurm, tmp_path: Path) 
     assert set(sweep.records()) == sweep.planned()
 
 
+@pytest.mark.thorough
 @pytest.mark.beside
 def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_too(slurm: Slurm, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"

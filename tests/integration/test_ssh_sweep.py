@@ -74,6 +74,7 @@ def test_blocks_go_to_machines_as_these_become_free(inventory: Path, tmp_path: P
         assert list((tmp_path / name).glob("home/blocks/*")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.beside
 def test_a_machine_that_is_lost_loses_its_block_to_another_and_no_record(inventory: Path, tmp_path: Path) -> None:
     benches = {"one": fake_bench(tmp_path / "one", slow_s=3), "two": fake_bench(tmp_path / "two", slow_s=0.01)}
@@ -90,6 +91,7 @@ def test_a_machine_that_is_lost_loses_its_block_to_another_and_no_record(invento
     assert all(sweep.records()[name] == record for name, record in kept.items())
 
 
+@pytest.mark.thorough
 @pytest.mark.beside
 def test_an_unequal_machine_is_refused_with_what_differs_before_it_measures(inventory: Path, tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
@@ -115,6 +117,7 @@ def in_mid_run(inventory: Path, tmp_path: Path) -> RemoteSweep:
     return sweep
 
 
+@pytest.mark.thorough
 @pytest.mark.beside
 def test_ctrl_c_ends_the_far_side_in_order(inventory: Path, tmp_path: Path) -> None:
     sweep = in_mid_run(inventory, tmp_path)
@@ -127,6 +130,7 @@ def test_ctrl_c_ends_the_far_side_in_order(inventory: Path, tmp_path: Path) -> N
     assert set(sweep.records()) == sweep.planned()
 
 
+@pytest.mark.thorough
 @pytest.mark.beside
 def test_the_far_side_ends_itself_when_this_one_is_killed(inventory: Path, tmp_path: Path) -> None:
     sweep = in_mid_run(inventory, tmp_path)

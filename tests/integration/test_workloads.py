@@ -1,9 +1,9 @@
 """Every workload in every scenario that it declares, on bare metal or in a container: what comes back, and holds."""
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,11 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "distributed": ("--workers", "2", "--strategy", "all-reduce"),
 }
 """Each scenario that trains, and what it is asked for besides."""
-EVERY = bool(os.environ.get("VIRTBENCH_EVERY_WORKLOAD"))
-"""Each workload on each target takes 12 minutes; else every second one is run here, and the others there."""
+CASES = (
+    *((*case, 2) for case in zip(WORDS, TARGETS * 2, strict=True)),
+    *(pytest.param(*case, 1, marks=pytest.mark.thorough) for case in product(WORDS, TARGETS)),
+)
+"""Every second workload of each scenario on one target; all on all of them take 12 minutes."""
 
 
 def declaring(scenario: str) -> list[str]:
@@ -44,14 +47,15 @@ def data(scenario: str, tmp_path: Path) -> tuple[str, ...]:
     return ("--data", f"cifar10:{directory}")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("scenario", WORDS)
-def test_the_workloads_of_a_scenario_run(scenario: str, target: str, data: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scenario", "target", "one_in"), CASES)
+def test_workloads_of_a_scenario_run(
+    scenario: str, target: str, one_in: int, data: tuple[str, ...], tmp_path: Path
+) -> None:
     require_root()
     require_image()
     require("engine", "runc")
     run, chosen = tmp_path / "run", declaring(scenario)
-    models = chosen if EVERY else chosen[TARGETS.index(target) :: len(TARGETS)]
+    models = chosen[TARGETS.index(target) % one_in :: one_in]
     words = [word for name in models for word in ("--model", name)]
     done = bench("run", "--scenario", scenario, *words, *data, *WORDS[scenario], *SMALL, *on(target), "--out", str(run))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -88,6 +92,7 @@ def test_bare_metal_and_a_container_compute_the_same_weights(design: str, tmp_pa
     assert found == {("alexnet", "container"): "weights", ("vae", "container"): "weights"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", WORKLOADS.own)
 def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_losses(
     model: str, tmp_path: Path
@@ -97,18 +102,9 @@ def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_
     for engine in ("podman", "runc"):
         require("engine", engine)
     with tempfile.TemporaryDirectory() as place, docker_daemon(Path(place)) as host:
-        arms = (
-            "--engine",
-            "docker",
-            "--ablate",
-            "podman",
-            "--ablate",
-            "runc",
-            *on("bare-metal"),
-            "--target",
-            "container",
-        )
-        words = (*arms, "--target", "vm", "--model", model, "--steps", "4")
+        engines = ("--engine", "docker", "--ablate", "podman", "--ablate", "runc")
+        targets = [word for target in ("bare-metal", "container", "vm") for word in ("--target", target)]
+        words = (*targets, *engines, "--model", model, "--steps", "4")
         found = agreements(tmp_path / "run", *words, env={"DOCKER_HOST": host})
     # Libraries choose their code by the CPU model, and an emulated CPU is a model of its own.
     assert found.pop((model, "vm")) in ("weights", "near")

@@ -14,7 +14,7 @@ from provisioning.engines.base import image_reference
 from provisioning.images.image import current
 from tests.kubernetes_cluster.cluster import Cluster, wait_for
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from provisioning.kubernetes.images import ctr, local_name
 from tests.kubernetes_cluster import cluster as fixture
 from tests.kubernetes_cluster.control import kubectl
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"), "kubernetes", "pipeline")
 CLASSES, VOLUMES = "/apis/storage.k8s.io/v1/storageclasses", "/api/v1/persistentvolumes"
 NAME = "pipeline-test"

@@ -28,7 +28,7 @@ from tests.kubernetes_cluster import cluster as fixture
 from tests.kubernetes_cluster.layout import REGISTRY
 from tests.kubernetes_cluster.registry import serving
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"))
 BOOTED_ELSEWHERE = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"')
 """What runs a command, after the name of a file with another boot id, as if it were on another machine."""

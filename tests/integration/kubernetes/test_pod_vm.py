@@ -18,7 +18,7 @@ from tests.integration.kubernetes.test_pod import BENCH, SMALL, kubeconfig, left
 from tests.kubernetes_cluster import cluster as fixture
 
 __all__ = ["kubeconfig"]
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 APART = f"""
 import sys
 sys.path.insert(0, {str(Path(BENCH[1]).parent)!r})

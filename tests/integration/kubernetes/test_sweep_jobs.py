@@ -22,7 +22,7 @@ from tests.integration.remote_sweep import BENCH, REPOSITORY, RemoteSweep
 from tests.integration.slurm_cluster import wait_for
 from tests.kubernetes_cluster.cluster import Cluster, import_everywhere
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 PLAN = """
 name = "pods"
