@@ -149,7 +149,7 @@ def layers(
 def booted(targets: Collection[str], engine: str | None) -> frozenset[str]:
     """Return the targets for which the suite boots a virtual machine: in a cluster, that of container-vm is a node."""
     found = VMS.intersection(targets)
-    return found - CONTAINERS if engine and get_engine(engine).options else found
+    return found - CONTAINERS if engine and get_engine(engine).is_cluster else found
 
 
 def bare_metal(
@@ -171,12 +171,12 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
     properties = properties_of(name)
     if (properties.virtiofs or properties.data_in_layer) and scenario != "real":
         raise RequestError(f"--ablate {name} is about where a data set lies", remedy="use --scenario real")
-    if properties.host_network and scenario in JOINED and not choices.container_engine.options:
+    if properties.host_network and scenario in JOINED and not choices.container_engine.is_cluster:
         raise RequestError(
             f"--ablate {name}: --network says how the instances are joined",
             remedy="leave it out, and run it once more with --network host",
         )
-    if properties.service and not (scenario == SERVE and choices.container_engine.options):
+    if properties.service and not (scenario == SERVE and choices.container_engine.is_cluster):
         raise RequestError(
             f"--ablate {name} is about a service of a cluster, before a pod that serves",
             remedy="use --scenario serve --target container --engine kubernetes",
@@ -257,7 +257,7 @@ def prepare(
     switched = [get_engine(name) for each in ablations if (name := properties_of(each).engine)]
     if choices.inventory:
         # Pods are opened from here, and their image came to the node when their CPUs were tried.
-        engines = switched if engine.options else [engine, *switched]
+        engines = switched if engine.is_cluster else [engine, *switched]
         for planned in choices.inventory.nodes:
             with machine(planned) as reached:
                 _prepare_machine(reached, choices, targets, engines, note, dataset)

@@ -97,7 +97,7 @@ def inventory_of_pods(request: RunRequest, path: Path) -> Inventory:
     Raises RequestError for a run without pods, for virtual machines, and for several machines.
     """
     inventory, asked = read_inventory(path), request.targets
-    if "container" not in asked.target or not (asked.engine and get_engine(asked.engine).options):
+    if "container" not in asked.target or not (asked.engine and get_engine(asked.engine).is_cluster):
         raise RequestError(
             f"{option('inventory')} with {option('scenario')} {request.scenario} names the node of pods, and there are "
             "none",

@@ -12,7 +12,7 @@ from suite.request.request import RunRequest
 
 def are_pods(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> bool:
     """Return whether the instances of the request's job are pods that are joined by a network."""
-    return request.scenario in JOINED and "container" in targets and bool(choices.container_engine.options)
+    return request.scenario in JOINED and "container" in targets and choices.container_engine.is_cluster
 
 
 def pod_job(

@@ -145,7 +145,7 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
     working = [check.name for check in checks if check.kind == "engine" and check.usable]
     engine = request.targets.engine or default_engine(working)
     options = {name: str(request.value(name)) for name in get_engine(engine).options if request.value(name)}
-    if "container" in targets and not get_engine(engine).options:
+    if "container" in targets and not get_engine(engine).is_cluster:
         check = next(check for check in checks if check.kind == "engine" and check.name == engine)
         if not check.usable:
             raise RequestError(f"{option('engine')} {engine}: {check.reason}", remedy=check.remedy)
@@ -173,7 +173,7 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         engine_options=options,
         vm_node=nodes.get("container-vm"),
     )
-    if "container" in targets and choices.container_engine.options:
+    if "container" in targets and choices.container_engine.is_cluster:
         with local_node((), None) as node:
             note(f"{engine} {choices.container_engine.version(node)}")
     return choices

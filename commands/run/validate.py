@@ -67,8 +67,8 @@ def check_workloads(request: RunRequest, models: tuple[str, ...]) -> None:
 
 
 def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> None:
-    """Raise RequestError for what an engine with options of its own, which is a cluster's, cannot be asked for."""
-    if not CONTAINERS.intersection(targets) or not choices.container_engine.options:
+    """Raise RequestError for what the engine of a cluster cannot be asked for."""
+    if not CONTAINERS.intersection(targets) or not choices.container_engine.is_cluster:
         return
     if ("container-vm" in targets) != bool(choices.vm_node) or "container" not in targets:
         raise RequestError(

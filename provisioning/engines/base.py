@@ -114,7 +114,9 @@ class ContainerEngine(Protocol):
 
     name: str
     options: tuple[str, ...] = ()
-    """The options of a run that only this engine knows; one with some is used only where it is named."""
+    """The options of a run that only engines like this one know."""
+    is_cluster: bool = False
+    """Whether its containers are pods that a cluster places, not this machine; such an engine must be named."""
     rootfs: str
     """The way in which the tree becomes the container's root: ``overlay`` or ``directory``."""
     commands_are_children: bool
@@ -279,5 +281,5 @@ def get_engine(name: str) -> ContainerEngine:
 def default_engine(usable: Collection[str]) -> str:
     """Return the first engine of the registry that is usable; the last of the suite's own if none is."""
     # With none on this machine one is still needed for its guests, whose image has them all; the last needs no daemon.
-    own = [name for name in ENGINES.own if not get_engine(name).options]
-    return next((name for name in ENGINES if name in usable and not get_engine(name).options), own[-1])
+    own = [name for name in ENGINES.own if not get_engine(name).is_cluster]
+    return next((name for name in ENGINES if name in usable and not get_engine(name).is_cluster), own[-1])

@@ -56,6 +56,7 @@ class Kubernetes(ContainerEngine):
     rootfs = "overlay"
     network = "pod"
     commands_are_children = False
+    is_cluster = True
     options = ("context", "namespace", "node", "registry", "containerd", "runtime_class")
 
     def configured(self, given: Mapping[str, str]) -> "Kubernetes":

@@ -95,6 +95,15 @@ class Toy(ContainerEngine):
 MEMBER = Toy()
 """
 
+WITH_AN_OPTION = """
+class Toy(ContainerEngine):
+    options = ("runtime_class",)
+
+    def configured(self, given):
+        self.version = lambda node: f"1.0 {given['runtime_class']}"
+        return self
+"""
+
 PROVIDER = """
 from contextlib import contextmanager
 from functools import partial
@@ -149,6 +158,15 @@ def test_a_container_engine_of_another_package_is_used(package: Package) -> None
         "name": "toy", "version": "1.0", "network": "none", "rootfs": "directory", "seccomp_sha256": None,
     }  # fmt: skip
     assert not list((package.place / "home/ledger").iterdir()), "the ledger's entry is gone, by way of the registry"
+
+
+def test_a_local_engine_with_an_option_of_its_own_is_no_cluster(package: Package) -> None:
+    package.add("virtbench.engines", "toy", ENGINE.replace("class Toy(ContainerEngine):", WITH_AN_OPTION))
+    # A cluster is told how many CPUs, and chooses which.
+    (record,) = run(package, "--target", "container", "--engine", "toy", "--runtime-class", "fast", "--cpus", "0,1")
+    assert record["environment"]["target"]["container_engine"]["version"] == "1.0 fast"
+    refused = package.bench("run", "--target", "container", "--engine", "runc", "--runtime-class", "fast")
+    assert (refused.returncode, "would change nothing" in refused.stderr) == (2, True)
 
 
 def test_a_machine_provider_of_another_package_is_used(package: Package) -> None:

@@ -38,8 +38,8 @@ from tests.integration.machine import ENVELOPE, docker_daemon, require, require_
 
 pytestmark = pytest.mark.integration
 
-# Those with options of their own need what these name: a cluster has tests of its own.
-LOCAL_ENGINES = tuple(name for name in ENGINES if not get_engine(name).options)
+# A cluster has tests of its own.
+LOCAL_ENGINES = tuple(name for name in ENGINES if not get_engine(name).is_cluster)
 MOMENTS = 12
 OPENS = """
 import sys, time, cli
