@@ -12,8 +12,8 @@ from importlib.resources import files
 import pandas as pd
 
 from analysis.compare.results import ComparedJob
-from analysis.load.evidence import Text
 from analysis.load.computed import computed
+from analysis.load.evidence import Text
 from analysis.load.fields import COLUMNS
 from analysis.load.metrics import METRICS
 from analysis.load.records import FLOATS, Records
