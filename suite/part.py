@@ -9,6 +9,9 @@ from suite.errors import RequestError
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
+MOST = 1_000_000
+"""The most of anything that is counted in a request or a job: more is a slip of the finger, or would be walked for
+ever."""
 
 
 class Part(BaseModel):

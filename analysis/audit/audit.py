@@ -9,6 +9,9 @@ import pandas as pd
 from analysis.audit.course import CHANGED, course
 from analysis.audit.files import NO_MANIFEST, UNLISTED, files
 from analysis.audit.findings import Finding, grouped
+from analysis.audit.inside import inside
+from analysis.audit.limits import limits
+from analysis.audit.missing import gaps, missing
 from analysis.audit.parts import parts
 from analysis.audit.planned import plan_of, planned
 from analysis.audit.sums import sums
@@ -44,6 +47,7 @@ def audit(records: Records, *, every_digest: bool = True) -> Audit:
             plan = plan_of(run)
             found += planned(run, trials, plan)
             found += course(run, trials, plan.trial_timeout_s if plan else None)
+            found += gaps(trials)
         found += files(run, every_digest=every_digest)
     unique = dict.fromkeys(found)
     return Audit(tuple(sorted(unique, key=lambda one: one.severity != "refused")), len(evidence))
@@ -53,7 +57,8 @@ def _inside(ok: pd.DataFrame) -> Iterator[Finding]:
     jobs = {text: Job.model_validate_json(text.text) for text in ok["job"].unique()}
     devices = {text: job.devices.devices for text, job in jobs.items()}
     yield from sums(ok.assign(devices_asked=ok["job"].map(devices).astype("float64")))
-    yield from parts(ok, jobs)
+    for check in (parts, missing, inside, limits):
+        yield from check(ok, jobs)
 
 
 def audited(records: Records, *, force: bool = False) -> Records:

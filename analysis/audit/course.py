@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
 from analysis.audit.parts import TURNS
+from analysis.audit.sums import CLOCKS_SHARE, COUNTING_S
 from analysis.warnings.changes import ARM, changed_arms
 from suite.job.job import SEQUENTIAL
 
@@ -22,6 +23,7 @@ APART = Kind(
 )
 ORDER = Kind("block-order", "named", "trials that are tried again, and those of a resumed run, come late")
 CHANGED = Kind("changed", "named", "the trials of a run are samples of one thing: compare those of each state alone")
+MIXED = Kind("mixed-block", "named", "no ratio is formed between trials of two runs: merge runs of whole blocks")
 _TOGETHER = ["warm_up", "block", "model", "design", "block_s"]
 TOLERANCE_S = 2.0
 """Starts are whole seconds, and the clock of the day is corrected in small steps."""
@@ -34,9 +36,9 @@ UNTIMED_S = 6 * 3600.0
 def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator[Finding]:
     """Yield what is wrong with the course of a run."""
     begun = pd.to_datetime(trials["started_at"], format="ISO8601", errors="coerce", utc=True)
-    yield from _turns(trials)
-    taken_s = trials[["open_s", "elapsed_s", "close_s"]].sum(axis=1).mask(trials["block_s"].notna(), trials["block_s"])
     begin_s = (begun - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    yield from _turns(trials.assign(begin_s=begin_s))
+    taken_s = trials[["open_s", "elapsed_s", "close_s"]].sum(axis=1).mask(trials["block_s"].notna(), trials["block_s"])
     timed = trials.assign(begin_s=begin_s, taken_s=taken_s, end_s=begin_s + taken_s)
     timed = timed.sort_values(["warm_up", "block", "begin_s", "position"])
     # Trials that take turns overlap on purpose: the first stands for all of its block.
@@ -59,16 +61,28 @@ def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator
             run, f"{'warm-up ' if warm_up else ''}block {number}: its trials began in another order than planned"
         )
     yield from _changes(run, trials)
+    runs = trials["run_id"].astype(object).groupby([trials["warm_up"], trials["block"]]).unique()
+    for (warm_up, number), names in runs[runs.map(len) > 1].items():
+        yield MIXED.at(run, f"{'warm-up ' if warm_up else ''}block {number} is of the runs {', '.join(sorted(names))}")
 
 
 def _turns(trials: pd.DataFrame) -> Iterator[Finding]:
     """Yield the trials of a block that did not take their turns together, or that computed at the same time."""
     taking = trials[trials["alternation"].notna()]
     for (_, number, *_), rows in taking.groupby(_TOGETHER[:-1], observed=True):
-        if rows["block_s"].nunique() > 1:
+        if rows["block_s"].nunique() > 1 or rows["begin_s"].max() - rows["begin_s"].min() > rows["block_s"].max():
             for path in rows["path"]:
                 yield TURNS.at(path, f"the trials of block {number} did not take their turns together")
             continue
+        instances = {taken.instances for taken in rows["alternation"]}
+        places = [(one.round, one.position) for taken in rows["alternation"] for one in taken.bursts]
+        if len(instances) > 1 or len(rows) > max(instances) or len(set(places)) < len(places):
+            for path in rows["path"]:
+                yield TURNS.at(path, f"the turns of block {number} are not those of its {max(instances)} instances")
+        last_s = max(taken.bursts[-1].ended_s for taken in rows["alternation"])
+        apart = (rows["interval_s"] < last_s) | (rows["interval_s"] > last_s * (1 + CLOCKS_SHARE) + COUNTING_S)
+        for path, interval_s in rows.loc[apart, ["path", "interval_s"]].itertuples(index=False):
+            yield TURNS.at(path, f"its counters enclose {interval_s:.6g} s, and the last turn ended after {last_s:.6g}")
         turns = sorted(
             (burst.begun_s, burst.ended_s, path)
             for path, taken in zip(rows["path"], rows["alternation"], strict=True)

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
-from analysis.audit.sums import CLOCKS_SHARE, EXACT, GAP_S, GAP_SHARE
+from analysis.audit.limits import COMPUTES_S
+from analysis.audit.sums import CLOCKS_S, CLOCKS_SHARE, EXACT, GAP_S, GAP_SHARE
 from analysis.load.evidence import (
     AggressionFields,
     AggressorFields,
@@ -33,6 +34,7 @@ TICK_S = 0.01
 """By how much a burst may be longer than its turn: a coarse clock ticks every 10 ms."""
 BESIDE_SHARE, BESIDE_S = 0.5, 2.5
 """The most of a turn in which no step is taken: 1 s of rest, and lines of an emulated guest that are 1.2 s late."""
+Check = Callable[..., Iterator[str]]
 
 
 def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
@@ -40,7 +42,7 @@ def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
 
     ``jobs``: the job of each text in the column of that name; many records share one.
     """
-    checks: tuple[tuple[str, Kind, Callable[..., Iterator[str]]], ...] = (
+    checks: tuple[tuple[str, Kind, Check], ...] = (
         ("ranks", RANKS, _ranks),
         ("ranks", TRAFFIC, _traffic),
         ("aggressors", AGGRESSORS, _aggressors),
@@ -51,8 +53,15 @@ def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     )
     for column, kind, check in checks:
         for row in trials[trials[column].notna()].to_dict("records"):
-            for problem in check(row[column], jobs[row["job"]], row):
+            for problem in _problems(check, row[column], jobs[row["job"]], row):
                 yield kind.at(row["path"], problem)
+
+
+def _problems(check: Check, found: Any, job: Job, row: dict[Any, Any]) -> Iterator[str]:  # noqa: ANN401
+    try:
+        yield from check(found, job, row)
+    except Exception as error:  # noqa: BLE001 (one record of a stranger must not end what judges thousands)
+        yield f"it cannot be checked ({type(error).__name__}: {error})"
 
 
 def _ranks(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -147,17 +156,26 @@ def _samples(metrics: dict[str, tuple[float, list[float]]], job: Job, row: dict[
 
 
 def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
-    del row
     if (planned := job.turns) is None:
         yield "it took turns, and its job has none"
         return
     bursts = taken.bursts
-    if [one.round for one in bursts] != list(range(planned.rounds)):
-        yield f"its turns are of the rounds {[one.round for one in bursts]}, and the job has {planned.rounds}"
+    if len(bursts) != planned.rounds or any(one.round != number for number, one in enumerate(bursts)):
+        yield f"its {len(bursts)} turns are not one of each of the job's {planned.rounds} rounds"
     if any(one.steps != planned.burst_steps for one in bursts):
         yield f"its bursts have {sorted({one.steps for one in bursts})} steps, and the job's {planned.burst_steps}"
     if any(one.position >= taken.instances for one in bursts):
         yield f"it had a turn after those of all {taken.instances} instances"
+    for name, parts_s in (("last turn ended after", bursts[-1].ended_s), ("timeline has", row["timeline_s"])):
+        if parts_s > taken.block_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
+            yield f"its {name} {parts_s:.6g} s, and its block took {taken.block_s:.6g} s"
+    if any((one.waiting_cpu_s is None) != (one.cpu_s is None) for one in bursts):
+        yield "its CPU time was counted in some of its turns and not between them"
+    for name, cpus in (("own_cpu_s", row["cpus"]), ("cpu_s", row["host_cpus"])):
+        for one in bursts:
+            used_s = getattr(one, name)
+            if used_s is not None and not _possible(used_s, one, cpus):
+                yield f"its burst {one.round} took {one.span_s:.6g} s and {used_s:.6g} CPU s ({name})"
     for one in bursts:
         if problem := _mistimed(one):
             yield f"its burst {one.round} took {one.span_s:.6g} s, {problem}"
@@ -181,6 +199,12 @@ def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Itera
         known = None if math.isnan(row[name]) else row[name]
         if (total is None) != (known is None) or (total and not math.isclose(total, known or 0.0, rel_tol=EXACT)):
             yield f"its bursts make {total} of {name}, and the record says {known}"
+
+
+def _possible(used_s: float, burst: BurstFields, cpus: float) -> bool:
+    """Return whether a burst can have used so much CPU time: some, and no more than its CPUs could give in its turn."""
+    most_s = cpus * ((burst.ended_s - burst.begun_s) * (1 + CLOCKS_SHARE) + CLOCKS_S)
+    return (used_s > 0 or burst.span_s <= COMPUTES_S) and not used_s > most_s
 
 
 def _mistimed(burst: BurstFields) -> str | None:

@@ -1,7 +1,8 @@
 """The records of a run held against its plan: each is one of its trials, in its place, of its job."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ NO_PLAN = Kind("no-plan", "named", "without its plan nobody can say whether tria
 NAME = Kind("file-name", "refused", "give the file back its name: the trial's, and .json")
 FOREIGN = Kind("not-of-the-plan", "refused", "move the record back to its own run; bench compare takes several runs")
 PLACE = Kind("place", "refused", "the record, or the plan, was changed: run the trial again")
+_BLOCK = ["warm_up", "block", "model", "design"]
 JOB = Kind("job", "refused", "the record, or the plan, was changed: run the trial again")
 
 CHOSEN = ("envelope.cpus", "envelope.node_cpus")
@@ -38,6 +40,7 @@ def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Find
     if plan is None:
         yield NO_PLAN.at(run, f"{PLAN} is missing, or cannot be read")
     columns = ("path", "trial_id", "block", "position", "warm_up", "seed", "target", "replica", "ablation", "aggressor")
+    yield from _instances(trials, places.values())
     # As objects: a missing name is then None, whatever the column holds else.
     rows = trials[[*columns, "job"]].astype(object).where(trials[[*columns, "job"]].notna(), None)
     for path, name, block, position, warm_up, seed, *arm, job in rows.itertuples(index=False, name=None):
@@ -55,6 +58,19 @@ def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Find
             yield PLACE.at(path, f"it is not where the plan has it: {told}")
         if differences := _job_differences(job.text, jobs[place.job.model, place.job.design]):
             yield JOB.at(path, f"its job is not that of the plan: {', '.join(differences)} differ")
+
+
+def _instances(trials: pd.DataFrame, places: Collection[TrialPlace]) -> Iterator[Finding]:
+    """Yield the records that took turns among more or fewer instances than the plan has in their block."""
+    taking = trials[trials["alternation"].notna()]
+    if not len(taking) or not places:
+        return
+    due = Counter((one.warm_up, one.block, one.job.model, one.job.design) for one in places)
+    for path, taken, *block in taking[["path", "alternation", *_BLOCK]].itertuples(index=False, name=None):
+        if taken.instances != due[tuple(block)]:
+            yield PLACE.at(
+                path, f"it took turns among {taken.instances} instances, and the plan has {due[tuple(block)]}"
+            )
 
 
 @lru_cache(maxsize=1000)

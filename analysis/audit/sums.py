@@ -35,10 +35,10 @@ def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     # Without a timeline the span is the steps', which leave out what lies between them.
     bound = own["measured_s"].isna() * GAP_SHARE + EXACT
     wrong = (own["throughput_per_s"] - made).abs() > bound * made
-    yield from _told(THROUGHPUT, own[wrong], made, "throughput_per_s", "per second", "its steps make")
+    yield from told(THROUGHPUT, own[wrong], made, "throughput_per_s", "per second", "its steps make")
 
     counted = trials["counted_steps"]
-    yield from _told(
+    yield from told(
         STEPS,
         trials[counted.notna() & (counted != trials["steps"])],
         trials["steps"],
@@ -48,28 +48,29 @@ def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     )
     steps, phases = trials["steps_s"], trials["phases_s"]
     low, high = phases < steps * (1 - EXACT), phases > steps * (1 + EXACT + COPY_SHARE * trials["copied_s"].notna())
-    yield from _told(STEPS, trials[low | high], steps, "phases_s", "s of phases", "its steps take")
+    yield from told(STEPS, trials[low | high], steps, "phases_s", "s of phases", "its steps take")
     computed, named = trials["computed_s"], trials["parts_s"]
     over = named > computed * (1 + EXACT) + COPY_SHARE * trials["copied_s"].notna() * steps
-    yield from _told(STEPS, trials[over], computed, "parts_s", "s of named phases", "computing takes")
+    yield from told(STEPS, trials[over], computed, "parts_s", "s of named phases", "computing takes")
     gap = trials["measured_s"] - steps
     # A workload that measures something after each step lengthens the span at will.
     more = trials["metrics"].map(lambda found: isinstance(found, dict) and not set(found) <= set(EPOCH_METRICS))
     late = (gap > GAP_SHARE * trials["measured_s"] + GAP_S) & ~more.astype(bool)
-    yield from _told(
+    yield from told(
         STEPS, trials[(gap < -EXACT * steps) | late], trials["measured_s"], "steps_s", "s of steps", "it measured"
     )
 
     elapsed = trials["elapsed_s"]
     apart = (trials["timeline_s"] - elapsed).abs() > CLOCKS_SHARE * elapsed + CLOCKS_S
-    yield from _told(TIMELINE, trials[apart], elapsed, "timeline_s", "s in its timeline", "elapsed are")
+    yield from told(TIMELINE, trials[apart], elapsed, "timeline_s", "s in its timeline", "elapsed are")
     interval = trials["interval_s"]
     outside = (interval < elapsed * (1 - EXACT)) | (interval > elapsed * (1 + CLOCKS_SHARE) + COUNTING_S)
-    yield from _told(INTERVAL, trials[outside], elapsed, "interval_s", "s between its counters", "elapsed are")
+    yield from told(INTERVAL, trials[outside], elapsed, "interval_s", "s between its counters", "elapsed are")
 
 
-def _told(
+def told(
     kind: Kind, wrong: pd.DataFrame, expected: "pd.Series[float]", column: str, unit: str, other: str
 ) -> Iterator[Finding]:
+    """Yield a finding for each row: what its column holds, and what the series expects there."""
     for path, found, wanted in zip(wrong["path"], wrong[column], expected[wrong.index], strict=True):
         yield kind.at(path, f"{found:.6g} {unit}, and {other} {wanted:.6g}")

@@ -49,5 +49,6 @@ def settled(evidence: pd.DataFrame) -> "pd.Series[float]":
 
 
 def _rest_s(bursts: Bursts) -> float:
-    """Return the geometric mean of the seconds per step of bursts without their first steps."""
-    return math.exp(math.fsum(math.log(math.fsum(one[1:]) / len(one[1:])) for one in bursts) / len(bursts))
+    """Return the geometric mean of the seconds per step of bursts without their first steps, where they have others."""
+    rests = [burst[1:] or burst for burst in bursts]
+    return math.exp(math.fsum(math.log(math.fsum(rest) / len(rest)) for rest in rests) / len(rests))

@@ -1,7 +1,7 @@
 """The parts of a record that the audit reads, as one row beside that of the tables."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -28,10 +28,14 @@ class _Seen(Environment):
 
 def typed_environment(environment: object) -> dict[str, Any]:
     """Return the fields of an environment as the suite writes them. Raises ValueError for what it does not write."""
-    found = _Seen.model_validate(environment).model_dump(mode="json")
+    return bounded(_Seen.model_validate(environment).model_dump(mode="json"))
+
+
+def bounded(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a record. Raises ValueError for numbers and texts that no table can hold."""
     for value in _inside(found):
-        if (isinstance(value, int) and value > MOST) or (isinstance(value, str) and len(value) > _LONGEST):
-            raise ValueError("no machine has such a number, or so long a text")
+        if (isinstance(value, int) and abs(value) > MOST) or (isinstance(value, str) and len(value) > _LONGEST):
+            raise ValueError("no job and no machine has such a number, or so long a text")
     return found
 
 
@@ -115,9 +119,14 @@ class TimelineFields(BaseModel):
     between_epochs_s: _Seconds | None = None
 
     def row(self) -> tuple[float | None, float | None]:
-        """Return the values of ``TIMELINE``. A job of a number of steps has nothing between epochs."""
+        """Return the values of ``TIMELINE``. A job of a number of steps has nothing between epochs.
+
+        A measured span without the parts around it counts as none.
+        """
         *parts, between_s = self.__dict__.values()
-        return self.measured_s, None if None in parts else sum(parts) + (between_s or 0.0)
+        # The first suite had no exit, and did not know how much of the rest was the launch.
+        known = None not in parts[1:-1] and (self.launch_s is None) == (self.exit_s is None)
+        return self.measured_s if known else None, None if None in parts else sum(parts) + (between_s or 0.0)
 
 
 class BurstFields(BaseModel):
@@ -127,9 +136,9 @@ class BurstFields(BaseModel):
     position: _Count
     begun_s: _Seconds
     ended_s: _Seconds
-    span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    span_s: Annotated[float, Field(ge=LEAST, le=MOST, allow_inf_nan=False)]
     heard_s: _Seconds | None = None
-    steps: Annotated[int, Field(gt=0)]
+    steps: Annotated[int, Field(gt=0, lt=1 << 50)]
     cpu_s: _Seconds | None = None
     waiting_cpu_s: _Seconds | None = None
     own_cpu_s: _Seconds
@@ -149,6 +158,13 @@ class AlternationFields(BaseModel):
         A ratio of two of these is the ratio of the bursts of each round, averaged on the log scale over the rounds.
         """
         return math.exp(math.fsum(math.log(one.span_s / one.steps) for one in self.bursts) / len(self.bursts))
+
+    def check(self, steps_s: Sequence[float]) -> None:
+        """Raise ValueError where the bursts cannot be made of these steps."""
+        if (steps := sum(one.steps for one in self.bursts)) != len(steps_s):
+            raise ValueError(f"its bursts have {steps} steps, and the trial {len(steps_s)}")
+        if min(steps_s) <= 0:
+            raise ValueError("a step of a burst took no time")
 
     @property
     def turn_s(self) -> float:
@@ -251,10 +267,14 @@ STEPS = ("counted_steps", "steps_s", "phases_s", "copied_s", "waited_s", "comput
 """The number of steps, their seconds, and those of their phases, of copying, of waiting for data and of computing
 alone, and of what the workload names of computing."""
 TIMELINE = ("measured_s", "timeline_s")
-FLOATS = ("close_s", *STEPS, *TIMELINE)
-EVIDENCE = ("seed", "job", *FLOATS, "alternation", "turn_steps", "ranks", "aggressors", "data_use", "samples")
+FLOATS = ("close_s", "opening_s", *STEPS, *TIMELINE)
+EVIDENCE = (
+    *("seed", "job", "failure", *FLOATS),
+    *("alternation", "turn_steps", "ranks", "aggressors", "data_use", "samples"),
+)
 """The columns; ``job`` is its JSON, ``samples`` those of the metrics; the parts that few records have are objects.
-``turn_steps`` are the seconds of every step of a trial that takes turns."""
+``turn_steps`` are the seconds of every step of a trial that takes turns, ``opening_s`` those of all parts of opening,
+``failure`` what a trial that is ok says of one."""
 
 
 class Text(NamedTuple):

@@ -1,6 +1,7 @@
 """The fields of a record that the tables need, validated as they are read: a fast and small part of ``TrialRecord``."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -22,6 +23,7 @@ from analysis.load.evidence import (
     StepFields,
     TimelineFields,
     Words,
+    bounded,
     shared,
     typed_environment,
 )
@@ -133,8 +135,19 @@ class _OutcomeFields(BaseModel):
     status: Literal["ok", "failed"]
     kind: Words | None = None
     message: str | None = None
+    command: list[str] = []
+    output_tail: str = ""
+    remedy: str | None = None
+
+    @property
+    def contradiction(self) -> str | None:
+        """Return what tells of a failure although the trial is ok."""
+        told = (self.kind, self.message, self.remedy, self.output_tail, *self.command)
+        return next((text[:_SHOWN] for text in told if text), None) if self.status == "ok" else None
 
 
+_SHOWN = 200
+"""The characters of a text that a finding quotes."""
 BETWEEN = "; "
 """Stands between the settings of a comparison key."""
 JobColumns = tuple[Any, ...]
@@ -164,6 +177,7 @@ class Apart(BaseModel):
     throughput_per_s: _Positive | None = None
     elapsed_s: _Seconds | None = None
     open_s: _Seconds | None = None
+    opening: dict[Words, _Seconds] = {}
     close_s: _Seconds | None = None
     weights_sha256: Digest | None = None
     timeline: TimelineFields | None = None
@@ -228,8 +242,11 @@ class Apart(BaseModel):
     def evidence(self, job: JobColumns, steps: StepFields | None) -> tuple[Any, ...]:
         """Return the values of ``evidence.EVIDENCE``."""
         samples = {name: (one.value, one.samples) for name, one in self.metrics.items() if one.samples}
+        if self.alternation and steps:
+            self.alternation.check(steps.elapsed_s)
         return (
-            *(self.seed, job[-1], self.close_s),
+            *(self.seed, job[-1], self.outcome.contradiction, self.close_s),
+            math.fsum(self.opening.values()) if self.opening else None,
             *(steps.row() if steps else (None,) * len(STEPS)),
             *(self.timeline.row() if self.timeline else (None,) * len(TIMELINE)),
             *(self.alternation, steps.elapsed_s if steps and self.alternation else None),
@@ -267,6 +284,7 @@ class Fields(Apart):
 def job_columns(job: Job) -> JobColumns:
     """Return what tables say of a job; ``settings`` is its comparison key, ``name=value; ...``."""
     sizes, envelope = job.sizes, job.envelope
+    bounded(job.model_dump(mode="json"))
     return (
         *(job.scenario, job.data, job.profile, job.recipe, job.model, job.page_cache),
         *((sizes.batch, sizes.image_px, sizes.warmup_steps, sizes.steps) if sizes else _NONE),
@@ -299,6 +317,8 @@ USED = (
     *("energy_j", "llc_load_misses"),
 )
 """The cost of a trial on the host (``serving_…``) and by the job's own accounting (``worker_…``)."""
+COUNTED = (*_ConditionsFields.model_fields, *USED)
+"""What the host and the worker count of every trial alike."""
 TURNS = ("burst_s", "block_s", "waiting_share", "turn_s", "beside_s", "late_s")
 """The columns of trials that take turns: see ``evidence.AlternationFields``."""
 _NAMES = 5

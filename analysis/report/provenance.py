@@ -17,7 +17,7 @@ from suite.records.migrations import NewerRecordError, current
 from suite.records.record import TrialRecord
 from suite.registries import INJURIES
 from suite.request.request import OPTIONS, command_of
-from suite.results.files import read
+from suite.results.files import read_small
 from suite.results.store import stored_plan
 from suite.selftest.injuries import get_injury
 from suite.targets import VMS
@@ -75,7 +75,7 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
 def _first(paths: "Iterator[str]") -> TrialRecord | None:
     for path in paths:
         try:
-            return TrialRecord.model_validate_json(current(read(Path(path))))
+            return TrialRecord.model_validate_json(current(read_small(Path(path))))
         except (OSError, NewerRecordError, ValidationError):
             continue  # what is wrong with a record is said where it is loaded
     return None

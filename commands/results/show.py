@@ -16,7 +16,7 @@ from suite.plan import Plan
 from suite.records.headers import headers
 from suite.records.migrations import current
 from suite.records.record import TrialRecord
-from suite.results.files import read
+from suite.results.files import read_small
 from suite.results.runs import RunSummary, find_run, summarise
 from suite.results.store import TRIALS, stored_plan
 from suite.trial_names import record_file
@@ -40,7 +40,7 @@ def find_record(name: str) -> Path | None:
 
 def _read(path: Path) -> TrialRecord:
     try:
-        return TrialRecord.model_validate_json(current(read(path)))
+        return TrialRecord.model_validate_json(current(read_small(path)))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"

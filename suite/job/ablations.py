@@ -147,6 +147,11 @@ def properties_of(name: str | None) -> Properties:
     return get_ablation(name).change(AS_IT_IS) if name else AS_IT_IS
 
 
+def known_properties(name: str | None) -> Properties | None:
+    """Return ``properties_of``; None for an ablation that is not installed here, of a run made elsewhere."""
+    return properties_of(name) if name is None or _installed(name) else None
+
+
 def arms(target: str, ablations: Sequence[str]) -> tuple[str, ...]:
     """Return those of the ablations that the target has, in their order."""
     return tuple(name for name in ablations if target in get_ablation(name).targets)

@@ -17,7 +17,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Recipe, Sizes
 from suite.job.serving import Serving
 from suite.job.sharing import Sharing
-from suite.part import Part
+from suite.part import MOST, Part
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$")]
 """Names come to stand in file names, so they are names and not paths."""
@@ -49,9 +49,9 @@ class Alternating(Part):
     """The alternating design: targets of a block are open at once, and their jobs take their steps in turns."""
 
     design: Literal["alternating"] = "alternating"
-    rounds: Annotated[int, Field(gt=0)]
+    rounds: Annotated[int, Field(gt=0, le=MOST)]
     """The bursts of one job."""
-    burst_steps: Annotated[int, Field(gt=0)]
+    burst_steps: Annotated[int, Field(gt=0, le=MOST)]
     partner: str | None = None
     """The target that takes turns with bare metal alone; None where all targets of the block do, with each other."""
 
@@ -133,14 +133,14 @@ class Job(Part):
     @property
     def design(self) -> str:
         """Return the name of the design by which trials of the job are measured."""
-        return design_of(self.turns.model_dump() if self.turns else None)
+        return design_of(self.turns)
 
 
-def design_of(turns: Mapping[str, Any] | None) -> str:
+def design_of(turns: Alternating | None) -> str:
     """Return the name of the design, which is part of the names of trials, of the ``turns`` of a job."""
     if not turns:
         return SEQUENTIAL
-    return str(turns["design"]) + (f"-with-{turns['partner']}" if turns.get("partner") else "")
+    return turns.design + (f"-with-{turns.partner}" if turns.partner else "")
 
 
 IN_COLUMNS = ("scenario", "model", "data", "profile", "recipe")

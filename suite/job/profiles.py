@@ -10,10 +10,11 @@ from pydantic import Field
 
 from suite.errors import RequestError, option
 from suite.job.envelope import GIB
-from suite.part import Part
+from suite.part import MOST, Part
 from suite.registries import WORKLOADS
 
 Positive = Annotated[int, Field(gt=0)]
+_Counted = Annotated[int, Field(gt=0, le=MOST)]
 Recipe = Literal["reference", "tuned"]
 MOST_STEPS = 100_000
 """The most measured steps: the worker says them in one line, whose length is bounded."""
@@ -22,13 +23,13 @@ MOST_STEPS = 100_000
 class Sizes(Part):
     """One training job: the numbers the worker is given. Sizes in pixels, batch per device."""
 
-    batch: Positive
-    image_px: Positive
+    batch: _Counted
+    image_px: _Counted
     channels: Literal[1, 3] | None = None
     """None for a workload that takes colour images and no others."""
-    warmup_steps: Annotated[int, Field(ge=0)]
+    warmup_steps: Annotated[int, Field(ge=0, le=MOST)]
     steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
-    epochs: Positive | None = None
+    epochs: _Counted | None = None
     """The whole epochs that the steps are; None for a number of steps."""
 
 

@@ -146,7 +146,7 @@ _ELSEWHERE = (
     *_many("checked", "see trial_id", "seed"),
     *_many("checked", "the trials of a block lie close in time, and never at the same time", "started_at"),
     *_many("checked", "a record of a later suite is refused by name", "schema_version"),
-    Field("run_id", "measured", "trials are paired inside a run"),
+    Field("run_id", "measured", "trials are paired inside a run; the audit names a block of two"),
     _named("suite_version", "suite version", "software", "the suite may have measured in another way"),
     *_many("measured", "a trial that failed has no number, and is counted as failed", "outcome.status"),
     *_many("measured", "the warning of failed trials quotes it", "outcome.kind", "outcome.message"),

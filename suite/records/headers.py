@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from suite.host_compatibility import Host
-from suite.job.job import design_of
+from suite.job.job import Alternating, design_of
 from suite.part import Seconds
 from suite.records.migrations import NewerRecordError, current
 from suite.records.record import Outcome, TrialId
-from suite.results.files import open_regular
+from suite.results.files import open_small
 from suite.results.store import TRIALS
 from suite.trial_names import arm_name
 
@@ -57,6 +57,7 @@ class RecordHeader(RecordHead):
     warm_up: bool = False
     job: dict[str, Any]
     """The job as its JSON has it."""
+    turns: Alternating | None = Field(None, validation_alias=AliasPath("job", "turns"))
     open_s: Seconds | None = None
     elapsed_s: Seconds | None = None
     close_s: Seconds | None = None
@@ -71,8 +72,7 @@ class RecordHeader(RecordHead):
 
     @property
     def arm(self) -> str:
-        turns = self.job.get("turns")
-        return arm_name(self.target, self.replica, self.ablation, self.aggressor, design_of(turns))
+        return arm_name(self.target, self.replica, self.ablation, self.aggressor, design_of(self.turns))
 
     @property
     def duration_s(self) -> float:
@@ -90,7 +90,7 @@ def read_head(path: str | Path) -> RecordHead | None:
     """
     try:
         # Not Path.open: with 100,000 files, its objects and buffers are most of the time.
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
+        with open(path, "rb", buffering=0, opener=open_small) as file:
             content = file.read(_HEAD_BYTES)
         if (end := content.find(_BEFORE_JOB)) > 0 or (end := content.find(_BEFORE_STEPS)) > 0:
             return RecordHead.model_validate_json(content[:end] + b"}")
@@ -105,7 +105,7 @@ def read_header(path: str | Path) -> RecordHeader | None:
     Raises NewerRecordError for a record of a later suite.
     """
     try:
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
+        with open(path, "rb", buffering=0, opener=open_small) as file:
             content = current(file.readall())
     except OSError:
         return None
@@ -118,7 +118,7 @@ def read_header(path: str | Path) -> RecordHeader | None:
         content = content[:begin] + b" null" + content[end + len(_END_OF_STEPS) :]
     try:
         return RecordHeader.model_validate_json(content)
-    except ValidationError:
+    except Exception:  # noqa: BLE001 (one file of a stranger must not end what reads thousands)
         return None
 
 

@@ -13,11 +13,9 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import RequestError, flag, nearest, option, spelled
-from suite.part import Part, checked
+from suite.part import MOST, Part, checked
 from suite.registry import Registry
 
-MOST = 1_000_000
-"""The most of anything that is counted in a request: more is a slip of the finger, or would be walked for ever."""
 Count = Annotated[int, Field(gt=0, le=MOST, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32, strict=True)]

@@ -23,6 +23,10 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _TEMPORARY = re.compile(r"\.virtbench\.(?P<host>.+)\.(?P<space>\d+)-(?P<pid>\d+)-(?P<ticks>\d+)\.[0-9a-f]{16}\.tmp")
 
 
+MOST_BYTES = 32 << 20
+"""The size of the largest record or plan. A record of the most steps, with ten columns, has 26 MB."""
+
+
 class SpecialFileError(OSError):
     """A link, pipe, device or directory is where a regular file was expected."""
 
@@ -48,9 +52,24 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, place: int | Non
     return descriptor
 
 
+def open_small(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file that is no larger than ``MOST_BYTES``. Raises OSError as ``open_regular`` does."""
+    descriptor = open_regular(path, flags)
+    if os.fstat(descriptor).st_size > MOST_BYTES:
+        os.close(descriptor)
+        raise SpecialFileError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB, as no record is", str(path))
+    return descriptor
+
+
 def read(path: Path) -> bytes:
     """Return the content of a regular file. Raises OSError as ``open_regular`` does."""
     with open(path, "rb", opener=open_regular) as file:
+        return file.read()
+
+
+def read_small(path: Path) -> bytes:
+    """Return the content of a record or a plan. Raises OSError as ``open_small`` does."""
+    with open(path, "rb", opener=open_small) as file:
         return file.read()
 
 

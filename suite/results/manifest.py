@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from suite.errors import RequestError
 from suite.part import Count, Part
-from suite.results.files import read
+from suite.results.files import open_regular, read
 
 MANIFEST = "manifest.json"
 
@@ -27,8 +27,8 @@ class ListedFile(Part):
     @classmethod
     def of(cls, path: Path) -> "ListedFile":
         """Return what lists the file as it is now. Raises OSError."""
-        content = read(path)
-        return cls(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+        with open(path, "rb", opener=open_regular) as file:
+            return cls(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size_bytes=file.tell())
 
 
 class Manifest(Part):

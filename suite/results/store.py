@@ -201,7 +201,7 @@ def read_record(path: Path) -> TrialRecord | None:
     Raises NewerRecordError for a record of a later suite, which must not be overwritten.
     """
     try:
-        return TrialRecord.model_validate_json(current(files.read(path)))
+        return TrialRecord.model_validate_json(current(files.read_small(path)))
     except NewerRecordError as error:
         raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
     except (ValidationError, files.SpecialFileError):
@@ -214,7 +214,7 @@ def stored_plan(run: Path) -> Plan:
     Raises RequestError if it cannot be read.
     """
     try:
-        return Plan.model_validate(migrate_plan(parse_object(files.read(run / PLAN))))
+        return Plan.model_validate(migrate_plan(parse_object(files.read_small(run / PLAN))))
     except (OSError, ValueError, RecursionError) as error:
         raise RequestError(
             f"{run / PLAN} is not a plan of this suite, or of a newer one ({_problem(error)})",

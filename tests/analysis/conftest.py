@@ -1,5 +1,6 @@
 """Runs made of records as the loop leaves them, with numbers that a test chooses."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,8 @@ import pytest
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
-from suite.records.record import Metric, Outcome, Steps, TrialRecord
+from suite.records.record import Metric, Outcome, Steps, Timeline, TrialRecord
+from suite.records.usage import Conditions, Resources, Usage
 from suite.request.parts import Repetitions
 from suite.results.store import PLAN, Run
 from tests.jobs import in_job
@@ -52,11 +54,15 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         "ablation": None,
         "warm_up": False,
         "metrics": {},
+        "conditions": Conditions(interval_s=changes.get("elapsed_s", 20.0)),
+        "resources": Resources(worker=Usage(cpu_s=1.0)),
     }
     if failed:
         values["outcome"] = Outcome(status="failed", kind="command", message=failed)
         values |= {"throughput_per_s": None, "elapsed_s": None, "steps": None}
     values |= changes
+    if values["steps"] and "timeline" not in values:
+        values["timeline"] = timeline(math.fsum(values["steps"].elapsed_s), values["elapsed_s"])
     if values["scenario"] == "probe":
         values |= {"throughput_per_s": None, "steps": None, "sizes": None}
     arm = values["target"] + ("-again" if values["replica"] else "") + (values["ablation"] or "")
@@ -64,6 +70,13 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
     name = f"{values['scenario']}-{values['model']}-{arm}-{letter}{values['block']:03d}"
     named = {"trial_id": name, "run_id": run_id, "suite_version": "0", "started_at": "2026-01-01T00:00:00+00:00"}
     return TrialRecord(**in_job(named | values))
+
+
+def timeline(measured_s: float, elapsed_s: float | None = None) -> Timeline:
+    """Return a whole timeline around the measured steps."""
+    rest_s = 0.0 if elapsed_s is None else max(0.0, elapsed_s - measured_s)
+    parts = dict.fromkeys(("launch_s", "build_s", "warmup_s", "teardown_s", "exit_s"), 0.0)
+    return Timeline(**parts, imports_s=rest_s, measured_s=measured_s)
 
 
 def measured(speed: float) -> dict[str, Any]:

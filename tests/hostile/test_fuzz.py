@@ -47,7 +47,12 @@ FUZZ: dict[str, Any] = {
     "deadline": None,
     "database": None,
 }
-RECORDS = {path: json.loads(path.read_text()) for path in sorted(RUNS.glob("*/trials/*.json"))[::5]}
+RECORDS = {
+    path: json.loads(path.read_text())
+    for run in sorted(RUNS.glob(f"*/{PLAN}"))
+    for path in sorted((run.parent / TRIALS).glob("*.json"))[::5]
+}
+"""Some of every sample run: each scenario, and both designs."""
 SAMPLES = sorted(path.parent for path in RUNS.glob(f"*/{PLAN}"))
 HOSTS = {
     "node": [

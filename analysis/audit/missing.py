@@ -1,0 +1,76 @@
+"""Evidence that every finished job of a kind leaves: a record without it proves nothing, whatever its throughput."""
+
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+
+from analysis.audit.findings import Finding, Kind
+from analysis.load.evidence import Text
+from analysis.load.fields import COUNTED
+from suite.job.job import Job
+
+MISSING = Kind(
+    "evidence", "refused", "the record was changed, or is of the first suite, which did not count this: run it again"
+)
+_CONTRADICTS = Kind("outcome", "refused", "the record was changed: run the trial again")
+GAP = Kind("gap", "named", "see whether the host could not tell it then, or the record was changed")
+_ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
+_WORDS = {
+    "throughput_per_s": "throughput",
+    "steps_s": "steps",
+    "measured_s": "whole timeline",
+    "interval_s": "conditions of the host",
+    "worker_cpu_s": "CPU time of its worker",
+    "alternation": "turns",
+    "ranks": "ranks",
+    "aggressors": "instances beside the victim",
+    "data_use": "account of its data set",
+}
+"""The column that is empty without it, and its name."""
+
+
+def missing(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+    """Yield the records that are ok and lack what their jobs leave, or that tell of a failure."""
+    needed = {text: frozenset(_needed(job)) for text, job in jobs.items()}
+    for column, words in _WORDS.items():
+        due = trials["job"].map(lambda text, column=column: column in needed[text]).astype(bool)
+        for path in trials.loc[due & trials[column].isna(), "path"]:
+            yield MISSING.at(path, f"it is ok and has no {words}")
+    for path, kind in trials.loc[trials["failure"].notna(), ["path", "failure"]].itertuples(index=False):
+        yield _CONTRADICTS.at(path, f"it is ok and tells of a failure: {kind}")
+
+
+def gaps(trials: pd.DataFrame) -> Iterator[Finding]:
+    """Yield the records of a run that lack a count which other trials of the same target there have."""
+    ok = trials[trials["ok"].astype(bool)]
+    arms = [ok[name].astype(object).fillna("") for name in _ARM]
+    for column in COUNTED:
+        known = ok[column].notna()
+        for path in ok.loc[~known & known.groupby(arms).transform("any"), "path"]:
+            yield GAP.at(path, f"its {column} is missing, which other trials of its target have")
+    for _, rows in ok.groupby(arms, observed=True):
+        known_facts = {facts: _known(facts.text) for facts in rows["facts"].unique()}
+        every = frozenset[str]().union(*known_facts.values())
+        for path, facts in rows[["path", "facts"]].itertuples(index=False):
+            if lost := sorted(every - known_facts[facts]):
+                yield GAP.at(path, f"it does not know {', '.join(lost)}, which other trials of its target do")
+
+
+def _known(facts: str) -> frozenset[str]:
+    """Return the names of known facts. A filter of system calls is one only where none was expected."""
+    pairs = (line.partition("=") for line in facts.splitlines())
+    return frozenset(name for name, _, value in pairs if value != "null" and not name.endswith("seccomp"))
+
+
+def _needed(job: Job) -> Iterator[str]:
+    """Yield the columns that a finished job fills. What other machines and clusters count, this host cannot."""
+    parts = {
+        "alternation": job.turns,
+        "ranks": job.distributed and job.distributed.strategy,
+        "aggressors": job.sharing,
+    }
+    yield from (column for column, part in parts.items() if part)
+    if job.sizes and not job.serving:
+        yield from ("throughput_per_s", "steps_s", "measured_s", *(("data_use",) if job.dataset else ()))
+        if job.layers.engine != "kubernetes" and not (job.distributed and job.distributed.machines):
+            yield from ("interval_s", "worker_cpu_s")

@@ -1,0 +1,159 @@
+"""Foreign records among good ones: every reading command names them, leaves them out, and stays small and quick.
+
+The last test takes 100 mutated records of all sample runs by default, and 20,000 with ``VIRTBENCH_FUZZ_FULL=1``.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suite.results.files import MOST_BYTES
+from suite.results.store import PLAN, TRIALS
+from tests.hostile.conftest import RUNS, Bench
+from tests.hostile.mutations import examples, json_texts
+from tests.hostile.test_fuzz import FUZZ, SAMPLES
+
+REPOSITORY = Path(__file__).parents[2]
+COMMANDS = (
+    ("audit", "--json"),
+    ("compare", "--json", "--force"),
+    ("compare", "--explain", "--force"),
+    ("compare", "--costs", "--force"),
+    ("report", "--force"),
+    ("history", "--json"),
+    ("results", "list"),
+    ("results", "show", "--json"),
+    ("results", "export"),
+    ("results", "export", "--steps"),
+    ("results", "export", "--format", "parquet", "--out", "trials.parquet"),
+)
+ONE_DIRECTORY = ("history", "results show")
+"""The commands that take one directory."""
+MOST_MIB = 1024
+LONGEST_S = 3600.0
+Json = dict[str, Any]
+Edit = Callable[[Json], object]
+
+
+def turn(record: Json) -> Json:
+    found: Json = record["alternation"]["bursts"][1]
+    return found
+
+
+FOREIGN: dict[str, Edit] = {
+    "bursts of more steps than there are": lambda one: turn(one).update(steps=99),
+    "bursts of fewer steps": lambda one: one["alternation"]["bursts"].pop(),
+    "a step that took no time": lambda one: one["steps"]["elapsed_s"].__setitem__(0, 0.0),
+    "more rounds than memory": lambda one: one["job"]["turns"].update(rounds=30_000_000),
+    "more rounds than any memory": lambda one: one["job"]["turns"].update(rounds=10**14),
+    "more pixels than a machine word": lambda one: one["job"]["sizes"].update(image_px=2**63 - 1),
+    "more memory than a machine word": lambda one: one["job"]["envelope"].update(memory_bytes=2**63 - 1),
+    "a burst that took for ever": lambda one: turn(one).update(span_s=1e300),
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RUNS / "turns", tmp_path / "run"))
+
+
+@pytest.fixture
+def foreign(run: Path) -> Path:
+    """A record of the run, on bare metal."""
+    return min((run / TRIALS).glob("*bare-metal*"))
+
+
+@pytest.mark.parametrize("edit", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_record_is_left_out_by_name_and_the_others_are_read(
+    run: Path, foreign: Path, bench: Bench, edit: Edit
+) -> None:
+    record = json.loads(foreign.read_text())
+    edit(record)
+    foreign.write_text(json.dumps(record, indent=1))
+    for words in COMMANDS:
+        done = bench(*words, str(run))
+        assert done.exit_code in (0, 1), done.output
+    for words in (("compare", "--json"), ("audit", "--json"), ("results", "export")):
+        assert f"{foreign.name} is left out: " in bench(*words, str(run)).output.replace("\n", "")
+
+
+def test_a_record_whose_design_has_no_name_is_one_in_turns(run: Path, foreign: Path, bench: Bench) -> None:
+    record = json.loads(foreign.read_text())
+    del record["job"]["turns"]["design"]
+    foreign.write_text(json.dumps(record, indent=1))
+    assert "bare-metal-alternating: 2 ok" in bench("results", "show", str(run)).output
+
+
+def test_a_file_that_is_larger_than_any_record_is_not_read(run: Path, foreign: Path, bench: Bench) -> None:
+    os.truncate(foreign, MOST_BYTES + 1)
+    for words in COMMANDS:
+        assert bench(*words, str(run)).exit_code in (0, 1)
+    assert "it is larger than 32 MiB" in bench("audit", str(run)).output.replace("\n", " ")
+
+
+def foreign_runs(place: Path, count: int) -> list[Path]:
+    """Write so many mutated records in copies of the sample runs; a third of the records there are as they were."""
+    runs: list[Path] = []
+    left = [count]
+
+    @given(data=st.data())
+    @settings(**FUZZ | {"max_examples": count})
+    def write(data: st.DataObject) -> None:
+        if left[0] <= 0:
+            return
+        sample = SAMPLES[len(runs) % len(SAMPLES)]
+        run = place / f"run-{len(runs):05d}"
+        (run / TRIALS).mkdir(parents=True)
+        shutil.copy(sample / PLAN, run / PLAN)
+        records = sorted((sample / TRIALS).iterdir())
+        for number, path in enumerate(records[:: -(-len(records) // 12)]):
+            text = path.read_bytes()
+            if number % 3 and left[0] > 0:
+                text = data.draw(json_texts(json.loads(text)))
+                left[0] -= 1
+            (run / TRIALS / path.name).write_bytes(text)
+        runs.append(run)
+
+    write()
+    return runs
+
+
+def measured(words: list[str], place: Path) -> tuple[int, str, int]:
+    """Run ``bench`` in a process of its own; return its exit status, its output, and its peak of memory in MiB."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "VIRTBENCH_HOME": str(place / "home")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli", *words],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=(output := (place / "stderr").open("w+b")),
+    )
+    late = threading.Timer(LONGEST_S, process.kill)
+    late.start()
+    _, status, used = os.wait4(process.pid, 0)
+    late.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    output.seek(0)
+    return process.returncode, output.read().decode(errors="replace"), used.ru_maxrss >> 10
+
+
+def test_reading_thousands_of_mutated_records_takes_less_than_a_gibibyte(tmp_path: Path) -> None:
+    runs = [str(run) for run in foreign_runs(tmp_path / "runs", examples(20_000, one_in=200))]
+    for words in COMMANDS:
+        one = " ".join(words).startswith(ONE_DIRECTORY)
+        places = [str(tmp_path / "runs")] if words[0] == "history" else runs[:1] if one else runs
+        status, output, peak_mib = measured([*words, *places], tmp_path)
+        print(f"{' '.join(words)}: exit {status}, {peak_mib} MiB, {len(runs)} runs")
+        assert status in (0, 1, 2), output[-4000:]
+        assert "Traceback" not in output, output[-4000:]
+        assert peak_mib < MOST_MIB, words
