@@ -73,6 +73,14 @@ def later(seconds: float) -> Edit:
     return edit
 
 
+def inside(record: Json) -> Json:
+    found: Json = record["environment"]["target"]
+    return found
+
+
+EVIDENCE = ("steps", "timeline", "conditions", "resources")
+
+
 @pytest.fixture
 def podman(tmp_path: Path) -> Path:
     return copied("synthetic-podman", tmp_path)
@@ -101,6 +109,21 @@ def test_real_runs_pass_and_only_lack_a_manifest(name: str) -> None:
         (lambda record: record["job"]["sizes"].update(batch=64), "job"),
         (lambda record: record["job"]["envelope"].update(cpus=[4, 5]), "job"),
         (lambda record: record.update(trial_id="synthetic-alexnet-container-b007"), "not-of-the-plan"),
+        *((lambda record, part=part: record.update({part: None}), "evidence") for part in EVIDENCE),
+        (lambda record: record["timeline"].update(teardown_s=None), "evidence"),
+        (lambda record: record["outcome"].update(message="it was killed"), "outcome"),
+        (lambda record: record["outcome"].update(output_tail="Killed"), "outcome"),
+        (lambda record: inside(record)["container_engine"].update(name="runc"), "inside"),
+        (lambda record: inside(record)["container_engine"].update(network="host"), "inside"),
+        (lambda record: inside(record).update(container_engine=None), "inside"),
+        (lambda record: inside(record).update(accelerator="kvm"), "inside"),
+        (lambda record: inside(record).update(hypervisor="KVM"), "inside"),
+        (lambda record: inside(record).update(machine="n1"), "inside"),
+        (lambda record: record["resources"]["worker"].update(cpu_s=0.0), "cpu-time"),
+        (times("resources.worker.cpu_s", 100), "cpu-time"),
+        (times("resources.serving.cpu_s", 100), "cpu-time"),
+        (times("resources.worker.peak_memory_bytes", 100), "memory"),
+        (lambda record: record.update(opening={"container": record["open_s"] / 2}), "opening"),
     ],
 )
 def test_a_record_that_contradicts_itself_or_its_plan_is_refused(podman: Path, edit: Edit, kind: str) -> None:
@@ -138,6 +161,31 @@ def test_nothing_left_to_compare_is_an_error_that_names_the_reason(podman: Path)
     with pytest.raises(RequestError, match="refuses every record") as error:
         audited(load([podman]))
     assert "--force" in str(error.value.remedy)
+
+
+@pytest.mark.parametrize("part", EVIDENCE)
+def test_a_doubled_throughput_without_evidence_is_no_ratio(podman: Path, part: str) -> None:
+    for block in range(3):
+        trial = f"synthetic-alexnet-container-b00{block}"
+        edited(podman, trial, lambda one: one.update({part: None}, throughput_per_s=2 * one["throughput_per_s"]))
+    groups = compare(audited(load([podman]))).groups
+    assert [summary.target for summary in groups[0].targets] == ["bare-metal"]
+
+
+@pytest.mark.parametrize(
+    ("target", "accelerator"), [("vm", "none"), ("vm", "kvm"), ("container-vm", None), ("bare-metal", "tcg")]
+)
+def test_a_virtual_machine_is_one_and_no_other_target_is(tmp_path: Path, target: str, accelerator: str | None) -> None:
+    run = copied("synthetic-all", tmp_path)
+    edited(run, f"synthetic-alexnet-{target}-b000", lambda one: inside(one).update(accelerator=accelerator))
+    assert "inside" in kinds(run, severity="refused")
+
+
+def test_a_count_that_one_trial_lacks_and_a_block_of_two_runs_are_named(podman: Path) -> None:
+    edited(podman, PODMAN, lambda one: one["conditions"].update(steal_s=None))
+    assert kinds(podman) == {"gap"}
+    edited(podman, PODMAN, lambda one: one.update(run_id="another"))
+    assert kinds(podman) == {"gap", "mixed-block"}
 
 
 def test_the_ranks_of_a_distributed_job_make_the_whole(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ HARMLESS = {
         "a cost that is shown beside; nothing else in a record counts it",
     ),
     "steps.losses.*": "they say nothing of the times; the warnings of a training look at how they end",
-    "ranks.sent_bytes": "a named finding tells it only where both directions are known of all ranks",
+    "aggressors.aggression.*_per_s": "what the aggressor kept of its speed is shown beside; no verdict is of it",
 }
 """Fields whose value may be changed without a word, each with the reason."""
 UNKNOWN = {
