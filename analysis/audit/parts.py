@@ -81,6 +81,8 @@ def _ranks(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterat
         made = job.sizes.batch * job.sizes.steps / span_s if job.sizes and span_s else 0.0
         if not math.isclose(made, one.throughput_per_s or 0.0, rel_tol=EXACT):
             yield f"rank {one.rank} has {one.throughput_per_s or 0:.6g} {job.unit}/s, and its steps make {made:.6g}"
+        if None in (one.data_s, one.compute_s, one.communicate_s):
+            yield f"rank {one.rank} does not say how long it waited, computed and communicated"
         parts_s = (one.data_s or 0.0) + (one.compute_s or 0.0) + (one.communicate_s or 0.0)
         if not -EXACT * span_s <= span_s - parts_s <= GAP_SHARE * span_s + GAP_S:
             yield f"rank {one.rank} has phases of {parts_s:.6g} s, and measured {span_s:.6g} s"

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,28 +106,27 @@ def test_a_file_that_is_larger_than_any_record_is_not_read(run: Path, foreign: P
 
 def foreign_runs(place: Path, count: int) -> list[Path]:
     """Write so many mutated records in copies of the sample runs; a third of the records there are as they were."""
-    runs: list[Path] = []
-    left = [count]
+    kept = {sample: sorted((sample / TRIALS).iterdir()) for sample in SAMPLES}
+    kept = {sample: files[:: -(-len(files) // 12)] for sample, files in kept.items()}
+    mutable = {path: json.loads(path.read_text()) for files in kept.values() for path in files[::3] + files[1::3]}
+    written: Counter[Path] = Counter()
 
     @given(data=st.data())
     @settings(**FUZZ | {"max_examples": count})
     def write(data: st.DataObject) -> None:
-        if left[0] <= 0:
-            return
-        sample = SAMPLES[len(runs) % len(SAMPLES)]
-        run = place / f"run-{len(runs):05d}"
-        (run / TRIALS).mkdir(parents=True)
-        shutil.copy(sample / PLAN, run / PLAN)
-        records = sorted((sample / TRIALS).iterdir())
-        for number, path in enumerate(records[:: -(-len(records) // 12)]):
-            text = path.read_bytes()
-            if number % 3 and left[0] > 0:
-                text = data.draw(json_texts(json.loads(text)))
-                left[0] -= 1
-            (run / TRIALS / path.name).write_bytes(text)
-        runs.append(run)
+        path, record = data.draw(st.sampled_from(list(mutable.items())))
+        text = data.draw(json_texts(record))
+        run = place / f"{path.parents[1].name}-{written[path]:05d}"
+        (run / TRIALS).mkdir(parents=True, exist_ok=True)
+        (run / TRIALS / path.name).write_bytes(text)
+        shutil.copy(path.parents[1] / PLAN, run / PLAN)
+        written[path] += 1
 
     write()
+    for run in (runs := sorted(place.iterdir())):
+        for path in kept[RUNS / run.name.rpartition("-")[0]]:
+            if not (run / TRIALS / path.name).exists():
+                shutil.copy(path, run / TRIALS)
     return runs
 
 
