@@ -23,9 +23,8 @@ process that read them first, or belongs to the hypervisor and the engine."""
 def limits(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     """Yield the records that are ok and used more than there was, or that computed without CPU time."""
     spread = {text: job.distributed for text, job in jobs.items()}
-    instances = trials["job"].map({text: len(one.roles) if one else 1 for text, one in spread.items()})
-    machines = trials["job"].map({text: max(1, len(one.machines)) if one else 1 for text, one in spread.items()})
-    instances, machines = instances.astype("float64"), machines.astype("float64")
+    instances = trials["job"].map({text: float(len(one.roles)) if one else 1.0 for text, one in spread.items()})
+    machines = trials["job"].map({text: max(1.0, len(one.machines)) if one else 1.0 for text, one in spread.items()})
     taken_s = trials["elapsed_s"].fillna(trials["block_s"])
     # What serves a target (hypervisor, shims, clients) is pinned to none of its CPUs.
     for column, cpus in (("worker_cpu_s", trials["cpus"] * machines), ("serving_cpu_s", trials["host_cpus"])):

@@ -223,7 +223,8 @@ def resolved(node: dict[str, Any]) -> dict[str, Any]:
 
 def insertion(leaf: str, record: Any) -> tuple[list[Any], Any]:
     """Return the place of the first part on the way to a leaf that a record lacks, and a value for it."""
-    node, part, where = SCHEMA, record, []
+    node, part = SCHEMA, record
+    where: list[Any] = []
     for name in leaf.split("."):
         node = resolved(node)
         if node.get("type") == "array" and part:
