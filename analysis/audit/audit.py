@@ -41,13 +41,13 @@ def audit(records: Records, *, every_digest: bool = True) -> Audit:
     evidence = records.evidence
     found = list(_inside(evidence[evidence["ok"].astype(bool)]))
     directories = evidence["path"].map(lambda path: str(Path(path).parents[1]))
+    found += gaps(evidence, directories)
     for run in records.directories:
         trials = evidence[directories == str(run)]
         if len(trials):
             plan = plan_of(run)
             found += planned(run, trials, plan)
             found += course(run, trials, plan.trial_timeout_s if plan else None)
-            found += gaps(trials)
         found += files(run, every_digest=every_digest)
     unique = dict.fromkeys(found)
     return Audit(tuple(sorted(unique, key=lambda one: one.severity != "refused")), len(evidence))

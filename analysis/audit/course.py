@@ -61,6 +61,8 @@ def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator
             run, f"{'warm-up ' if warm_up else ''}block {number}: its trials began in another order than planned"
         )
     yield from _changes(run, trials)
+    if trials["run_id"].nunique() < 2:
+        return
     for (warm_up, number), ids in trials["run_id"].astype(object).groupby([trials["warm_up"], trials["block"]]):
         if len(names := sorted(ids.unique())) > 1:
             yield MIXED.at(run, f"{'warm-up ' if warm_up else ''}block {number} is of the runs {', '.join(names)}")

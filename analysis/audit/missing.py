@@ -33,27 +33,29 @@ def missing(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]
     """Yield the records that are ok and lack what their jobs leave, or that tell of a failure."""
     needed = {text: frozenset(_needed(job)) for text, job in jobs.items()}
     for column, words in _WORDS.items():
-        due = trials["job"].map(lambda text, column=column: column in needed[text]).astype(bool)
+        due = trials["job"].map({text: column in columns for text, columns in needed.items()}).astype(bool)
         for path in trials.loc[due & trials[column].isna(), "path"]:
             yield MISSING.at(path, f"it is ok and has no {words}")
     for path, kind in trials.loc[trials["failure"].notna(), ["path", "failure"]].itertuples(index=False):
         yield _CONTRADICTS.at(path, f"it is ok and tells of a failure: {kind}")
 
 
-def gaps(trials: pd.DataFrame) -> Iterator[Finding]:
-    """Yield the records of a run that lack a count which other trials of the same target there have."""
+def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:
+    """Yield the finished trials that lack a count, or a fact, which others of the same target in their run have."""
     ok = trials[trials["ok"].astype(bool)]
-    arms = [ok[name].astype(object).fillna("") for name in _ARM]
-    for column in COUNTED:
-        known = ok[column].notna()
-        for path in ok.loc[~known & known.groupby(arms).transform("any"), "path"]:
+    arms = ok.groupby([runs[ok.index], *(ok[name] for name in _ARM)], dropna=False, observed=True).ngroup()
+    known = ok[list(COUNTED)].notna()
+    lost = known.groupby(arms).transform("any") & ~known
+    for column in lost.columns[lost.any()]:
+        for path in ok.loc[lost[column], "path"]:
             yield GAP.at(path, f"its {column} is missing, which other trials of its target have")
-    for _, rows in ok.groupby(arms, observed=True):
-        known_facts = {facts: _known(facts.text) for facts in rows["facts"].unique()}
-        every = frozenset[str]().union(*known_facts.values())
-        for path, facts in rows[["path", "facts"]].itertuples(index=False):
-            if lost := sorted(every - known_facts[facts]):
-                yield GAP.at(path, f"it does not know {', '.join(lost)}, which other trials of its target do")
+    several = ok["facts"].cat.codes.groupby(arms).transform("nunique") > 1
+    for _, rows in ok.loc[several, ["path", "facts"]].groupby(arms[several]):
+        facts_of = {facts: _known(facts.text) for facts in rows["facts"].unique()}
+        every = frozenset[str]().union(*facts_of.values())
+        for path, facts in rows.itertuples(index=False):
+            if missing_facts := sorted(every - facts_of[facts]):
+                yield GAP.at(path, f"it does not know {', '.join(missing_facts)}, which other trials of its target do")
 
 
 def _known(facts: str) -> frozenset[str]:

@@ -95,8 +95,8 @@ def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
 
 
 def test_records_that_counted_nothing_have_no_table_of_costs(tmp_path: Path, save: Any) -> None:
-    save()
-    save(target="vm")
+    save(resources=None)
+    save(target="vm", resources=None)
     comparison = compare(load([tmp_path / "run"]))
     assert comparison.costs == ()
     assert "CPU s inside" not in as_markdown(comparison)

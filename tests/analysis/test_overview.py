@@ -151,7 +151,7 @@ def test_costs_ablations_and_the_legend_come_on_request(tmp_path: Path, save: An
     short, full = ("\n".join(printed(comparison, verbose=verbose)) for verbose in (False, True))
     assert "geometric mean" not in short
     assert "seccomp" not in short
-    assert Terminal(comparison).more() == "; more: --verbose"
+    assert Terminal(comparison).more() == "; more: --verbose, --costs"
     assert "geometric mean" in full
     assert "seccomp off" in full
 
