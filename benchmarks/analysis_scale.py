@@ -32,10 +32,11 @@ from suite.job.job import Job
 from suite.job.profiles import PROFILES
 from suite.plan import Plan, Trial
 from suite.records.environment import Environment, Environments
-from suite.records.record import Outcome, Steps, TrialRecord
+from suite.records.record import Outcome, Steps, Timeline, TrialRecord
+from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import WORKLOADS
 from suite.results.runs import summarise
-from suite.targets import TARGETS
+from suite.targets import TARGETS, VMS
 
 BEGUN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 SPACING = datetime.timedelta(seconds=150)
@@ -57,6 +58,7 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
         mitigations={f"flaw{number}": "Mitigation: some" for number in range(15)},
         torch_cpu_capability="AVX2",
     )
+    inside = place.model_copy(update={"accelerator": "kvm", "hypervisor": "KVM"} if trial.target in VMS else {})
     return TrialRecord(
         **trial.model_dump(include=set(TrialRecord.model_fields)),
         run_id=run_id,
@@ -65,11 +67,16 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
         outcome=Outcome(status="ok"),
         throughput_per_s=trial.job.sizes.batch * len(seconds) / sum(seconds),
         elapsed_s=sum(seconds) + 5,
+        timeline=Timeline(
+            launch_s=1, imports_s=1, build_s=1, warmup_s=1, measured_s=sum(seconds), teardown_s=1, exit_s=0
+        ),
+        conditions=Conditions(interval_s=sum(seconds) + 5, steal_s=0, other_cpu_s=0),
+        resources=Resources(serving=Usage(cpu_s=sum(seconds)), worker=Usage(cpu_s=sum(seconds))),
         open_s=0.5,
         steps=Steps(
             elapsed_s=seconds, data_s=[each / 4 for each in seconds], compute_s=[each * 0.75 for each in seconds]
         ),
-        environment=Environments(host=place, target=place),
+        environment=Environments(host=place, target=inside),
     )
 
 
