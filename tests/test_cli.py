@@ -38,10 +38,12 @@ from suite.job.sharing import SMALL_ALEXNET
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
+from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import PROBES, SCENARIOS, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences
 from suite.targets import TARGETS
+from tests.analysis.conftest import timeline
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
 
@@ -714,6 +716,7 @@ def run_of_two(here: Path) -> Path:
         sizes, step_s = trial.job.sizes, 0.1 if trial.target == "bare-metal" else 0.2
         assert sizes is not None
         spent_s = [step_s] * sizes.steps
+        machine = {"accelerator": "tcg", "hypervisor": "QEMU"} if trial.target == "vm" else {}
         made = make_record(
             trial_id=trial.trial_id,
             run_id=run.run_id,
@@ -724,9 +727,11 @@ def run_of_two(here: Path) -> Path:
             seed=trial.seed,
             throughput_per_s=sizes.batch / step_s,
             steps=Steps(elapsed_s=spent_s, data_s=[0.0] * sizes.steps, compute_s=spent_s),
-            timeline=None,
+            timeline=timeline(sum(spent_s), 5.0),
+            conditions=Conditions(interval_s=5.0),
+            resources=Resources(worker=Usage(cpu_s=1.0)),
             open_s=1.0,
-            environment=Environments(host=seen, target=seen),
+            environment=Environments(host=seen, target=seen.model_copy(update=machine)),
         )
         run.save(made.model_copy(update={"job": trial.job}))
     return run.directory

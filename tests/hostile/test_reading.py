@@ -117,6 +117,7 @@ def foreign_runs(place: Path, count: int) -> list[Path]:
         path, record = data.draw(st.sampled_from(list(mutable.items())))
         text = data.draw(json_texts(record))
         run = place / f"{path.parents[1].name}-{written[path]:05d}"
+        text = named(text, record["run_id"], run)
         (run / TRIALS).mkdir(parents=True, exist_ok=True)
         (run / TRIALS / path.name).write_bytes(text)
         shutil.copy(path.parents[1] / PLAN, run / PLAN)
@@ -126,8 +127,14 @@ def foreign_runs(place: Path, count: int) -> list[Path]:
     for run in (runs := sorted(place.iterdir())):
         for path in kept[RUNS / run.name.rpartition("-")[0]]:
             if not (run / TRIALS / path.name).exists():
-                shutil.copy(path, run / TRIALS)
+                text = named(path.read_bytes(), json.loads(path.read_text())["run_id"], run)
+                (run / TRIALS / path.name).write_bytes(text)
     return runs
+
+
+def named(text: bytes, run_id: str, run: Path) -> bytes:
+    """Return a record as one of this run: of copies only one would be read."""
+    return text.replace(f'"run_id": "{run_id}"'.encode(), f'"run_id": "{run.name}"'.encode())
 
 
 def measured(words: list[str], place: Path) -> tuple[int, str, int]:
