@@ -49,6 +49,7 @@ def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
         ("data_use", DATA, _data),
         ("samples", SAMPLES, _samples),
         ("alternation", TURNS, _turns),
+        ("alternation", TURNS, _turn_limits),
         ("alternation", TURNS, _turn_sums),
     )
     for column, kind, check in checks:
@@ -158,6 +159,7 @@ def _samples(metrics: dict[str, tuple[float, list[float]]], job: Job, row: dict[
 
 
 def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    del row
     if (planned := job.turns) is None:
         yield "it took turns, and its job has none"
         return
@@ -168,6 +170,15 @@ def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[
         yield f"its bursts have {sorted({one.steps for one in bursts})} steps, and the job's {planned.burst_steps}"
     if any(one.position >= taken.instances for one in bursts):
         yield f"it had a turn after those of all {taken.instances} instances"
+    for one in bursts:
+        if problem := _mistimed(one):
+            yield f"its burst {one.round} took {one.span_s:.6g} s, {problem}"
+            return
+
+
+def _turn_limits(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    del job
+    bursts = taken.bursts
     for name, parts_s in (("last turn ended after", bursts[-1].ended_s), ("timeline has", row["timeline_s"])):
         if parts_s > taken.block_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
             yield f"its {name} {parts_s:.6g} s, and its block took {taken.block_s:.6g} s"
@@ -178,10 +189,6 @@ def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[
             used_s = getattr(one, name)
             if used_s is not None and not _possible(used_s, one, cpus):
                 yield f"its burst {one.round} took {one.span_s:.6g} s and {used_s:.6g} CPU s ({name})"
-    for one in bursts:
-        if problem := _mistimed(one):
-            yield f"its burst {one.round} took {one.span_s:.6g} s, {problem}"
-            return
 
 
 def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
