@@ -23,6 +23,8 @@ class CommandLineEngine(ContainerEngine):
     remedy: str
     """The remedy if the engine does not work."""
     removal_options: tuple[str, ...] = ()
+    bind_options: str = ""
+    """More options of every bind mount; docker's command line knows none."""
     # For a container that is gone docker answers 0, and podman from 4.0 on 1 with a message that says so.
     says_gone = ("no such container", "no container with")
     rootfs = "overlay"
@@ -76,7 +78,8 @@ class CommandLineEngine(ContainerEngine):
         least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
         return [
             *(*self.program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),
-            *(*limits, *least, *tmpfs, *_mounts(spec), *self.gpu_options(spec), *self.root_options(spec), *SLEEPER),
+            *(*limits, *least, *tmpfs, *self._mounts(spec)),
+            *(*self.gpu_options(spec), *self.root_options(spec), *SLEEPER),
         ]
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
@@ -89,13 +92,13 @@ class CommandLineEngine(ContainerEngine):
         remove = [*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]
         return [end_starting(name), remove]
 
-
-def _mounts(spec: ContainerSpec) -> list[str]:
-    """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
-    binds = [(f"{spec.tree.rstrip('/')}{place}", place, False) for place in BOUND] if spec.bound_tree else []
-    binds += [spec.data] if spec.data else []
-    return [
-        word
-        for source, target, writable in binds
-        for word in ("--mount", f'type=bind,"source={source}",target={target}{"" if writable else READ_ONLY}')
-    ]
+    def _mounts(self, spec: ContainerSpec) -> list[str]:
+        """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
+        binds = [(f"{spec.tree.rstrip('/')}{place}", place, False) for place in BOUND] if spec.bound_tree else []
+        binds += [spec.data] if spec.data else []
+        options = {writable: f"{'' if writable else READ_ONLY}{self.bind_options}" for writable in (False, True)}
+        return [
+            word
+            for source, target, writable in binds
+            for word in ("--mount", f'type=bind,"source={source}",target={target}{options[writable]}')
+        ]

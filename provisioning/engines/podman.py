@@ -19,6 +19,7 @@ class Podman(CommandLineEngine):
     remedy = "install podman (and, without root, uidmap and slirp4netns), or choose --engine docker or runc"
     # Process 1 of the container sleeps and ignores SIGTERM: podman would wait ten seconds for it.
     removal_options = ("--time", "0")
+    bind_options = ",nosuid,nodev"
 
     def gpu_options(self, spec: ContainerSpec) -> Sequence[str]:
         return [word for gpu in spec.gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
