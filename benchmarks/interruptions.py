@@ -140,9 +140,9 @@ def _judged(bench: AtTerminal, moment: Moment) -> Iterator[str]:
         yield from (f"left: {each}" for each in (after if told else found))
 
 
-def words_of(target: str, engine: str) -> list[str]:
+def words_of(target: str, engine: str, more: Sequence[str] = ()) -> list[str]:
     """Return the words of a short run. What a job computes does not matter here, only that there is one."""
-    of_engine = ["--engine", engine] if "container" in target else []
+    of_engine = ["--engine", engine, *more] if "container" in target else []
     job = ["--scenario", "command", "--command", "sleep 1", "--target", target, *of_engine]
     return ["run", *job, "--profile", "smoke", "--blocks", "1", "--warmup-blocks", "0", "--concurrent"]
 
@@ -167,12 +167,13 @@ def main() -> None:
     parser.add_argument("--moments", type=int, default=40, help="how many (default %(default)s)")
     parser.add_argument("--times", type=int, default=1, help="how often each (default %(default)s)")
     parser.add_argument("--together", type=int, default=4, help="benches at a time (default %(default)s)")
+    parser.add_argument("more", nargs="*", help="further options of bench run, after --: -- --node n1 --cpus 1")
     options = parser.parse_args()
     wrong = 0
     for engine in options.engine or ["runc", "podman"]:
         for time_ in range(1, options.times + 1):
             print(f"{engine}, {time_} of {options.times}", flush=True)
-            found = interruptions(words_of(options.target, engine), options.moments, options.together)
+            found = interruptions(words_of(options.target, engine, options.more), options.moments, options.together)
             wrong += sum(bool(each.findings) for each in found)
             print(f"{sum(each.pressed for each in found)} pressed, {wrong} findings so far", flush=True)
     sys.exit(1 if wrong else 0)
