@@ -28,7 +28,6 @@ HARMLESS = {
         (f"resources.{side}.disk_{way}_bytes" for side in ("serving", "worker") for way in ("read", "written")),
         "a cost that is shown beside; nothing else in a record counts it",
     ),
-    "steps.losses.*": "they say nothing of the times; the warnings of a training look at how they end",
     "aggressors.aggression.*_per_s": "what the aggressor kept of its speed is shown beside; no verdict is of it",
 }
 """Fields whose value may be changed without a word, each with the reason."""
