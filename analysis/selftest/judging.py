@@ -17,6 +17,7 @@ from analysis.explain.attribution import Parts, difference
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import load
 from analysis.statistics.ratios import MARGIN, locate
+from analysis.warnings.changes import with_changes
 from suite.records.record import TrialRecord
 from suite.results.store import Run
 from suite.selftest.certificate import Finding
@@ -40,7 +41,7 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     """Judge the injuries of one run. Raises RequestError where it holds no usable record at all."""
     store = Run(run)
     plan = store.plan()
-    trials = with_costs(with_variants(load([run]).trials))
+    trials = with_costs(with_changes(with_variants(load([run]).trials)))
     effects, _ = ablation_effects(trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES, margin)
     found = {(one.target, one.ablation): one.effects for one in effects}
     records = [record for record in store.records() if not record.warm_up]
