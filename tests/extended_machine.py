@@ -24,9 +24,13 @@ from tests.suite.sweeping_machine import furnish
 
 @contextmanager
 def opened(trial: Trial, _choices: object) -> Iterator[Sequence[Instance]]:
-    """Open the target: this machine, which is not held to the envelope."""
-    dataset = trial.job.dataset
-    node = HereNode(name=trial.target, data=dataset.directory if dataset else os.environ["VIRTBENCH_HOME"])
+    """Open the target: this machine, which is not held to the envelope, and says what its job expects of it."""
+    dataset, engine = trial.job.dataset, {"name": trial.job.layers.engine, "version": "1", "network": "none"}
+    node = HereNode(
+        name=trial.target,
+        data=dataset.directory if dataset else os.environ["VIRTBENCH_HOME"],
+        facts={"container_engine": {**engine, "rootfs": "overlay"}} if trial.target == "container" else {},
+    )
     try:
         yield [Instance(node)] * max(1, len(trial.instances))
     finally:

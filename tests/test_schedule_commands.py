@@ -49,7 +49,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def cell(sweep: Path, images_per_s: float) -> None:
     for block in range(6):
-        without_plan(sweep / "cell").save(record(target="vm", block=block, **measured(images_per_s + block / 100)))
+        without_plan(sweep / "cell").save(record(block=block, **measured(images_per_s + block / 100)))
 
 
 def fire(bench: Bench, *words: str) -> tuple[int, dict[str, Any]]:
@@ -99,23 +99,23 @@ def test_a_sweep_that_fails_is_told_and_not_called_a_regression(
 def test_a_firing_that_shares_nothing_with_the_baseline_has_failed(
     bench: Bench, sweeps: dict[str, Any], tmp_path: Path
 ) -> None:
-    without_plan(tmp_path / "other/cell").save(record(target="container"))
+    without_plan(tmp_path / "other/cell").save(record(model="alexnet"))
     assert sweeps["code"] == 0
     code, result = fire(bench, "--baseline", "other", "--fail-above", "5%")
     assert (code, result["outcome"]) == (1, "failed")
     assert "no cell in common" in result["reason"]
 
 
-def test_a_firing_that_lacks_a_target_of_the_baseline_is_incomplete(
+def test_a_firing_that_lacks_a_cell_of_the_baseline_is_incomplete(
     bench: Bench, sweeps: dict[str, Any], tmp_path: Path
 ) -> None:
     cell(tmp_path / "good", 10.0)
     later = {"started_at": "2026-01-01T00:05:00+00:00"}
-    Run(tmp_path / "good/cell").save(record(target="container").model_copy(update=later))
+    Run(tmp_path / "good/cell").save(record(model="alexnet").model_copy(update=later))
     assert sweeps["code"] == 0
     code, result = fire(bench, "--baseline", "good", "--fail-above", "5%")
     assert (code, result["outcome"]) == (1, "incomplete")
-    assert [one["name"] for one in result["gate"]["missing"]] == ["resnet50 on container"]
+    assert [one["name"].split()[0] for one in result["gate"]["missing"]] == ["alexnet"]
 
 
 def test_a_firing_never_goes_into_its_baseline(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:

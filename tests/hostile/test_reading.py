@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -137,23 +136,29 @@ def named(text: bytes, run_id: str, run: Path) -> bytes:
     return text.replace(f'"run_id": "{run_id}"'.encode(), f'"run_id": "{run.name}"'.encode())
 
 
+# getrusage(2) of it would tell the peak of the tests' own process, if that was higher when it started this one.
+PROGRAM = """
+import atexit, re, resource, sys
+from pathlib import Path
+
+def tell(place=Path(sys.argv.pop(1))):
+    own_kib = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
+    place.write_text(str(max(int(own_kib), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)))
+
+atexit.register(tell)
+import cli
+cli.main()
+"""
+
+
 def measured(words: list[str], place: Path) -> tuple[int, str, int]:
     """Run ``bench`` in a process of its own; return its exit status, its output, and its peak of memory in MiB."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "VIRTBENCH_HOME": str(place / "home")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cli", *words],
-        cwd=place,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=(output := (place / "stderr").open("w+b")),
+    argv = [sys.executable, "-c", PROGRAM, str(place / "peak"), *words]
+    done = subprocess.run(
+        argv, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=LONGEST_S
     )
-    late = threading.Timer(LONGEST_S, process.kill)
-    late.start()
-    _, status, used = os.wait4(process.pid, 0)
-    late.cancel()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    output.seek(0)
-    return process.returncode, output.read().decode(errors="replace"), used.ru_maxrss >> 10
+    return done.returncode, done.stderr.decode(errors="replace"), int((place / "peak").read_text()) >> 10
 
 
 def test_reading_thousands_of_mutated_records_takes_less_than_a_gibibyte(tmp_path: Path) -> None:

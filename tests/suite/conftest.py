@@ -105,7 +105,7 @@ class FakeScenario:
 
 @dataclass
 class FakeAccount:
-    """Counts 5 s of serving on a host where nothing else happens, in no less time than a fake job claims to take."""
+    """Counts one busy CPU on a host where nothing else happens, for no less time than a fake job claims to take."""
 
     least_s: float = 5.0
 
@@ -117,7 +117,7 @@ class FakeAccount:
 
     def __exit__(self, *_: object) -> None:
         self.conditions = Conditions(interval_s=max(self.least_s, time.monotonic() - self.begun_s), other_cpu_s=0.0)
-        self.resources = Resources(serving=Usage(cpu_s=5.0))
+        self.resources = Resources(serving=Usage(cpu_s=self.conditions.interval_s))
 
     def meter(self, instances: Sequence[Instance]) -> "FakeMeter":
         return FakeMeter(instances)

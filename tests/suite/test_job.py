@@ -48,6 +48,7 @@ WHOLE = Job(
     fio_job="b" * 64,
     workload_sha256="c" * 64,
     checkpoint="fsync",
+    reproducible=False,
     layers=Layers(
         engine="runc",
         provider="qemu",
