@@ -199,7 +199,8 @@ def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Itera
     if job.distributed and row["measured_s"] > math.fsum(one.span_s for one in bursts) * (1 + EXACT):
         yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
     sums: dict[str, list[float | None]] = {
-        **({} if job.distributed else {"measured_s": [one.span_s for one in bursts]}),
+        # A probe has no steps, and so none of the parts without which a measured span counts as none.
+        **({} if job.distributed or not job.sizes else {"measured_s": [one.span_s for one in bursts]}),
         "serving_cpu_s": [one.cpu_s for one in bursts],
         "worker_cpu_s": [one.own_cpu_s for one in bursts],
     }

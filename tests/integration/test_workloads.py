@@ -76,9 +76,10 @@ def test_workloads_of_a_scenario_run(
 
 def agreements(run: Path, *words: str, env: dict[str, str] | None = None) -> dict[tuple[str, str], str]:
     """Return how each model on each arm of a new run agrees with bare metal in what it computed."""
-    done = bench("run", *words, "--profile", "smoke", "--json", "--out", str(run), env=env)
+    done = bench("run", *words, "--profile", "smoke", "--out", str(run), env=env)
     assert done.returncode == 0, done.stdout + done.stderr
-    return {(one["model"], one["arm"]): one["kind"] for one in json.loads(done.stdout)["same_work"]}
+    compared = json.loads(bench("compare", str(run), "--json").stdout)
+    return {(one["model"], one["arm"]): one["kind"] for one in compared["same_work"]}
 
 
 @pytest.mark.parametrize("design", ["sequential", "alternating"])
