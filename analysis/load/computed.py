@@ -1,4 +1,4 @@
-"""What a trial computed, as far as its record says: the losses of its steps, and the digest of its final weights.
+"""The work of a trial, as far as its record says: the losses of its steps, and the digest of its final weights.
 
 Trials of one block have one seed. On equal machines the same program then computes the same bits, so another loss or
 weight is other work. Where rounding may differ, the early losses must be near each other.

@@ -5,8 +5,7 @@ directory, and a block has one name, which the server gives to one Job at a time
 """
 
 import re
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -14,7 +13,7 @@ from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes import own_pod
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGED, Cluster, Object
 from provisioning.kubernetes.faults import failure_of, unschedulable
-from provisioning.kubernetes.owned import not_found_is_fine
+from provisioning.kubernetes.owned import await_gone, not_found_is_fine
 from provisioning.kubernetes.pod import (
     HOSTNAME_LABEL,
     UNPRIVILEGED,
@@ -37,7 +36,7 @@ RECORDS_AT = "/records"
 MOST_GIVEN_BYTES = 250_000
 """The server takes 256 KiB of annotations."""
 CLOSES_WITHIN_S = 120
-GONE_WITHIN_S, LOOKED_EVERY_S = CLOSES_WITHIN_S + 60.0, 0.5
+GONE_WITHIN_S = CLOSES_WITHIN_S + 60.0
 """How long removed pods are waited for: the node may need a moment more than bench."""
 KEPT_S = 7 * 24 * 3600
 """How long a Job that nobody has followed is kept, with its log."""
@@ -245,24 +244,17 @@ def remove_all(cluster: Cluster, sweep: str, removed: Sequence[Job]) -> None:
     """
     blocks, owners = {str(job.block) for job in removed}, set()
     managed = ",".join(f"{label}={value}" for label, value in MANAGED.items())
-    deadline = time.monotonic() + GONE_WITHIN_S
     for job in removed:
         owners |= {pod["metadata"]["uid"] for pod in cluster.listed("v1/pods", f"{SWEEP}={sweep},{BLOCK}={job.block}")}
         remove(cluster, job.name)
-    while True:
-        left = []
+
+    def left() -> Iterator[str]:
         for pod in cluster.listed("v1/pods", managed):
             about = pod["metadata"]
-            own = about["labels"].get(SWEEP) == sweep and about["labels"].get(BLOCK) in blocks
-            owners |= {about["uid"]} if own else set()
-            if own or owners.intersection(owner["uid"] for owner in about.get("ownerReferences", [])):
-                left.append(about["name"])
-        if not left:
-            return
-        if time.monotonic() > deadline:
-            raise MeasurementError(
-                f"pods {', '.join(left)} are still in {cluster.namespace} after {GONE_WITHIN_S:g} s",
-                kind="kubernetes",
-                remedy=f"see why: kubectl --context {cluster.context} -n {cluster.namespace} describe pods {left[0]}",
-            )
-        time.sleep(LOOKED_EVERY_S)
+            if about["labels"].get(SWEEP) == sweep and about["labels"].get(BLOCK) in blocks:
+                owners.add(about["uid"])
+                yield about["name"]
+            elif owners.intersection(owner["uid"] for owner in about.get("ownerReferences", [])):
+                yield about["name"]
+
+    await_gone(cluster, "pods", lambda: list(left()), GONE_WITHIN_S)

@@ -6,8 +6,9 @@ owner: nothing else is looked at.
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, OWNER, Cluster
 from provisioning.kubernetes.refusals import ApiError
@@ -47,16 +48,22 @@ def remove_selected(cluster: Cluster, selector: str, kinds: Sequence[str]) -> li
                     patience_s=AWAY_AT_MOST_S,
                     query={"gracePeriodSeconds": 0, "propagationPolicy": "Background"},
                 )
-        deadline = time.monotonic() + GONE_WITHIN_S
-        while left := _names(cluster, kind, selector):
-            if time.monotonic() > deadline:
-                raise MeasurementError(
-                    f"{plural} {', '.join(left)} are still in {cluster.namespace} after {GONE_WITHIN_S:g} s",
-                    kind="kubernetes",
-                    remedy=f"kubectl --context {cluster.context} -n {cluster.namespace} describe {plural} {left[0]}",
-                )
-            time.sleep(LOOKED_EVERY_S)
+        await_gone(cluster, plural, partial(_names, cluster, kind, selector), GONE_WITHIN_S)
     return removed
+
+
+def await_gone(cluster: Cluster, plural: str, left: Callable[[], Sequence[str]], within_s: float) -> None:
+    """Wait until ``left`` names no object. Raises MeasurementError that names those which are there too long."""
+    deadline = time.monotonic() + within_s
+    while names := left():
+        if time.monotonic() > deadline:
+            kubectl = f"kubectl --context {cluster.context} -n {cluster.namespace}"
+            raise MeasurementError(
+                f"{plural} {', '.join(names)} are still in {cluster.namespace} after {within_s:g} s",
+                kind="kubernetes",
+                remedy=f"see why: {kubectl} describe {plural} {names[0]}",
+            )
+        time.sleep(LOOKED_EVERY_S)
 
 
 def _names(cluster: Cluster, kind: str, selector: str) -> list[str]:

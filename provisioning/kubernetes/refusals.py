@@ -10,7 +10,7 @@ from suite.errors import MeasurementError, RequestError, option
 
 
 class _Cause(NamedTuple):
-    """What keeps pods from being made or started, recognised by what the server or the kubelet says."""
+    """A hindrance that keeps pods from being made or started, recognised by what the server or the kubelet says."""
 
     pattern: str
     kind: str

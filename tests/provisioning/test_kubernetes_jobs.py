@@ -10,6 +10,7 @@ import pytest
 from provisioning.batch import kubernetes
 from provisioning.batch.job_executor import JobExecutor
 from provisioning.batch.options import KubernetesOptions
+from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import MANAGED
 from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import BenchError, RequestError
@@ -306,14 +307,14 @@ BLOCK_3 = kubernetes.Job(f"{SWEEP}-003", 3, "running", "on n1", "bench-3")
 def test_removal_waits_until_the_pods_of_the_blocks_and_those_they_opened_are_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kubernetes, "LOOKED_EVERY_S", 0.001)
+    monkeypatch.setattr(owned, "LOOKED_EVERY_S", 0.001)
     cluster = LeavingCluster([BENCH_POD, OPENED, *OTHERS], [OPENED, *OTHERS], [OPENED], OTHERS)
     kubernetes.remove_all(cluster, SWEEP, [BLOCK_3])  # type: ignore[arg-type]
     assert cluster.looks == [OTHERS], "the pods of other blocks are not waited for"
 
 
 def test_a_pod_that_stays_is_named_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "LOOKED_EVERY_S", 0.001)
+    monkeypatch.setattr(owned, "LOOKED_EVERY_S", 0.001)
     monkeypatch.setattr(kubernetes, "GONE_WITHIN_S", 0.01)
     with pytest.raises(BenchError, match="pods virtbench-1 are still in test") as raised:
         kubernetes.remove_all(LeavingCluster([BENCH_POD], [OPENED]), SWEEP, [BLOCK_3])  # type: ignore[arg-type]
