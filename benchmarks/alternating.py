@@ -54,7 +54,7 @@ from analysis.load.records import load  # noqa: E402
 from analysis.statistics.ratios import MARGIN, Location, Samples, judge, locate  # noqa: E402
 from commands.run.prepare import Ready, observing, ready  # noqa: E402
 from commands.selftest.command import measure  # noqa: E402
-from provisioning.metrics.accounting import Meter  # noqa: E402
+from provisioning.metrics.accounting import HostMeter  # noqa: E402
 from scenarios.events import Silent  # noqa: E402
 from scenarios.synthetic import Synthetic  # noqa: E402
 from suite.interfaces import Turn, TurnTaker  # noqa: E402
@@ -159,13 +159,13 @@ def taken(job: TurnTaker, count: int, made: Ready, waits: Trial | None) -> tuple
     return turns, (after - before) / math.fsum(turn.span_s for turn in turns)
 
 
-def opened(made: Ready, trial: Trial, stack: ExitStack) -> tuple[TurnTaker, Meter]:
+def opened(made: Ready, trial: Trial, stack: ExitStack) -> tuple[TurnTaker, HostMeter]:
     """Open the target of a trial, and bring its job to its first turn."""
     instances = stack.enter_context(made.open_target(trial))
     job = Synthetic().turn_taker(trial, instances, Silent())
     stack.callback(job.kill)
     job.begin()
-    return job, Meter([instance.node for instance in instances])
+    return job, HostMeter([instance.node for instance in instances])
 
 
 def designs(options: argparse.Namespace) -> Iterator[dict[str, object]]:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from parts.kills_machine import Family, entries, left
 
-from provisioning.ledger import Entry
+from provisioning.ledger import LedgerEntry
 
 CTRL_C = b"\x03"
 PHASE = re.compile(r" on [a-z-]+: ([a-z -]+[a-z])")
@@ -44,7 +44,7 @@ class AtTerminal:
     def __init__(self, argv: Sequence[str]) -> None:
         self._keyboard, screen = pty.openpty()
         self.said, self.phases = b"", {STARTING: time.monotonic()}
-        self.made: dict[str, Entry] = {}
+        self.made: dict[str, LedgerEntry] = {}
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
         words = ["setsid", "--ctty", *argv]
         self.process = subprocess.Popen(words, stdin=screen, stdout=screen, stderr=screen, env=environment)

@@ -32,7 +32,7 @@ import psutil
 from parts.kills_machine import Family, entries, left
 from parts.kills_runs import SCENARIOS, TARGETS, Setting, drawn, settings
 
-from provisioning.ledger import Entry
+from provisioning.ledger import LedgerEntry
 
 ENDS_WITHIN_S = 600.0
 
@@ -64,7 +64,7 @@ class Killer:
     def kill_once(self, setting: Setting, victim: str) -> Kill:
         """Start the run, or go on with it; kill the victim at a random moment, and look at what that did."""
         kill = Kill(setting.name, victim, self.chance.uniform(0, setting.span_s))
-        before, made = setting.kept(), dict[str, Entry]()
+        before, made = setting.kept(), dict[str, LedgerEntry]()
         with self._bench(setting.words) as (process, said):
             began = time.monotonic()
             while process.poll() is None and not kill.killed:
@@ -122,7 +122,7 @@ class Killer:
                 process.kill()
                 process.wait()
 
-    def _look(self, process: "subprocess.Popen[bytes]") -> dict[str, Entry]:
+    def _look(self, process: "subprocess.Popen[bytes]") -> dict[str, LedgerEntry]:
         """Wait a moment; return what the bench has in the ledger."""
         time.sleep(0.02)
         self.family.bury(process.pid)

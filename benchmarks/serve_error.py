@@ -20,7 +20,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]  # as a script,
 from intrusion import interval  # noqa: E402
 from parts.known_server import Service, serving  # noqa: E402
 
-from worker.serving.load import Run, open_loop  # noqa: E402
+from worker.serving.load import LoadRun, open_loop  # noqa: E402
 from worker.serving.request import LoadRequest  # noqa: E402
 
 
@@ -46,7 +46,7 @@ def measured(
         told = open_loop(request, rate)
     draw = random.Random(f"{seed}/{rate:g}")  # noqa: S311 - the schedule of the generator
     due_s = list(itertools.accumulate(draw.expovariate(rate) for _ in range(requests)))
-    true = Run(service.latencies_s(due_s, 0), due_s[-1])
+    true = LoadRun(service.latencies_s(due_s, 0), due_s[-1])
     first, second = ({name: one.value for name, one in each.readings().items()} for each in (told, true))
     return first, second
 

@@ -22,7 +22,7 @@ OUTPUTS = {
     "image list": "commands.image:ImagesOutput",
     "kubernetes pipeline status": "commands.kubernetes.command:PipelineOutput",
     "results list": "commands.results.listing:ListOutput",
-    "results show RUN": "commands.results.show:RunOutput",
+    "results show RUN": "commands.results.show:ShownRunOutput",
     "results show RUN/TRIAL": "suite.records.record:TrialRecord",
     "run": "commands.run.output:RunOutput",
     "run --dry-run": "commands.run.forecast:Forecast",

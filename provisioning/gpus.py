@@ -25,7 +25,7 @@ Found = tuple[str, str, str | None, str | None]
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceNode:
     """A character device: its path and its numbers."""
 
     path: str
@@ -37,7 +37,7 @@ class Device:
 class Edits:
     """Devices, read-only mounts (source, target) and variables that a GPU needs."""
 
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
     env: dict[str, str] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ def cdi_edits(specification: dict[str, Any], gpus: tuple[str, ...], numbers: Cal
     paths = {node["path"]: None for part in parts for node in part.get("deviceNodes", [])}
     mounts = {(m["hostPath"], m["containerPath"]): None for part in parts for m in part.get("mounts", [])}
     env = dict(pair.split("=", 1) for part in parts for pair in part.get("env", []))
-    return Edits(tuple(Device(path, *numbers(path)) for path in paths), tuple(mounts), env)
+    return Edits(tuple(DeviceNode(path, *numbers(path)) for path in paths), tuple(mounts), env)
 
 
 def edits_for(node: Node, gpus: tuple[str, ...]) -> Edits:

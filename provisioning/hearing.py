@@ -27,7 +27,7 @@ class TooMuchOutput(Exception):  # noqa: N818 (as above)
     """The child has said more than any command of the suite does."""
 
 
-class Tail(threading.Thread):
+class PipeTail(threading.Thread):
     """Read a pipe to its end, and keep its last bytes. ``sink`` gets what comes first, up to ``most`` bytes.
 
     The thread sleeps in the kernel while nothing comes, and closes the descriptor when the last writer has.

@@ -42,7 +42,7 @@ class LedgerError(BenchError):
     kind = "ledger"
 
 
-class Entry(BaseModel):
+class LedgerEntry(BaseModel):
     """One thing, and who answers for it: the process that made it, by number and start.
 
     ``owner_started`` is in the kernel's ticks since boot: a time of day would move when the clock is set.
@@ -104,22 +104,22 @@ def _remove_container(what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class LedgerKind:
     """A kind of thing: the form of its names, whole, and what removes one."""
 
     form: str
     remove: Callable[[str], object]
 
 
-KINDS: dict[str, Kind] = {
-    "processes": Kind(r"[0-9a-f]{32}", processes.end_all),
-    "directory": Kind(rf"/.*/{_FRESH}", _remove_directory),
-    "mount": Kind(rf"/.*/{_FRESH}", _remove_mount),
-    "cgroup": Kind(r"virtbench-[0-9a-f]{12}", cgroups.remove),
-    "netns": Kind(netns.FORM, netns.remove),
-    "container": Kind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", _remove_container),
-    "kubernetes": Kind(owned.FORM, owned.remove),
-    "run-directory": Kind(r"/.*", lambda what: sweep_temporaries(Path(what))),
+KINDS: dict[str, LedgerKind] = {
+    "processes": LedgerKind(r"[0-9a-f]{32}", processes.end_all),
+    "directory": LedgerKind(rf"/.*/{_FRESH}", _remove_directory),
+    "mount": LedgerKind(rf"/.*/{_FRESH}", _remove_mount),
+    "cgroup": LedgerKind(r"virtbench-[0-9a-f]{12}", cgroups.remove),
+    "netns": LedgerKind(netns.FORM, netns.remove),
+    "container": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", _remove_container),
+    "kubernetes": LedgerKind(owned.FORM, owned.remove),
+    "run-directory": LedgerKind(r"/.*", lambda what: sweep_temporaries(Path(what))),
 }
 
 
@@ -134,7 +134,7 @@ def _removal(kind: str, what: str) -> Callable[[], object]:
 def holding(kind: str, what: str) -> Iterator[str]:
     """Hold one thing: the entry is written now, the thing is removed at the end, however it comes."""
     remove, own = _removal(kind, what), ProcessIdentity.own()
-    entry = Entry(
+    entry = LedgerEntry(
         kind=kind,
         what=what,
         boot_id=own.boot_id,
@@ -186,7 +186,7 @@ def clean(note: Callable[[str], object] = lambda _: None) -> list[str]:
             removed += [f"file {path}" for path in files.remove_temporaries(place)]
         for path in _entries():
             try:
-                entry = Entry.model_validate_json(files.read(path))
+                entry = LedgerEntry.model_validate_json(files.read(path))
             except FileNotFoundError:
                 continue  # its owner has crossed it out
             except (ValidationError, files.SpecialFileError):
@@ -218,12 +218,12 @@ def _entries() -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)]
 
 
-def living() -> list[Entry]:
+def living() -> list[LedgerEntry]:
     """Return the entries whose owners are not known to have ended: what another ``bench`` is using now."""
     entries, own = [], ProcessIdentity.own()
     for path in _entries():
         with suppress(ValidationError, OSError):
-            entry = Entry.model_validate_json(files.read(path))
+            entry = LedgerEntry.model_validate_json(files.read(path))
             if entry.owner.here and entry.owner != own and not entry.owner.has_ended():
                 entries.append(entry)
     return entries

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from provisioning.metrics.conditions import Host
+from provisioning.metrics.conditions import EnvelopeHost
 from suite.errors import RequestError
 from suite.job.envelope import format_cpu_list
 
@@ -94,7 +94,7 @@ def _named(pid: int, words: Sequence[str]) -> str:
 
 def _load(cpus: Sequence[int]) -> str | None:
     """Return what other work the CPUs do now, and the busiest processes; None where it is little."""
-    host, used_before_s = Host(cpus), _used_s()
+    host, used_before_s = EnvelopeHost(cpus), _used_s()
     before = host.read(time.monotonic(), 0.0)
     time.sleep(LOOK_S)
     after = host.read(time.monotonic(), 0.0)

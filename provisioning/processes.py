@@ -16,7 +16,7 @@ from typing import IO
 
 import psutil
 
-from provisioning.hearing import Tail, TimeIsUp, TooMuchOutput, heard_lines
+from provisioning.hearing import PipeTail, TimeIsUp, TooMuchOutput, heard_lines
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed
 
@@ -138,7 +138,7 @@ class LocalProcess(HeardProcess):
             # A session of its own: Ctrl-C reaches the suite alone, which then ends its children in order.
             self.popen = _popen(self.argv, given, stdout, stderr, {**os.environ, TOKEN: token}, cwd)
             on_failure.pop_all()
-        self._stderr = Tail(reading)
+        self._stderr = PipeTail(reading)
 
     def lines(self, timeout_s: float) -> Iterator[str]:
         assert self.popen.stdout is not None  # noqa: S101 (opened as a pipe below)

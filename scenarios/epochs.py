@@ -10,7 +10,7 @@ from scenarios.job import AttestedJob
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement
 from suite.job.datasets import Dataset
-from suite.records.record import CHECKPOINT, EPOCH, FIRST_EPOCH, SCALED_EPOCH, Epochs, Metric, Timeline
+from suite.records.record import CHECKPOINT, EPOCH, FIRST_EPOCH, SCALED_EPOCH, Epochs, MetricValue, Timeline
 from worker.data.order import steps_of_epoch
 
 
@@ -43,18 +43,18 @@ def with_epochs(job: AttestedJob[Transcript], dataset: Dataset, measured: Measur
     )
 
 
-def _scaled(epochs: Epochs, timeline: Timeline) -> Mapping[str, Metric]:
+def _scaled(epochs: Epochs, timeline: Timeline) -> Mapping[str, MetricValue]:
     if not timeline.measured_s or not epochs.scaled_share:
         return {}
-    return {SCALED_EPOCH: Metric(value=timeline.measured_s / epochs.scaled_share, unit="s", better="less")}
+    return {SCALED_EPOCH: MetricValue(value=timeline.measured_s / epochs.scaled_share, unit="s", better="less")}
 
 
-def _whole(epochs: Epochs) -> Mapping[str, Metric]:
+def _whole(epochs: Epochs) -> Mapping[str, MetricValue]:
     first_s, *others_s = epochs.seconds
     written_s = epochs.checkpoints.seconds if epochs.checkpoints else []
     found = {FIRST_EPOCH: [first_s], EPOCH: others_s, CHECKPOINT: written_s}
     return {
-        name: Metric(value=statistics.median(seconds), unit="s", better="less", samples=seconds)
+        name: MetricValue(value=statistics.median(seconds), unit="s", better="less", samples=seconds)
         for name, seconds in found.items()
         if seconds
     }

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from scenarios.events import EventLog, Transcript, TurnsTranscript
 from scenarios.failure import failure_of_exit, with_process
 from scenarios.members import member_keys, turns_key
-from scenarios.reading import Seen, arrange_page_cache, asked, data_of, data_use
+from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.environment import Environment
-from suite.records.record import DataUse, Metric, Steps
+from suite.records.record import DataUse, MetricValue, Steps
 from suite.registries import WORKLOADS
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
@@ -116,7 +116,7 @@ class AttestedJob(Generic[Log]):
     spec: bytes
     attested: Mapping[str, object]
     log: Log
-    seen: Seen | None = None
+    seen: CachedData | None = None
     process: Process | None = None
 
     def launch(self) -> Process:
@@ -262,9 +262,9 @@ def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:
     return data_use(job.trial, job.log.said("done", "data_use"), job.seen)
 
 
-def metrics_of(said: Mapping[str, object]) -> dict[str, Metric]:
+def metrics_of(said: Mapping[str, object]) -> dict[str, MetricValue]:
     """Return the metrics that the worker has said, by name. Raises ValidationError on what cannot be recorded."""
-    return {name: Metric.model_validate(one) for name, one in said.items()}
+    return {name: MetricValue.model_validate(one) for name, one in said.items()}
 
 
 def throughput_of(log: EventLog) -> float | None:

@@ -10,7 +10,7 @@ from typing import Protocol
 from scenarios.events import EventLog, ProbeTranscript, ProbeTurnsTranscript
 from scenarios.job import AttestedJob, attest, metrics_of, recordable
 from scenarios.members import member_request
-from scenarios.turns import Burst, WorkerTurns
+from scenarios.turns import BurstMessage, WorkerTurns
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance, Measurement, Node, Observer, TurnTaker
 from suite.plan import Trial
@@ -85,12 +85,12 @@ class Probing:
             )
 
 
-class ProbeTurns(WorkerTurns[Burst]):
+class ProbeTurns(WorkerTurns[BurstMessage]):
     """A probe that is measured in every turn, of which the means are its metrics. A measurement of it is a step."""
 
-    message = Burst
+    message = BurstMessage
 
-    def steps_of(self, burst: Burst) -> int:
+    def steps_of(self, burst: BurstMessage) -> int:
         """See ``scenarios.turns.WorkerTurns``."""
         del burst
         turns = self.job.trial.job.turns

@@ -15,7 +15,7 @@ from suite.interfaces import Measurement, Node, Observer
 from suite.job.job import Devices
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import Metric
+from suite.records.record import MetricValue
 from worker.probes.probe import writes_nothing
 
 LEAST = ("alexnet", Sizes(batch=1, image_px=64, warmup_steps=0, steps=1))
@@ -25,7 +25,7 @@ REACHED = {"importing": "first-instruction", "building": "import-torch", "finish
 
 
 @dataclass
-class Stopwatch(Silent):
+class PhaseRecorder(Silent):
     """An observer that notes when each phase began, and tells another one."""
 
     observer: Observer
@@ -40,13 +40,13 @@ class Stopwatch(Silent):
     def note(self, text: str) -> None:
         self.observer.note(text)
 
-    def metrics(self) -> dict[str, Metric]:
+    def metrics(self) -> dict[str, MetricValue]:
         """Return the metrics. Raises MeasurementError where a phase was never reached."""
         if missing := [phase for phase in (LAUNCH, *REACHED) if phase not in self.began_s]:
             raise MeasurementError(f"the worker never came to {missing[0]!r}", kind="protocol")
         launched_s = self.began_s[LAUNCH]
         return {
-            name: Metric(value=self.began_s[phase] - launched_s, unit="s", better="less")
+            name: MetricValue(value=self.began_s[phase] - launched_s, unit="s", better="less")
             for phase, name in REACHED.items()
         }
 
@@ -60,7 +60,7 @@ class Startup:
     def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
         """Run the least training there is. Raises MeasurementError when it does not come to its end."""
         model, workload = LEAST
-        stopwatch = Stopwatch(observer)
+        stopwatch = PhaseRecorder(observer)
         job = trial.with_job(model=model, sizes=workload, devices=Devices(device=trial.job.devices.device))
         measured = run_job(job, node, stopwatch, account)
         details = {**measured.details, "model": model, **workload.model_dump()}

@@ -20,7 +20,7 @@ SHARED = "virtiofs"
 
 
 @dataclass(frozen=True)
-class Seen:
+class CachedData:
     """The data set as the target sees it right before the launch."""
 
     page_cache_share: float | None
@@ -53,7 +53,7 @@ def data_of(trial: Trial, node: Node) -> dict[str, object] | None:
 
 def arrange_page_cache(
     trial: Trial, node: Node, launch_of: Callable[[Node, Trial], list[str]], observer: Observer
-) -> Seen | None:
+) -> CachedData | None:
     """Bring the target's page cache into the planned state; ``launch_of`` says how the worker is launched on a node.
 
     Returns what the target then sees; None for a trial without a data set. Raises MeasurementError when it sees other
@@ -73,7 +73,7 @@ def arrange_page_cache(
     if share is None and backing and filesystem != SHARED:
         # One kernel, one cache: who may not see it from inside is told from below.
         share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
-    return Seen(share, filesystem, device, dataset.listing_sha256, temporary)
+    return CachedData(share, filesystem, device, dataset.listing_sha256, temporary)
 
 
 def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequence[str]) -> float | None:
@@ -142,7 +142,7 @@ def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
     return found and found[1:]
 
 
-def data_use(trial: Trial, said: Mapping[str, object], seen: Seen | None) -> DataUse | None:
+def data_use(trial: Trial, said: Mapping[str, object], seen: CachedData | None) -> DataUse | None:
     """Return what the worker said of its data, completed. Raises ValidationError on what cannot be recorded."""
     if trial.job.dataset is None:
         return None

@@ -22,7 +22,7 @@ from suite.interfaces import Instance, Measurement, Observer
 from suite.job.distributed import DistributedJob
 from suite.job.serving import Serving
 from suite.plan import Trial
-from suite.records.record import Metric, Timeline
+from suite.records.record import MetricValue, Timeline
 from suite.registries import WORKLOADS
 
 SERVER_PHASES = {
@@ -164,8 +164,8 @@ def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> 
             ),
             environment=server.job.environment(),
             metrics={
-                "cold-start": Metric(value=cold_s, unit="s", better="less"),
-                "cold-start-with-opening": Metric(value=opened_s + cold_s, unit="s", better="less"),
+                "cold-start": MetricValue(value=cold_s, unit="s", better="less"),
+                "cold-start-with-opening": MetricValue(value=opened_s + cold_s, unit="s", better="less"),
                 **metrics_of(asked.said("metrics", "metrics")),
             },
             ranks=[record_of(each) for each in (server, client)],

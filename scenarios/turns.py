@@ -30,7 +30,7 @@ class _Used(BaseModel):
         return self.user_s + self.system_s
 
 
-class Burst(BaseModel):
+class BurstMessage(BaseModel):
     """The worker's message about a burst."""
 
     span_s: float
@@ -38,19 +38,19 @@ class Burst(BaseModel):
     waited: _Used
 
 
-class StepsBurst(Burst):
+class StepsBurst(BurstMessage):
     """The message of a training, which tells its steps."""
 
     steps: Steps
 
 
-_Said = TypeVar("_Said", bound=Burst)
+_Said = TypeVar("_Said", bound=BurstMessage)
 
 
 class WorkerTurns(Generic[_Said]):
     """One worker, whose bursts are ``message``. See ``suite.interfaces.TurnTaker``."""
 
-    message: ClassVar[type[Burst]]
+    message: ClassVar[type[BurstMessage]]
 
     def __init__(self, job: AttestedJob[Any]) -> None:
         self.job = job

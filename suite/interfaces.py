@@ -13,7 +13,17 @@ from typing import IO, Protocol, runtime_checkable
 
 from suite.plan import Trial
 from suite.records.environment import Environment
-from suite.records.record import AggressorInstance, DataUse, Epochs, Link, Metric, Rank, Steps, Timeline, TrialRecord
+from suite.records.record import (
+    AggressorInstance,
+    DataUse,
+    Epochs,
+    Link,
+    MetricValue,
+    Rank,
+    Steps,
+    Timeline,
+    TrialRecord,
+)
 from suite.records.usage import Conditions, Resources, Usage
 
 
@@ -186,7 +196,7 @@ class Measurement:
     steps: Steps | None
     timeline: Timeline | None
     environment: Environment
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    metrics: Mapping[str, MetricValue] = field(default_factory=dict)
     weights_sha256: str | None = None
     """The digest of the trained weights, as the worker has said it."""
     data_use: DataUse | None = None

@@ -59,7 +59,7 @@ BACKENDS = Registry(
         "local": "commands.sweep.backends.local:Local",
         "slurm": "commands.sweep.backends.slurm:Slurm",
         "ssh": "commands.sweep.backends.ssh:Ssh",
-        "kubernetes": "commands.sweep.backends.kubernetes:Kubernetes",
+        "kubernetes": "commands.sweep.backends.kubernetes:KubernetesBackend",
     },
 )
 

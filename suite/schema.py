@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from suite.records.differences import as_table
 from suite.records.record import TrialRecord
 from suite.request.request import OPTIONS
-from suite.sweep.model import CELL_KEYS, ELSEWHERE, Budget, Output, Sweep, SweepEngine
+from suite.sweep.model import CELL_KEYS, ELSEWHERE, Budget, OutputOptions, Sweep, SweepEngine
 
 SCHEMA = Path(__file__).with_name("record.schema.json")
 SWEEP_SCHEMA = Path(__file__).with_name("sweep.schema.json")
@@ -31,7 +31,7 @@ def sweep_schema() -> str:
 
 def with_key_tables(document: str) -> str:
     """Return the document with its two tables of keys made anew: those of all cells, and those of one."""
-    own: dict[str, type[BaseModel]] = {"": Sweep, "budget.": Budget, "output.": Output, "engine.": SweepEngine}
+    own: dict[str, type[BaseModel]] = {"": Sweep, "budget.": Budget, "output.": OutputOptions, "engine.": SweepEngine}
     whole = {
         f"{prefix}{name}": str(field.description)
         for prefix, model in own.items()

@@ -11,7 +11,7 @@ import pytest
 from commands.run.inventory import envelopes_of, inventory_of_pods, node_of_pods
 from commands.run.resolve import choices_of
 from provisioning import targets
-from provisioning.engines.kubernetes import Kubernetes
+from provisioning.engines.kubernetes import KubernetesEngine
 from provisioning.images.image import Image
 from provisioning.kubernetes import own_pod
 from provisioning.kubernetes.node import ClusterNode
@@ -44,7 +44,7 @@ def booted(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(boot: str) -> None:
         status = {"nodeInfo": {"bootID": boot}, "allocatable": {"cpu": "2"}}
         live = {"metadata": {"name": "n1"}, "status": status}
-        monkeypatch.setattr(Kubernetes, "_node", ClusterNode(live, {}))
+        monkeypatch.setattr(KubernetesEngine, "_node", ClusterNode(live, {}))
 
     return make
 
@@ -108,7 +108,7 @@ def test_other_scenarios_do_not_know_an_inventory(scenario: str) -> None:
 
 def test_the_doctor_of_this_machine_is_not_asked_about_another(booted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     booted("1-2-3")
-    monkeypatch.setattr(Kubernetes, "version", lambda *_: "v1.30")
+    monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
     monkeypatch.setattr("provisioning.images.image.current", lambda _: IMAGE)
     monkeypatch.setattr(Image, "check", lambda _: None)
     said: list[str] = []
@@ -188,7 +188,7 @@ def test_the_machine_is_sent_the_tree_and_loaded_for_the_engines_that_run_there(
     monkeypatch.setattr(targets, "get_engine", engine)
     monkeypatch.setattr(targets, "sync_image", lambda node, *_: events.append(f"sync to {node.name}"))
     given = choices()
-    given.__dict__["container_engine"] = Kubernetes()
+    given.__dict__["container_engine"] = KubernetesEngine()
     targets.prepare(given, ("bare-metal", "container"), print, ablations=("runc", "seccomp"))
     assert events == ["sync to m1", "runc loads on m1"]
 

@@ -520,7 +520,7 @@ def test_what_could_not_be_removed_after_ctrl_c_is_named_with_what_removes_it(
         with ledger.holding("cgroup", "virtbench-0123456789ab"):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setitem(ledger.KINDS, "cgroup", ledger.Kind(".*", stuck))
+    monkeypatch.setitem(ledger.KINDS, "cgroup", ledger.LedgerKind(".*", stuck))
     monkeypatch.setattr(machine.scenario, "measure", interrupted)
     result = bench("run", *SMALL)
     assert result.exit_code == cli.INTERRUPTED

@@ -13,7 +13,7 @@ import pytest
 from commands.run.plan import _allotments, _allotted
 from commands.run.validate import check_engine, refuse_ignored
 from provisioning.engines.base import Allotment, default_engine, get_engine
-from provisioning.engines.kubernetes import Kubernetes
+from provisioning.engines.kubernetes import KubernetesEngine
 from provisioning.kubernetes.refusals import AwayError
 from suite.errors import RequestError
 from suite.interfaces import Node
@@ -113,14 +113,14 @@ def test_the_doctor_says_yes_only_when_the_server_has_answered_within_two_second
     node: Any = SimpleNamespace(local=True, name="here")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with pytest.raises(RequestError, match="no kubeconfig"):
-        Kubernetes().version(node)
+        KubernetesEngine().version(node)
     server.answers["GET /version"] = 200, {"gitVersion": "v1.30.0"}
     server.kubeconfig(tmp_path / "config", current="here")
-    assert Kubernetes().version(node) == "v1.30.0 of the server of the context here"
+    assert KubernetesEngine().version(node) == "v1.30.0 of the server of the context here"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server.url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         server.kubeconfig(tmp_path / "config", current="here")
         begin_s = time.monotonic()
         with pytest.raises(AwayError, match="does not answer"):
-            Kubernetes().version(node)
+            KubernetesEngine().version(node)
         assert time.monotonic() - begin_s < 4

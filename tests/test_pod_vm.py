@@ -12,7 +12,7 @@ from analysis.load.fields import fact_lines
 from commands.run.forecast import Forecast
 from commands.run.validate import check_engine, refuse_ignored
 from provisioning.engines.base import Allotment, get_engine
-from provisioning.engines.kubernetes import KUBERNETES, Kubernetes
+from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine
 from provisioning.images.image import Image
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.inside import PodNode, kernel_inside
@@ -116,7 +116,7 @@ def test_the_suite_boots_no_machine_for_it() -> None:
 # ---- which nodes are taken
 
 
-def engine(*, virtual: bool = False) -> Kubernetes:
+def engine(*, virtual: bool = False) -> KubernetesEngine:
     return replace(KUBERNETES.configured({"node": "n2" if virtual else "n1"}), virtual=virtual)
 
 
@@ -224,7 +224,7 @@ def given(nodes: Server, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> d
     machine.usable |= {"vm": False, "container-vm": False}
     monkeypatch.setattr("provisioning.machines.accelerator.choose", None)
     found = {False: Allotment((0,), MANY), True: Allotment((7,), GUEST)}
-    monkeypatch.setattr(Kubernetes, "allotment", lambda self, *_: found[self.virtual])
+    monkeypatch.setattr(KubernetesEngine, "allotment", lambda self, *_: found[self.virtual])
     return found
 
 

@@ -145,6 +145,16 @@ def test_a_circle_is_seen() -> None:
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
+def test_two_classes_do_not_share_a_name() -> None:
+    classes = [
+        node.name
+        for name in NAMES
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert {name: count for name, count in Counter(classes).items() if count > 1} == {}
+
+
 def test_a_folder_holds_at_most_twenty_files() -> None:
     folders = Counter(name.rpartition("/")[0] for name in NAMES)
     assert {folder: count for folder, count in folders.items() if count > MOST_FILES} == {}

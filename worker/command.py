@@ -37,7 +37,7 @@ LAST_LINES = 5
 
 def run(request: CommandRequest, events: Events) -> None:
     """Run the command and emit everything from ``environment`` to ``done``. Raises JobError."""
-    reader = Reader(request.throughput)
+    reader = NumberReader(request.throughput)
     events.emit("environment", environment={**collect(), "threads": request.threads})
     status, used = _run(request, reader)
     ended_s = time.monotonic()
@@ -61,7 +61,7 @@ def run(request: CommandRequest, events: Events) -> None:
     events.emit("done", usage=usage)
 
 
-def _run(request: CommandRequest, reader: "Reader") -> tuple[int, resource.struct_rusage]:
+def _run(request: CommandRequest, reader: "NumberReader") -> tuple[int, resource.struct_rusage]:
     """Return the exit status of the command, negative for a signal, and what it and its own children have used."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     program, *words = request.argv
@@ -93,7 +93,7 @@ def _run(request: CommandRequest, reader: "Reader") -> tuple[int, resource.struc
 
 
 @dataclass
-class Reader:
+class NumberReader:
     """Reads the numbers that the command prints. ``pattern`` is a regular expression, ``json``, or None for none."""
 
     pattern: str | None

@@ -134,7 +134,7 @@ class Circumstances:
 
 
 @dataclass(frozen=True)
-class Turns:
+class BurstVariation:
     """The variation of a target's bursts at each level, and the cost of switching, beside its ratio.
 
     The variances are of log(target / bare metal) of the throughput, from ``blocks`` blocks.
@@ -186,7 +186,7 @@ class Group:
     costs: "tuple[Cost, ...]" = ()
     """The cost of each target on the host, where something is known."""
     circumstances: Circumstances = field(default_factory=Circumstances)
-    turns: tuple[Turns, ...] = ()
+    turns: tuple[BurstVariation, ...] = ()
     """The turns of each target whose trials took them with those of bare metal."""
     same_work: tuple[SameWork, ...] = ()
     """The proof that all arms did the same work; empty where no record says what was computed."""

@@ -1,4 +1,4 @@
-"""Estimate how much the bursts of trials that take turns vary, and what switching costs: see ``results.Turns``."""
+"""Estimate how much the bursts of an alternating design vary, and the cost of switching: ``results.BurstVariation``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from statistics import fmean
 import pandas as pd
 
 from analysis.compare.pairing import GROUP, job_of
-from analysis.compare.results import ComparedJob, Turns
+from analysis.compare.results import BurstVariation, ComparedJob
 from analysis.load.bursts import step_variance, switching
 from analysis.load.evidence import AlternationFields
 from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
@@ -16,7 +16,7 @@ from suite.targets import BASELINE
 _PLACE = ["run_id", "block"]
 
 
-def turns_of(ok: pd.DataFrame, evidence: pd.DataFrame) -> Mapping[tuple[ComparedJob, str], tuple[Turns, ...]]:
+def turns_of(ok: pd.DataFrame, evidence: pd.DataFrame) -> Mapping[tuple[ComparedJob, str], tuple[BurstVariation, ...]]:
     """Return, by job and model, what the turns of each target say; ``evidence`` holds their bursts.
 
     ``ok`` are trials as they are, with ``variant``. Targets are held against the first bare metal of a block, and so is
@@ -27,7 +27,7 @@ def turns_of(ok: pd.DataFrame, evidence: pd.DataFrame) -> Mapping[tuple[Compared
     columns = ["path", "alternation", "turn_steps"]
     trials = ok.merge(evidence.loc[evidence["turn_steps"].notna(), columns].drop_duplicates("path"), on="path")
     again = (trials["replica"] == 1).map({True: " again", False: ""})
-    found: dict[tuple[ComparedJob, str], list[Turns]] = {}
+    found: dict[tuple[ComparedJob, str], list[BurstVariation]] = {}
     for _, group in trials.assign(side=trials["target"].astype(str) + again).groupby(GROUP, observed=True):
         key = job_of(group.iloc[0]), str(group["model"].iloc[0])
         base = group[group["side"] == BASELINE]
@@ -37,7 +37,7 @@ def turns_of(ok: pd.DataFrame, evidence: pd.DataFrame) -> Mapping[tuple[Compared
                 vary, switched = components([[_log_ratios(*pair)] for pair in pairs]), switching(own)
                 steps = [step_variance(rows) for rows in (own, base)]
                 best = _best(vary, switched, pairs, None if None in steps else math.fsum(filter(None, steps)))
-                found.setdefault(key, []).append(Turns(str(side), len(pairs), vary, switched, best))
+                found.setdefault(key, []).append(BurstVariation(str(side), len(pairs), vary, switched, best))
     return {key: tuple(each) for key, each in found.items()}
 
 

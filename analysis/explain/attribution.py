@@ -18,7 +18,7 @@ from analysis.compare.ablations import ablation_effects
 from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_variants
 from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
-from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Difference, Explained, Explanation
+from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
 from analysis.explain.prediction import predictions
 from analysis.load.metrics import METRICS, PROBE
 from analysis.load.records import Records
@@ -160,7 +160,7 @@ def _explanation(
     return Explanation(job, model, target, len(blocks), difference("whole", *totals), parts, base, own, notes)
 
 
-def _phases(sides: Sequence[Sequence[Mapping[str, float]]]) -> tuple[Difference, ...]:
+def _phases(sides: Sequence[Sequence[Mapping[str, float]]]) -> tuple[TimeDifference, ...]:
     """Return the phases of a part, of each trial by name; none where a record does not name them."""
     if not all(phases for side in sides for phases in side):
         return ()
@@ -169,9 +169,9 @@ def _phases(sides: Sequence[Sequence[Mapping[str, float]]]) -> tuple[Difference,
     return tuple(difference(name, *([one.get(name, 0.0) for one in side] for side in sides)) for name in names)
 
 
-def difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> Difference:
+def difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> TimeDifference:
     """Return the difference of one part, from its seconds on both sides of each block."""
     base, own = np.asarray(baseline), np.asarray(target)
     place = locate(own - base, trim=0)
     interval = place.interval if place else None
-    return Difference(name, float(base.mean()), float(own.mean()), float((own - base).mean()), interval)
+    return TimeDifference(name, float(base.mean()), float(own.mean()), float((own - base).mean()), interval)

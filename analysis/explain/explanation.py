@@ -11,7 +11,7 @@ UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True)
-class Difference:
+class TimeDifference:
     """Mean seconds of one part on bare metal and on the target, and their difference.
 
     The 95 % interval of the difference takes two blocks or more.
@@ -22,7 +22,7 @@ class Difference:
     target_s: float
     difference_s: float
     interval: tuple[float, float] | None
-    phases: "tuple[Difference, ...]" = ()
+    phases: "tuple[TimeDifference, ...]" = ()
     """The phases of the opening, by what was opened, which sum to the part; and those of computing that the workload
     names."""
 
@@ -61,8 +61,8 @@ class Explanation:
     model: str
     target: str
     blocks: int
-    whole: Difference
-    parts: tuple[Difference, ...]
+    whole: TimeDifference
+    parts: tuple[TimeDifference, ...]
     baseline_steps: StepTimes | None
     target_steps: StepTimes | None
     notes: tuple[str, ...]

@@ -15,7 +15,7 @@ from analysis.compare.effects import RATIO, effect, ratios_of
 from analysis.compare.pairing import ROW, to_baseline
 from analysis.compare.results import Effect
 from analysis.compare.validity import usable
-from analysis.explain.explanation import OPENING, UNEXPLAINED, Difference, Explanation, Predicted, Prediction
+from analysis.explain.explanation import OPENING, UNEXPLAINED, Explanation, Predicted, Prediction, TimeDifference
 from analysis.load.fields import BETWEEN
 from analysis.load.metrics import PROBE, Metric
 from analysis.load.records import Records
@@ -115,7 +115,7 @@ def predict(one: Explanation, ratios: Found, *, cold: bool) -> Prediction | None
     return Prediction(tuple(predicted), difference_s, interval, _apart(interval, one.whole.interval), tuple(silent))
 
 
-def _predicted(part: Difference, metric: Metric, ratio: Effect) -> Predicted:
+def _predicted(part: TimeDifference, metric: Metric, ratio: Effect) -> Predicted:
     def cost_s(value: float) -> float:
         return part.baseline_s * ((1 / value if metric.more_is_faster else value) - 1)
 

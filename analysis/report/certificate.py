@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.report.formatting import ends, number, times
-from suite.selftest.certificate import FACETS, Certificate, Finding
+from suite.selftest.certificate import FACETS, Certificate, InjuryFinding
 
 COLUMNS = ("injury", "on", "known", "found", "phase", "verdict", "")
 _NAMES = ("injury", "on", "phase", "verdict")
@@ -34,7 +34,7 @@ class CertificateTable:
         yield from map(Text, certificate_lines(self.certificate))
 
 
-def cells_of(one: Finding) -> tuple[str, ...]:
+def cells_of(one: InjuryFinding) -> tuple[str, ...]:
     """Return the cells of one finding, as ``COLUMNS`` heads them."""
     low, high = one.truth or (None, None)
     known = "" if low is None or high is None else times(high) if low == high else f"{times(low)} to {times(high)}"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.compare.results import AblationEffect, ComparedJob, Comparison, Effect, Estimate, Group, Turns
+from analysis.compare.results import AblationEffect, BurstVariation, ComparedJob, Comparison, Effect, Estimate, Group
 from analysis.load.metrics import METRICS, SHARED, Metric
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import SIGNIFICANCE, Verdict
@@ -148,7 +148,7 @@ def group_lines(group: Group) -> Iterator[str]:
         yield "the first steps of bursts are left out of the ratios: they cost more than the others"
 
 
-def turns_line(found: Turns) -> str:
+def turns_line(found: BurstVariation) -> str:
     """Return ``container in turns: its ratio varies by 1.2 % from burst to burst, …; the first step of a burst …``."""
     levels = {"burst to burst": found.components.burst, "instance to instance": found.components.instance}
     # Where each block has one pair of instances, these vary as the blocks do.

@@ -24,7 +24,7 @@ from suite.targets import VMS
 
 
 @dataclass(frozen=True)
-class Place:
+class EnvironmentFacts:
     """The environment of one place, as a table: the host of a run, or the inside of one of its targets."""
 
     name: str
@@ -41,22 +41,22 @@ class Provenance:
     plan: str | None
     """The text of ``plan.json``, where there is one."""
     commands: tuple[str, ...]
-    places: tuple[Place, ...]
+    places: tuple[EnvironmentFacts, ...]
 
 
 def provenance(records: Records) -> tuple[Provenance, ...]:
     """Return the provenance of each run, with the environment of its first readable trial on each target."""
     found = []
     for run_id, trials in records.trials.groupby("run_id", observed=True):
-        places: list[Place] = []
+        places: list[EnvironmentFacts] = []
         versions: dict[str, None] = {}
         for target, of_target in trials.groupby("target", observed=True):
             if record := _first(of_target["path"]):
                 versions[record.suite_version] = None
                 if not places:
-                    places.append(Place("host", _facts(record.environment.host.model_dump())))
+                    places.append(EnvironmentFacts("host", _facts(record.environment.host.model_dump())))
                 if record.environment.target:
-                    places.append(Place(str(target), _facts(record.environment.target.model_dump())))
+                    places.append(EnvironmentFacts(str(target), _facts(record.environment.target.model_dump())))
         directory = Path(str(trials["path"].iloc[0])).parents[1]
         plan = _plan(directory)
         found.append(

@@ -89,10 +89,10 @@ def as_json(comparison: Comparison) -> str:
     shares. ``overall`` holds ratios over all models, ``interactions`` those of container-vm over the product of
     container and vm, ``aa`` those of the second bare-metal trial over the first, ``ablations`` those of a target with
     an ablation over the same target without. ``costs`` is what targets take of the host; see ``results.Cost``.
-    ``turns`` is what the bursts of the alternating design say; see ``results.Turns``. ``same_work`` says how the losses
-    and weights of each arm agree with bare metal's; see ``results.SameWork``. ``interference`` is a victim beside an
-    aggressor over the same alone, ``isolation`` ranks the targets; see ``results.Interference``. ``warmup_trials`` were
-    left out of everything. A warning has ``kind``, ``message`` and ``advice``.
+    ``turns`` is what the bursts of the alternating design say; see ``results.BurstVariation``. ``same_work`` is how the
+    losses and weights of each arm agree with bare metal's; see ``results.SameWork``. ``interference`` is a victim
+    beside an aggressor over the same alone, ``isolation`` ranks the targets; see ``results.Interference``.
+    ``warmup_trials`` were left out of everything. A warning has ``kind``, ``message`` and ``advice``.
     """
     return json.dumps(
         {

@@ -6,21 +6,21 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analysis.explain.explanation import UNEXPLAINED, Difference, Explained, Explanation, Predicted
+from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, TimeDifference
 from analysis.report.formatting import ablation_line, seconds
 from analysis.report.layout import empty_table
 from analysis.statistics.ratios import StepTimes
 from suite.targets import BASELINE
 
 
-def share(part: Difference, whole: Difference) -> str:
+def share(part: TimeDifference, whole: TimeDifference) -> str:
     """Return the share of a part in the whole difference, ``34 %``; empty where the whole may be nothing."""
     if not _differs(whole):
         return ""
     return f"{round(100 * part.difference_s / whole.difference_s) + 0.0:.0f} %"
 
 
-def _differs(whole: Difference) -> bool:
+def _differs(whole: TimeDifference) -> bool:
     """Return whether the interval excludes zero: of a difference that may be nothing, no part is a share."""
     return whole.interval is not None and not whole.interval[0] <= 0 <= whole.interval[1]
 
@@ -36,7 +36,7 @@ def reason(one: Explanation) -> str:
     return f" With opening, a trial takes {took} s {how}; {share(part, one.whole)} of that is {name}."
 
 
-def interval(part: Difference) -> str:
+def interval(part: TimeDifference) -> str:
     """Return the interval of a difference in seconds; empty where it has none."""
     return "" if part.interval is None else f"{seconds(part.interval[0])} to {seconds(part.interval[1])}"
 
@@ -85,7 +85,7 @@ def _table(one: Explanation, *, narrow: bool) -> RichTable:
     return table
 
 
-def with_phases(parts: Sequence[Difference]) -> Iterator[tuple[str, Difference]]:
+def with_phases(parts: Sequence[TimeDifference]) -> Iterator[tuple[str, TimeDifference]]:
     """Yield the parts with their names, below each its phases."""
     for part in parts:
         yield part.name, part

@@ -20,7 +20,7 @@ from analysis.statistics.ratios import MARGIN, locate
 from analysis.warnings.changes import with_changes
 from suite.records.record import TrialRecord
 from suite.results.store import Run
-from suite.selftest.certificate import Finding
+from suite.selftest.certificate import InjuryFinding
 from suite.selftest.injuries import MEMORY, PHASES, Injury, Truth, get_injury
 
 METRICS_OF_INJURIES = (*METRICS, Metric(MEMORY, "serving_peak_memory_bytes", "bytes"))
@@ -33,7 +33,7 @@ UNDECIDED, SLOWER, EQUIVALENT = "undecided", "slower", "equivalent"
 class Judged:
     """The findings of one run, and the smallest effects that its blocks could have shown, by metric."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[InjuryFinding, ...]
     smallest: dict[str, float]
 
 
@@ -66,11 +66,11 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
 
 def _finding(
     name: str, target: str, records: Sequence[TrialRecord], effects: Mapping[str, Effect], margin: float
-) -> Finding:
+) -> InjuryFinding:
     injury = get_injury(name)
     blocks = list(_blocks(name, target, records))
     effect = effects.get(injury.metric)
-    finding = Finding(
+    finding = InjuryFinding(
         scenario=records[0].job.scenario,
         target=target,
         injury=name,

@@ -17,7 +17,7 @@ LEVEL = (1 - CONFIDENCE) / 2
 
 
 @dataclass(frozen=True)
-class Difference:
+class LocationShift:
     """The new location less the old one. Without a standard error, a sample has a single value."""
 
     centre: float
@@ -32,12 +32,12 @@ class Difference:
         return self.standard_error * t_quantile(1 - LEVEL, self.freedom) if self.standard_error else 0.0
 
 
-def difference(old: Location, new: Location) -> Difference:
+def difference(old: Location, new: Location) -> LocationShift:
     """Return how two locations differ."""
     if old.standard_error is None or new.standard_error is None:
-        return Difference(new.centre - old.centre, None, 0)
+        return LocationShift(new.centre - old.centre, None, 0)
     error, freedom = _joined(old, new)
-    return Difference(new.centre - old.centre, error, freedom)
+    return LocationShift(new.centre - old.centre, error, freedom)
 
 
 def _joined(old: Location, new: Location, more: int = 0) -> tuple[float, float]:

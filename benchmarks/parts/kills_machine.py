@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from pydantic import ValidationError
 
-from provisioning.ledger import Entry
+from provisioning.ledger import LedgerEntry
 from provisioning.paths import home, runtime
 from provisioning.processes import carrying
 
@@ -89,18 +89,18 @@ VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
 """What may be killed beside the suite itself."""
 
 
-def entries(owner: int) -> dict[str, Entry]:
+def entries(owner: int) -> dict[str, LedgerEntry]:
     """Return what a bench has in the ledger now, by the entry's file."""
     found = {}
     for path in home().glob("ledger/*.json"):
         with suppress(OSError, ValidationError):
-            entry = Entry.model_validate_json(path.read_bytes())
+            entry = LedgerEntry.model_validate_json(path.read_bytes())
             if entry.owner_pid == owner:
                 found[str(path)] = entry
     return found
 
 
-def left(owner: int, made: Iterable[Entry]) -> list[str]:
+def left(owner: int, made: Iterable[LedgerEntry]) -> list[str]:
     """Return what is still there of a bench that has ended; ``made`` is what was in its ledger on the way."""
     found = [f"ledger entry {path}" for path in entries(owner)]
     places = (home(), *home().glob("*/"), *home().glob("images/*/"))

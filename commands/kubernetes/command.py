@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from commands.kubernetes.lifecycle import RIGHTS, address_of, ask, ensure, follow, remove
 from commands.kubernetes.manifests import NAME, PORT, Pipeline, service, training
-from commands.kubernetes.parts import Part, parts_of
+from commands.kubernetes.parts import PipelinePart, parts_of
 from commands.output import Output
 from provisioning.kubernetes.cluster import Cluster
 from suite.errors import RequestError
@@ -30,7 +30,7 @@ class PipelineOutput(Output):
     name: str
     context: str
     namespace: str
-    parts: list[Part]
+    parts: list[PipelinePart]
     """The objects that are there; none where the pipeline is not up."""
     address: str | None
     """Where pods of the namespace reach the service; None until it answers."""

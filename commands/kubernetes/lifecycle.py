@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from commands.kubernetes.manifests import DATASET, PORT, Pipeline
-from commands.kubernetes.parts import KINDS, Seen, seen, selector
+from commands.kubernetes.parts import KINDS, FollowedPart, seen, selector
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import not_found_is_fine, remove_selected
@@ -119,7 +119,7 @@ def follow(cluster: Cluster, name: str, manifest: Object, tell: Callable[[str], 
         time.sleep(LOOKED_EVERY_S)
 
 
-def _failure(cluster: Cluster, found: Seen, fault: MeasurementError) -> MeasurementError:
+def _failure(cluster: Cluster, found: FollowedPart, fault: MeasurementError) -> MeasurementError:
     """Return why a part does not go on, with the end of its log."""
     said: deque[str] = deque(maxlen=SAID_LINES)
     if found.pod:

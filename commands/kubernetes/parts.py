@@ -23,7 +23,7 @@ KINDS = {
 State = Literal["waiting", "running", "ready", "complete", "failed"]
 
 
-class Part(BaseModel):
+class PipelinePart(BaseModel):
     """One object of a pipeline in the cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,10 +37,10 @@ class Part(BaseModel):
 
 
 @dataclass(frozen=True)
-class Seen:
+class FollowedPart:
     """A part as it is followed."""
 
-    part: Part
+    part: PipelinePart
     fault: MeasurementError | None = None
     """What keeps it from going on; if it waits, another look may find that gone."""
     pod: str | None = None
@@ -60,29 +60,31 @@ def selector(name: str, component: str | None = None) -> str:
     return ",".join(f"{label}={value}" for label, value in wanted.items())
 
 
-def parts_of(cluster: Cluster, name: str) -> Iterator[Part]:
+def parts_of(cluster: Cluster, name: str) -> Iterator[PipelinePart]:
     """Yield the objects of a pipeline that are in the cluster."""
     for kind, path in KINDS.items():
         for live in cluster.listed(path, selector(name)):
             yield seen(cluster, name, kind, live).part
 
 
-def seen(cluster: Cluster, name: str, kind: str, live: Object) -> Seen:
+def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
     """Return what an object of the pipeline ``name`` has come to."""
     about = {"kind": kind, "name": live["metadata"]["name"]}
     status = live.get("status", {})
     if kind == "PersistentVolumeClaim":
         phase = status.get("phase", "Pending")
         state: State = "ready" if phase == "Bound" else "failed" if phase == "Lost" else "waiting"
-        return Seen(Part(**about, state=state, reason=phase))
+        return FollowedPart(PipelinePart(**about, state=state, reason=phase))
     if kind not in ("Job", "Deployment"):
-        return Seen(Part(**about, state="ready"))
+        return FollowedPart(PipelinePart(**about, state="ready"))
     pods = cluster.listed("v1/pods", selector(name, "train" if kind == "Job" else "serve"))
     pod = max(pods, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
     end = _ended(live, pod) if kind == "Job" else _serves(live)
     found = end or (_pod_seen(pod) if pod else _without_pod(cluster, live))
-    return Seen(
-        Part(**about, state=found.state, reason=found.reason), found.fault, pod["metadata"]["name"] if pod else None
+    return FollowedPart(
+        PipelinePart(**about, state=found.state, reason=found.reason),
+        found.fault,
+        pod["metadata"]["name"] if pod else None,
     )
 
 

@@ -14,7 +14,7 @@ _TITLES = {"run": 20, "started (UTC)": 16, "ok": 2, "failed": 6, "blocks": 6, "w
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListEntry:
     """A run, or a sweep with the runs that are its cells."""
 
     directory: str
@@ -47,7 +47,7 @@ class Entry:
         return f"{cells}{scenarios}, {names['models']} on {names['targets']}" if scenarios else f"{cells}no plan"
 
 
-def entries(runs: Sequence[RunSummary], places: Sequence[Path]) -> list[Entry]:
+def entries(runs: Sequence[RunSummary], places: Sequence[Path]) -> list[ListEntry]:
     """Return runs and sweeps by the time of their first trial. A sweep that is itself a place is shown as its cells."""
     opened = {place.resolve() for place in places}
     found: dict[str, list[RunSummary]] = {}
@@ -56,13 +56,13 @@ def entries(runs: Sequence[RunSummary], places: Sequence[Path]) -> list[Entry]:
         in_sweep = (parent / SWEEP).is_file() and not opened & {parent.resolve(), Path(run.directory).resolve()}
         found.setdefault(str(parent) if in_sweep else run.directory, []).append(run)
     made = [
-        Entry(directory, tuple(members), is_sweep=members[0].directory != directory)
+        ListEntry(directory, tuple(members), is_sweep=members[0].directory != directory)
         for directory, members in found.items()
     ]
     return sorted(made, key=lambda entry: (entry.started_at, entry.directory))
 
 
-def as_table(found: Sequence[Entry]) -> Table:
+def as_table(found: Sequence[ListEntry]) -> Table:
     """Return the entries as a table that fits 80 columns."""
     table = Table(box=None, pad_edge=False)
     for title, width in _TITLES.items():
@@ -73,7 +73,7 @@ def as_table(found: Sequence[Entry]) -> Table:
     return table
 
 
-def _cells(entry: Entry) -> Iterator[str]:
+def _cells(entry: ListEntry) -> Iterator[str]:
     unreadable = entry.count("unreadable")
     yield entry.directory
     yield entry.started_at[:16].replace("T", " ")
@@ -108,7 +108,7 @@ class ListOutput(Output):
     sweeps: list[ListedSweep]
 
 
-def as_json(found: Sequence[Entry]) -> ListOutput:
+def as_json(found: Sequence[ListEntry]) -> ListOutput:
     """Return the entries for other programs."""
     return ListOutput(
         runs=[

@@ -99,7 +99,7 @@ class Failure(Part):
     message: str | None
 
 
-class RunOutput(Output):
+class ShownRunOutput(Output):
     """A run: its summary, plan, hosts, counts and failures."""
 
     summary: RunSummary
@@ -109,7 +109,7 @@ class RunOutput(Output):
     failures: list[Failure]
 
 
-def run_output(run: Path) -> RunOutput:
+def run_output(run: Path) -> ShownRunOutput:
     """Return what there is to say of a run."""
     hosts: dict[Host, None] = {}
     arms: dict[tuple[str, str], dict[str, Any]] = {}
@@ -122,7 +122,7 @@ def run_output(run: Path) -> RunOutput:
             arms.setdefault((header.model, header.arm), arm)[outcome.status] += 1
         if not header.ok:
             failures.append(Failure(trial_id=header.trial_id, kind=outcome.kind, message=outcome.message))
-    return RunOutput(
+    return ShownRunOutput(
         summary=summarise(run),
         plan=stored_plan(run),
         hosts=list(hosts),

@@ -24,7 +24,7 @@ from suite.interfaces import Observer
 from suite.loop import Loop
 from suite.registries import ENGINES, INJURIES
 from suite.results.store import RESULTS, Run, new_run_directory, write_atomic
-from suite.selftest.certificate import FILE, Certificate, Machine
+from suite.selftest.certificate import FILE, Certificate, CertifiedMachine
 from suite.selftest.injuries import UNINJURED
 from suite.sweep.estimate import durations_below, total
 from suite.targets import TARGETS, VMS
@@ -166,7 +166,7 @@ def _certificate(made: Prepared, directory: Path, targets: tuple[str, ...], bloc
         suite_version=__version__,
         made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         directory=str(directory.absolute()),
-        machine=Machine(
+        machine=CertifiedMachine(
             hostname=host.hostname, cpu_model=host.cpu_model, kernel=host.kernel, image=choices.image.digest
         ),
         targets=targets,

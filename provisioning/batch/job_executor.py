@@ -68,7 +68,7 @@ class JobExecutor:
         """See ``Executor``: the Job stays, and the next run of the sweep follows it."""
         self._stopped.set()
 
-    def _look(self, block: int) -> kubernetes.Job:
+    def _look(self, block: int) -> kubernetes.BlockJob:
         found = kubernetes.jobs(self.cluster, self.sweep, block)
         if not found:
             raise MeasurementError("its Job was removed", kind="lost", remedy="bench sweep run tries it again")
@@ -105,7 +105,7 @@ class JobExecutor:
             if error.status != NOT_FOUND:
                 raise
 
-    def _lost(self, job: kubernetes.Job, said: list[str]) -> BenchError:
+    def _lost(self, job: kubernetes.BlockJob, said: list[str]) -> BenchError:
         """Return an error in bench's own words, where the pod has said some, else in the cluster's."""
         message = next((line for line in reversed(said) if line.startswith("bench: ")), job.reason)[:1000]
         remedy = f"see {self.logs}"
@@ -114,7 +114,7 @@ class JobExecutor:
         return MeasurementError(message, kind="lost", remedy=remedy)
 
 
-def _refusal(job: kubernetes.Job) -> RequestError | None:
+def _refusal(job: kubernetes.BlockJob) -> RequestError | None:
     """Return why a Job that waits will never begin; None where it may."""
     if job.hindrance is None or job.hindrance.kind not in FOR_EVER:
         return None

@@ -55,7 +55,7 @@ NO_POD = "no pod yet"
 
 
 @dataclass(frozen=True)
-class Job:
+class BlockJob:
     """One block in the cluster."""
 
     name: str
@@ -190,7 +190,7 @@ def submit(cluster: Cluster, job: Object, **query: object) -> bool:
     return True
 
 
-def jobs(cluster: Cluster, sweep: str, block: int | None = None) -> list[Job]:
+def jobs(cluster: Cluster, sweep: str, block: int | None = None) -> list[BlockJob]:
     """Return the Jobs of a sweep in the cluster, or of one block of it."""
     wanted = f"{SWEEP}={sweep}" + ("" if block is None else f",{BLOCK}={block}")
     found, pods = (cluster.listed(kind, wanted) for kind in ("batch/v1/jobs", "v1/pods"))
@@ -198,7 +198,7 @@ def jobs(cluster: Cluster, sweep: str, block: int | None = None) -> list[Job]:
     return [_without_pod(cluster, job) if job.reason == NO_POD else job for job in told]
 
 
-def _without_pod(cluster: Cluster, job: Job) -> Job:
+def _without_pod(cluster: Cluster, job: BlockJob) -> BlockJob:
     """Return the job with why its pod cannot be made (a quota, admission), where the user may see its events."""
     about = f"involvedObject.kind=Job,involvedObject.name={job.name},reason=FailedCreate"
     try:
@@ -213,7 +213,7 @@ def _is_of(pod: Object, job: Object) -> bool:
     return any(owner["uid"] == job["metadata"]["uid"] for owner in pod["metadata"].get("ownerReferences", []))
 
 
-def job_of(job: Object, pods: Sequence[Object]) -> Job:
+def job_of(job: Object, pods: Sequence[Object]) -> BlockJob:
     """Return what a Job and its pods say of a block."""
     about = {"name": job["metadata"]["name"], "block": int(job["metadata"]["labels"][BLOCK])}
     pod = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
@@ -223,11 +223,11 @@ def job_of(job: Object, pods: Sequence[Object]) -> Job:
     why = (failure_of(pod) or unschedulable(pod)) if pod else None
     if ended := true_condition(job, "Complete", "Failed"):
         reason = why.message if why and ended["type"] == "Failed" else ended.get("message", "")
-        return Job(**about, state=ended["type"].lower(), reason=reason, pod=name)
+        return BlockJob(**about, state=ended["type"].lower(), reason=reason, pod=name)
     if begun and pod:
-        return Job(**about, state="running", reason=f"on {pod['spec']['nodeName']}", pod=name)
+        return BlockJob(**about, state="running", reason=f"on {pod['spec']['nodeName']}", pod=name)
     waits = (container_status(pod).get("state") or {}).get("waiting", {}).get("reason") if pod else None
-    return Job(**about, state="waiting", reason=why.message if why else waits or NO_POD, pod=None, hindrance=why)
+    return BlockJob(**about, state="waiting", reason=why.message if why else waits or NO_POD, pod=None, hindrance=why)
 
 
 def remove(cluster: Cluster, name: str) -> None:
@@ -237,7 +237,7 @@ def remove(cluster: Cluster, name: str) -> None:
         cluster.request("DELETE", path, patience_s=AWAY_AT_MOST_S, query={"propagationPolicy": "Background"})
 
 
-def remove_all(cluster: Cluster, sweep: str, removed: Sequence[Job]) -> None:
+def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> None:
     """Remove Jobs of a sweep, and wait until their pods are gone, with those that these have opened.
 
     Raises MeasurementError if some are still there after ``GONE_WITHIN_S``.

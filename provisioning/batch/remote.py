@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from provisioning.hearing import Tail
+from provisioning.hearing import PipeTail
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.sweep.file_transfer import ENDED, GIVEN, LONGEST_LINE_BYTES, TransferError
@@ -73,7 +73,7 @@ class RemoteExecutor:
         with suppress(OSError, ValueError):
             process.stdin.close()
 
-    def _start(self, argv: list[str], log: IO[bytes]) -> "tuple[subprocess.Popen[bytes], Tail]":
+    def _start(self, argv: list[str], log: IO[bytes]) -> "tuple[subprocess.Popen[bytes], PipeTail]":
         reading, writing = os.pipe()
         try:
             # A session of its own: Ctrl-C reaches this process alone, which then ends the far side in order.
@@ -85,7 +85,7 @@ class RemoteExecutor:
             raise RequestError(f"{argv[0]} is not installed", remedy="see docs/clusters.md") from error
         finally:
             os.close(writing)
-        complaints = Tail(reading, log, MOST_LOG_BYTES)
+        complaints = PipeTail(reading, log, MOST_LOG_BYTES)
         with self._guard:
             self._process = process
             stopped = self._stopped

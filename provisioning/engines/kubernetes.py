@@ -44,7 +44,7 @@ SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "ser
 
 
 @dataclass(frozen=True)
-class Kubernetes(ContainerEngine):
+class KubernetesEngine(ContainerEngine):
     """See ``base.ContainerEngine``."""
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -59,10 +59,10 @@ class Kubernetes(ContainerEngine):
     is_cluster = True
     options = ("context", "namespace", "node", "registry", "containerd", "runtime_class")
 
-    def configured(self, given: Mapping[str, str]) -> "Kubernetes":
+    def configured(self, given: Mapping[str, str]) -> "KubernetesEngine":
         return replace(self, given=given, named=True)
 
-    def on_vm(self, node: str) -> "Kubernetes":
+    def on_vm(self, node: str) -> "KubernetesEngine":
         found = replace(self, given={**self.given, "node": node}, virtual=True)
         if found._node.boot_id == self._node.boot_id:
             raise RequestError(
@@ -272,4 +272,4 @@ def _name_of(node: Node) -> str:
     return pod.pod
 
 
-KUBERNETES = Kubernetes()
+KUBERNETES = KubernetesEngine()

@@ -6,7 +6,7 @@ from typing import Any
 from provisioning.cgroup.limits import PERIOD_US, remove_argv
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting
 from provisioning.engines.command_line import COPIED_WITHIN_S
-from provisioning.gpus import Device
+from provisioning.gpus import DeviceNode
 from provisioning.nodes import write_file
 from provisioning.paths import state
 from suite.errors import BenchError, MeasurementError
@@ -173,7 +173,7 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
     return limits
 
 
-def _numbers(device: Device) -> dict[str, Any]:
+def _numbers(device: DeviceNode) -> dict[str, Any]:
     return {"type": "c", "major": device.major, "minor": device.minor}
 
 

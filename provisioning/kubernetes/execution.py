@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import IO
 
-from provisioning.hearing import Tail
+from provisioning.hearing import PipeTail
 from provisioning.kubernetes.cluster import Cluster, client_library
 from provisioning.processes import HeardProcess
 from suite.errors import BenchError, CommandError, MeasurementError
@@ -56,7 +56,7 @@ class PodProcess(HeardProcess):
         self._socket = cluster.websocket(cluster.path("pods", pod, part="exec"), query)
         reading, writing = os.pipe()
         error_reading, error_writing = os.pipe()
-        self._stdout, self._stderr = os.fdopen(reading, "rb"), Tail(error_reading)
+        self._stdout, self._stderr = os.fdopen(reading, "rb"), PipeTail(error_reading)
         self._reader = threading.Thread(target=self._read, args=(writing, error_writing), daemon=True, name="exec")
         self._reader.start()
         if stdin:

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 
 from provisioning import ledger
 from provisioning.lab import netns
-from provisioning.lab.shaping import Limiter, Shape, choose_limiter, shape_argvs
+from provisioning.lab.shaping import Limiter, LinkShape, choose_limiter, shape_argvs
 from provisioning.nodes import WrappedNode, local_node
 from suite.errors import RequestError
 from suite.interfaces import Node
@@ -150,8 +150,8 @@ def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
 
 def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> list[list[str]]:
     """Return the commands that limit both directions of the cable; the delay is on what the node sends."""
-    sends = shape_argvs(node.device, Shape(spec.rate_bits_per_s, spec.delay_s), limiter)
-    gets = shape_argvs(node.name, Shape(spec.rate_bits_per_s), limiter)
+    sends = shape_argvs(node.device, LinkShape(spec.rate_bits_per_s, spec.delay_s), limiter)
+    gets = shape_argvs(node.name, LinkShape(spec.rate_bits_per_s), limiter)
     return [*(node.argv(argv) for argv in sends), *([*netns.enter(switch), *argv] for argv in gets)]
 
 

@@ -24,7 +24,7 @@ UNLIMITED_BITS_PER_S = 40 * 10**9  # more than a link without a limit carries he
 
 
 @dataclass(frozen=True)
-class Shape:
+class LinkShape:
     """The shape of one end of a link: the rate and the delay of what leaves there."""
 
     rate_bits_per_s: int | None
@@ -48,7 +48,7 @@ class Shape:
         return max(LEAST_QUEUE_PACKETS, int(2 * on_the_way / FRAME_BYTES))
 
 
-def shape_argvs(device: str, shape: Shape, limiter: Limiter) -> list[list[str]]:
+def shape_argvs(device: str, shape: LinkShape, limiter: Limiter) -> list[list[str]]:
     """Return the commands, in order, that shape an interface. The delay comes first; its packets then queue."""
     add = ["tc", "qdisc", "add", "dev", device]
     argvs, place = [], ["root"]
@@ -61,7 +61,7 @@ def shape_argvs(device: str, shape: Shape, limiter: Limiter) -> list[list[str]]:
     return argvs
 
 
-def _limit(device: str, add: list[str], shape: Shape, limiter: Limiter) -> list[list[str]]:
+def _limit(device: str, add: list[str], shape: LinkShape, limiter: Limiter) -> list[list[str]]:
     rate, burst, queue = f"{shape.rate_bits_per_s}bit", str(shape.burst_bytes), str(shape.queue_bytes)
     if limiter == "tbf":
         return [[*add, "tbf", "rate", rate, "burst", burst, "limit", queue]]
@@ -82,14 +82,14 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
         raise RequestError(
             f"no lab network on {node.name}: {refused}", remedy="it needs root, iproute2, and a kernel with bridge"
         )
-    if spec.delay and (refused := _refused_shape(node, Shape(None, spec.delay_s), "tbf")):
+    if spec.delay and (refused := _refused_shape(node, LinkShape(None, spec.delay_s), "tbf")):
         raise RequestError(
             f"--lab delay={spec.delay}: no netem on {node.name}: {refused}",
             remedy="leave delay out, or use a kernel with CONFIG_NET_SCH_NETEM (Debian: modprobe sch_netem)",
         )
     whys = {}
     for limiter in LIMITERS:
-        why = _refused_shape(node, Shape(spec.rate_bits_per_s), limiter)
+        why = _refused_shape(node, LinkShape(spec.rate_bits_per_s), limiter)
         if why is None:
             return limiter
         whys[limiter] = why
@@ -99,7 +99,7 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
     )
 
 
-def _refused_shape(node: Node, shape: Shape, limiter: Limiter) -> str | None:
+def _refused_shape(node: Node, shape: LinkShape, limiter: Limiter) -> str | None:
     """Why; None where there is nothing to refuse. The first command names the discipline: who takes it has it."""
     argvs = shape_argvs("lo", shape, limiter)
     return _refused(node, argvs[0]) if argvs else None

@@ -12,8 +12,8 @@ from types import TracebackType
 
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics.cache_counters import Counting
-from provisioning.metrics.conditions import Energy, Host, HostReading, joules, read_energy
-from provisioning.metrics.footprint import Footprint, Reading
+from provisioning.metrics.conditions import Energy, EnvelopeHost, HostReading, joules, read_energy
+from provisioning.metrics.footprint import Footprint, FootprintReading
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.interfaces import Instance, Node
 from suite.plan import Trial
@@ -39,9 +39,9 @@ class NoAccount(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def meter(self, _: Sequence[Instance]) -> "Meter":
+    def meter(self, _: Sequence[Instance]) -> "HostMeter":
         """See ``suite.interfaces.Account``."""
-        return Meter([])
+        return HostMeter([])
 
 
 class HostAccount:
@@ -63,7 +63,7 @@ class HostAccount:
         self._footprint = Footprint.of(self._nodes)
         self._of_victims = Footprint.of(self._victims) if len(self._victims) < len(self._nodes) else None
         groups = [each.group for each in self._footprint.host_processes if each.group]
-        self._host = Host(self._cpus, [ControlGroup.of_process("self"), *groups])
+        self._host = EnvelopeHost(self._cpus, [ControlGroup.of_process("self"), *groups])
         self._gpus = GpuSampler()
         self._gpus.start()
         self._counting = Counting(own_cpus(self._nodes, self._victims))
@@ -91,17 +91,17 @@ class HostAccount:
         sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
         self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
 
-    def meter(self, instances: Sequence[Instance]) -> "Meter":
+    def meter(self, instances: Sequence[Instance]) -> "HostMeter":
         """See ``suite.interfaces.Account``."""
-        return Meter([instance.node for instance in instances])
+        return HostMeter([instance.node for instance in instances])
 
-    def _read(self) -> tuple[HostReading, dict[str, Energy], Reading, Reading | None]:
+    def _read(self) -> tuple[HostReading, dict[str, Energy], FootprintReading, FootprintReading | None]:
         host = self._host.read(time.monotonic(), time.process_time())
         of_victims = self._of_victims.read() if self._of_victims else None
         return host, read_energy(), self._footprint.read(), of_victims
 
 
-class Meter:
+class HostMeter:
     """See ``suite.interfaces.Meter``. Make it when the job is running: its processes are looked for once."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:

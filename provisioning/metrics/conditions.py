@@ -33,7 +33,7 @@ class HostReading:
 
 
 @dataclass(frozen=True)
-class Host:
+class EnvelopeHost:
     """This machine as far as it concerns the CPUs of an envelope. ``groups`` are those of the suite and of the job."""
 
     cpus: Sequence[int]

@@ -29,7 +29,7 @@ NOTHING: Amounts = dict.fromkeys(COUNTED, 0)
 
 
 @dataclass(frozen=True)
-class Reading:
+class FootprintReading:
     """Everything at one moment."""
 
     children: Amounts
@@ -66,8 +66,8 @@ class Footprint:
         pids |= {each.pid for each in psutil.process_iter(["name"]) if each.info["name"] in threads}
         return cls(sorted(pids), found)
 
-    def read(self) -> Reading:
-        return Reading(
+    def read(self) -> FootprintReading:
+        return FootprintReading(
             children=children_used(),
             living={pid: used for pid in self.pids if (used := process_used(pid))},
             groups=[
@@ -87,7 +87,7 @@ class Footprint:
         """Return whether there is anything of the instances on this host."""
         return bool(self.pids or self.host_processes)
 
-    def used(self, before: Reading, after: Reading) -> Amounts:
+    def used(self, before: FootprintReading, after: FootprintReading) -> Amounts:
         """Return what was used between two readings."""
         used = difference(before.children, after.children)
         for pid, amounts in after.living.items():
@@ -102,7 +102,7 @@ class Footprint:
             used = {**used, "cpu_s": max(known, default=None)} if by_children else total(used, grouped)
         return used
 
-    def usage(self, before: Reading, after: Reading) -> Usage:
+    def usage(self, before: FootprintReading, after: FootprintReading) -> Usage:
         """Return what was used between two readings; the peak of memory is that of now."""
         pairs = [(a, b) for a, b in zip(before.networks, after.networks, strict=True) if a and b]
         names = NETWORK if pairs and len(pairs) == len(before.networks) else ()

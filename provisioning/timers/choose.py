@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 
 from provisioning.timers.base import Installed, Timer
 from provisioning.timers.cron import Cron
-from provisioning.timers.kubernetes import Kubernetes
+from provisioning.timers.kubernetes import KubernetesTimer
 from provisioning.timers.systemd import Systemd
 from suite.errors import RequestError
 
-TIMERS: Mapping[str, Callable[[], Timer]] = {"systemd": Systemd, "cron": Cron, "kubernetes": Kubernetes}
+TIMERS: Mapping[str, Callable[[], Timer]] = {"systemd": Systemd, "cron": Cron, "kubernetes": KubernetesTimer}
 """In the order in which they are tried."""
 
 

@@ -25,7 +25,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _ZONE = re.compile(r"[A-Z]\w*([/+-]\w+)*", re.ASCII)
 
 
-class Kubernetes(Timer):
+class KubernetesTimer(Timer):
     """See ``base.Timer``. CronJobs are in the namespace of the kubeconfig's current context."""
 
     kind = "kubernetes"

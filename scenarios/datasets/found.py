@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scenarios.datasets.generate import is_unchanged
-from scenarios.datasets.manifest import MANIFEST, PLAN, Manifest, SetPlan, read_manifest, read_plan
+from scenarios.datasets.manifest import MANIFEST, PLAN, SetManifest, SetPlan, read_manifest, read_plan
 from suite.errors import RequestError
 
 MAKE_ONE = "make one with: bench data make --images 1000"
@@ -17,7 +17,7 @@ class Found:
 
     directory: Path
     plan: SetPlan
-    manifest: Manifest | None
+    manifest: SetManifest | None
 
 
 def data_folder(home: Path) -> Path:
@@ -48,7 +48,7 @@ def newest(home: Path) -> Path:
     return found[0].directory
 
 
-def finished(directory: Path) -> Manifest:
+def finished(directory: Path) -> SetManifest:
     """Return the manifest of a set that is whole by its sizes. Raises RequestError for any other directory."""
     manifest, plan = read_manifest(directory), read_plan(directory)
     if manifest is None and plan:

@@ -19,7 +19,7 @@ from scenarios.datasets.images import (
 from scenarios.datasets.manifest import (
     MANIFEST,
     PLAN,
-    Manifest,
+    SetManifest,
     SetPlan,
     make_plan,
     read_manifest,
@@ -47,7 +47,7 @@ def make(
     progress: Progress | None = None,
     note: Callable[[str], object] | None = None,
     name: str = "imagefolder",
-) -> Manifest:
+) -> SetManifest:
     """Make a set in the format ``name``; the same bytes whatever the number of workers.
 
     What is there already is kept; more images than before extend a set whose format grows. While another process makes
@@ -77,7 +77,7 @@ def make(
             ) from error
 
 
-def is_unchanged(directory: Path, manifest: Manifest) -> bool:
+def is_unchanged(directory: Path, manifest: SetManifest) -> bool:
     """Return whether every file is there with its size. For the contents see ``scenarios.datasets.verify``."""
     return listing(directory).sha256 == manifest.sha256
 
@@ -117,7 +117,7 @@ def _write(
     return hashes
 
 
-def _finish(directory: Path, plan: SetPlan, paths: Sequence[str], hashes: Mapping[int, str]) -> Manifest:
+def _finish(directory: Path, plan: SetPlan, paths: Sequence[str], hashes: Mapping[int, str]) -> SetManifest:
     """Write the manifest, once nothing that it lists can be lost any more. Raises BenchError for files of others."""
     os.sync()
     found = listing(directory)
@@ -130,7 +130,7 @@ def _finish(directory: Path, plan: SetPlan, paths: Sequence[str], hashes: Mappin
             remedy="remove them and run the same command again",
         )
     by_path = {path: hashes[index] for index, path in enumerate(paths)}
-    manifest = Manifest(**plan.model_dump(), size_bytes=found.size_bytes, sha256=found.sha256, files=by_path)
+    manifest = SetManifest(**plan.model_dump(), size_bytes=found.size_bytes, sha256=found.sha256, files=by_path)
     write_readable(directory / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
     (directory / JOURNAL).unlink()
     return manifest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scenarios.datasets.found import changed
-from scenarios.datasets.manifest import MANIFEST, Manifest, read_manifest
+from scenarios.datasets.manifest import MANIFEST, SetManifest, read_manifest
 from suite.job.datasets import Dataset, DigestKind
 from worker.data.listing import HASHED_WHOLE_BELOW, File, Progress, digest_of, drawn, entries_of, hashes, identify
 
@@ -17,7 +17,7 @@ _known: dict[tuple[Path, str | None, int], tuple[DigestKind, str]] = {}
 
 
 def identity(
-    root: Path, entries: Sequence[File], manifest: Manifest | None, progress: Progress | None = None
+    root: Path, entries: Sequence[File], manifest: SetManifest | None, progress: Progress | None = None
 ) -> tuple[DigestKind, str]:
     """Return the kind of the digest, and the digest. ``manifest`` is that of a generated set.
 
@@ -52,7 +52,7 @@ def progress_of(what: str, note: Callable[[str], object]) -> Progress:
 
 
 def _generated(
-    root: Path, entries: Sequence[File], manifest: Manifest, progress: Progress | None
+    root: Path, entries: Sequence[File], manifest: SetManifest, progress: Progress | None
 ) -> tuple[DigestKind, str]:
     """Return the digest of the contents as the manifest has them; all or some of the files are held against it."""
     whole = sum(each.size_bytes for each in entries) < HASHED_WHOLE_BELOW

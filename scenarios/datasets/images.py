@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from scenarios.datasets.formats.format import SetFormat
-from scenarios.datasets.manifest import Manifest, SetPlan, write_readable
+from scenarios.datasets.manifest import SetManifest, SetPlan, write_readable
 from suite.registries import DATA_FORMATS
 from suite.results import files
 
@@ -92,7 +92,7 @@ def read_journal(directory: Path) -> dict[int, str]:
     return {int(match[1]): match[2] for match in map(_LINE.fullmatch, lines) if match}
 
 
-def known_files(directory: Path, manifest: Manifest | None) -> dict[int, str]:
+def known_files(directory: Path, manifest: SetManifest | None) -> dict[int, str]:
     """Return the hashes of what was made before, by index."""
     if manifest is None:
         return read_journal(directory)

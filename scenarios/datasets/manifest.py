@@ -39,7 +39,7 @@ class SetPlan(BaseModel):
         return self.model_dump_json(indent=1, include=set(SetPlan.model_fields), exclude_unset=True) + "\n"
 
 
-class Manifest(SetPlan):
+class SetManifest(SetPlan):
     """A whole set, as it was when it was finished."""
 
     size_bytes: Annotated[int, Field(gt=0)]
@@ -49,7 +49,7 @@ class Manifest(SetPlan):
     """SHA-256 of the content of every file, by path."""
 
 
-_Model = TypeVar("_Model", SetPlan, Manifest)
+_Model = TypeVar("_Model", SetPlan, SetManifest)
 
 
 def make_plan(images: int, name: str, size: str | None, seed: int, classes: int | None) -> SetPlan:
@@ -79,9 +79,9 @@ def read_plan(directory: Path) -> SetPlan | None:
     return _read(directory / PLAN, SetPlan)
 
 
-def read_manifest(directory: Path) -> Manifest | None:
+def read_manifest(directory: Path) -> SetManifest | None:
     """Return the manifest, or None for a set that is unfinished or was not generated. Raises RequestError."""
-    return _read(directory / MANIFEST, Manifest)
+    return _read(directory / MANIFEST, SetManifest)
 
 
 def _read(path: Path, model: type[_Model]) -> _Model | None:

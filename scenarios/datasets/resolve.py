@@ -7,7 +7,7 @@ from pathlib import Path
 from scenarios.datasets.found import finished, newest
 from scenarios.datasets.identity import identity, progress_of
 from scenarios.datasets.limited import limited
-from scenarios.datasets.manifest import Manifest
+from scenarios.datasets.manifest import SetManifest
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, parse_data
@@ -64,7 +64,7 @@ def _directory(path: Path) -> Path:
 
 
 def _dataset(
-    name: str, directory: Path, frame_stride: int | None, manifest: Manifest | None, note: Callable[[str], object]
+    name: str, directory: Path, frame_stride: int | None, manifest: SetManifest | None, note: Callable[[str], object]
 ) -> Dataset:
     kind: DataKind = DATA_KINDS.get(name)
     if frame_stride and not kind.has_videos:

@@ -133,7 +133,7 @@ class DataUse(Part):
     """The first of them, relative to the data set."""
 
 
-class Metric(Part):
+class MetricValue(Part):
     """One number of a probe; its name is the key under which it stands."""
 
     value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -308,7 +308,7 @@ class TrialRecord(Part):
     alternation: Alternation | None = None
     """The turns of a job of the alternating design."""
     timeline: Timeline | None = None
-    metrics: dict[str, Metric] = {}
+    metrics: dict[str, MetricValue] = {}
     """The numbers of a probe, in place of a throughput, by name; or a training's own, and those of its epochs."""
     data_use: DataUse | None = None
     epochs: Epochs | None = None

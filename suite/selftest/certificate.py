@@ -19,7 +19,7 @@ _MISSES = 0.05
 FACETS = ("size", "place", "verdict")
 
 
-class Machine(Part):
+class CertifiedMachine(Part):
     """The machine of a self-test, which speaks only for runs on the same: see ``analysis.selftest.matching``."""
 
     hostname: str | None = None
@@ -29,7 +29,7 @@ class Machine(Part):
     """The digest of the userland."""
 
 
-class Finding(Part):
+class InjuryFinding(Part):
     """One injury on one target: what is known of it, and what the suite made of it.
 
     ``size``, ``place`` and ``verdict_right`` are None where that could not be judged, such as an effect that is too
@@ -95,19 +95,19 @@ class Certificate(Part):
     made_at: str
     """UTC, ISO 8601."""
     directory: str
-    machine: Machine
+    machine: CertifiedMachine
     targets: tuple[str, ...]
     engine: str | None
     blocks: int
     margin: float
-    findings: tuple[Finding, ...]
+    findings: tuple[InjuryFinding, ...]
     absent: tuple[Absent, ...] = ()
     smallest: dict[str, float]
     """The smallest effect, as a share, that the blocks could have shown, by metric: the widest half of an interval of a
     target against itself."""
 
     @property
-    def judged(self) -> tuple[Finding, ...]:
+    def judged(self) -> tuple[InjuryFinding, ...]:
         return tuple(one for one in self.findings if one.judged)
 
     def count(self, facet: str) -> tuple[int, int]:

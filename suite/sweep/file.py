@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from suite.errors import RequestError, nearest
 from suite.request.parts import EnvelopeOptions
 from suite.request.request import OPTIONS
-from suite.sweep.model import Budget, Output, Settings, Sweep, key_of
+from suite.sweep.model import Budget, OutputOptions, Settings, Sweep, key_of
 from suite.untrusted.files import refuse_writable_by_others
 
 _TABLES: dict[str, type[BaseModel]] = {
@@ -18,7 +18,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "options": Settings,
     "envelope": EnvelopeOptions,
     "budget": Budget,
-    "output": Output,
+    "output": OutputOptions,
 }
 PLANS = (Path(__file__).parent / "plans").resolve()
 """The plans that come with the suite: a link to plans/ in a checkout, a directory of the installed package."""

@@ -96,7 +96,7 @@ class Budget(OptionGroup):
         return None if self.total is None else parse_duration_s(self.total)
 
 
-class Output(OptionGroup):
+class OutputOptions(OptionGroup):
     """The place of the records."""
 
     directory: Text | None = Field(default=None, description="Default: results/NAME. --out overrides it.")
@@ -135,7 +135,7 @@ class Sweep(Repetitions):
     )
     envelope: EnvelopeOptions = Field(default=EnvelopeOptions(), description="Envelope of every target.")
     budget: Budget = Field(default=Budget(), description="When to give up.")
-    output: Output = Field(default=Output(), description="Where the records go.")
+    output: OutputOptions = Field(default=OutputOptions(), description="Where the records go.")
     engine: SweepEngine = Field(default=SweepEngine(), description="What runs the blocks.")
 
     @property

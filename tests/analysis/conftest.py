@@ -10,7 +10,7 @@ import pytest
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
-from suite.records.record import Metric, Outcome, Steps, Timeline, TrialRecord
+from suite.records.record import MetricValue, Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from suite.request.parts import Repetitions
 from suite.results.store import PLAN, Run
@@ -95,7 +95,7 @@ def without_plan(directory: Path) -> Run:
 def probe(name: str, **metrics: tuple[float, str, Literal["more", "less"]]) -> dict[str, Any]:
     """Fields of a record of a probe; in the names of the metrics underscores stand for hyphens."""
     found = {
-        metric.replace("_", "-"): Metric(value=value, unit=unit, better=better)
+        metric.replace("_", "-"): MetricValue(value=value, unit=unit, better=better)
         for metric, (value, unit, better) in metrics.items()
     }
     return {"scenario": "probe", "model": name, "metrics": found}

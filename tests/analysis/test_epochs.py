@@ -15,15 +15,15 @@ from analysis.report.markdown import as_markdown
 from analysis.report.rows import rows
 from analysis.report.table import epoch_table, results_table
 from suite.job.profiles import Sizes
-from suite.records.record import Metric, Steps
+from suite.records.record import MetricValue, Steps
 
 LOSSES = {"generator": [1.0, 2.0, 3.0], "discriminator-real": [0.5, 0.5, 0.5]}
 STEPS = Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3, losses=LOSSES)
 WHOLE = Sizes(batch=2, image_px=32, warmup_steps=0, steps=3, epochs=3)
 
 
-def seconds(**values: float) -> dict[str, Metric]:
-    return {name.replace("_", "-"): Metric(value=value, unit="s", better="less") for name, value in values.items()}
+def seconds(**values: float) -> dict[str, MetricValue]:
+    return {name.replace("_", "-"): MetricValue(value=value, unit="s", better="less") for name, value in values.items()}
 
 
 @pytest.fixture

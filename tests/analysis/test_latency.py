@@ -8,7 +8,7 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.figures.latency import latency_lines
 from analysis.load.records import load
-from suite.records.record import Metric
+from suite.records.record import MetricValue
 from tests.analysis.conftest import Save
 
 LATENCIES = ("latency-p50", "latency-p95", "latency-p50-at-0.5-per-s")
@@ -17,7 +17,7 @@ LATENCIES = ("latency-p50", "latency-p95", "latency-p50-at-0.5-per-s")
 def test_the_figure_has_a_line_for_each_target_and_a_panel_for_each_rate(save: Save, tmp_path: Path) -> None:
     for target, factor in (("bare-metal", 1.0), ("container", 1.5)):
         metrics = {
-            name: Metric(value=factor * (number + 1), unit="ms", better="less")
+            name: MetricValue(value=factor * (number + 1), unit="ms", better="less")
             for number, name in enumerate((*LATENCIES, "cold-start"))
         }
         save(target=target, scenario="serve", model="gan", metrics=metrics)

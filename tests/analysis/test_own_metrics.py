@@ -12,11 +12,11 @@ from analysis.load.records import load
 from analysis.report.export import trials_table
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import rows
-from suite.records.record import Metric
+from suite.records.record import MetricValue
 
 
-def own(value: float, unit: str = "ms", better: Literal["more", "less"] = "less") -> dict[str, Metric]:
-    return {"slowest-step": Metric(value=value, unit=unit, better=better)}
+def own(value: float, unit: str = "ms", better: Literal["more", "less"] = "less") -> dict[str, MetricValue]:
+    return {"slowest-step": MetricValue(value=value, unit=unit, better=better)}
 
 
 def run(path: Path, save: Any) -> Any:

@@ -20,7 +20,7 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
 from suite.registries import INJURIES
 from suite.results.store import Run
-from suite.selftest.certificate import Finding, Machine
+from suite.selftest.certificate import CertifiedMachine, InjuryFinding
 from suite.targets import TARGETS
 from tests.suite.conftest import make_plan
 from tests.suite.test_selftest import certificate
@@ -42,7 +42,9 @@ def timed(span_s: float, late_s: float = 0.0, phase: str = "compute_s") -> dict[
     }
 
 
-def sweep(save: Any, tmp_path: Path, injured: Callable[[float], dict[str, Any]], *, noise: float = 0.003) -> Finding:
+def sweep(
+    save: Any, tmp_path: Path, injured: Callable[[float], dict[str, Any]], *, noise: float = 0.003
+) -> InjuryFinding:
     """Ten blocks of a container as it is, as it is again, and with late steps. Returns the finding on these."""
     names = ("nothing", "late-steps")
     Run(tmp_path / "run").begin(make_plan(targets=("container",), blocks=10, ablations=names, sizes=SIZES))
@@ -91,7 +93,9 @@ def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
     }
     names = [(target, name) for target in TARGETS for name in INJURIES]
     findings = [
-        Finding(target=target, injury=name, grown="communicate", note="too small for 10 blocks", **injury, **measured)
+        InjuryFinding(
+            target=target, injury=name, grown="communicate", note="too small for 10 blocks", **injury, **measured
+        )
         for target, name in names
     ]
     console = Console(width=80, file=io.StringIO())
@@ -151,10 +155,10 @@ def test_a_certificate_speaks_for_runs_on_the_same_machine_and_image_alone(tmp_p
     save(environment=Environments(host=place, target=place))
     records = load([tmp_path / "run"])
     same = {"hostname": "h", "cpu_model": "c", "kernel": "k", "image": "a" * 64}
-    made = certificate().model_copy(update={"machine": Machine(**same)})
+    made = certificate().model_copy(update={"machine": CertifiedMachine(**same)})
     assert speaks_for(made, records)
     for name in same:
-        assert not speaks_for(made.model_copy(update={"machine": Machine(**{**same, name: "other"})}), records)
+        assert not speaks_for(made.model_copy(update={"machine": CertifiedMachine(**{**same, name: "other"})}), records)
     page = write_report(records, tmp_path / "report.html", certificate=made).read_text()
     assert made.line() in page.replace("&#39;", "'")
     assert "Positive control" not in write_report(records, tmp_path / "report.html").read_text()

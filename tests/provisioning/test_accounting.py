@@ -17,7 +17,14 @@ from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics import footprint
 from provisioning.metrics.accounting import HostAccount, own_cpus, rest
-from provisioning.metrics.footprint import NOTHING, Footprint, Reading, network_bytes, peak_memory_bytes, process_used
+from provisioning.metrics.footprint import (
+    NOTHING,
+    Footprint,
+    FootprintReading,
+    network_bytes,
+    peak_memory_bytes,
+    process_used,
+)
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.usage import Usage
@@ -139,12 +146,12 @@ def test_the_victims_own_cpus_are_those_that_nobody_else_may_use(fake_node: Call
 
 USED = {**NOTHING, "cpu_s": 10.0, "minor_faults": 3, "disk_written_bytes": 5}
 GROUP = {**NOTHING, "cpu_s": 11.0, "minor_faults": 4, "disk_written_bytes": None}
-BEFORE = Reading(NOTHING, {}, [], [])
+BEFORE = FootprintReading(NOTHING, {}, [], [])
 
 
 def test_without_a_group_children_and_the_living_are_added() -> None:
-    before = Reading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, [], [])
-    after = Reading(USED, {1: {**NOTHING, "cpu_s": 5.0}}, [], [])
+    before = FootprintReading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, [], [])
+    after = FootprintReading(USED, {1: {**NOTHING, "cpu_s": 5.0}}, [], [])
     used = Footprint([], []).usage(before, after)
     assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (13.0, 3, 5)
     assert used.peak_memory_bytes is None, "of what has ended nobody knows it"
@@ -153,14 +160,14 @@ def test_without_a_group_children_and_the_living_are_added() -> None:
 
 def test_a_group_whose_processes_are_children_is_not_counted_twice(tmp_path: Path) -> None:
     host_processes = HostProcesses(ControlGroup({}, tmp_path), by_children=True)
-    after = Reading(USED, {}, [GROUP], [])
+    after = FootprintReading(USED, {}, [GROUP], [])
     used = Footprint([], [host_processes]).usage(replace(BEFORE, groups=[NOTHING]), after)
     assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (11.0, 3, 5)
 
 
 def test_a_group_whose_processes_are_a_daemons_is_added_to_the_client(tmp_path: Path) -> None:
     host_processes = HostProcesses(ControlGroup({}, tmp_path), by_children=False)
-    after = Reading(USED, {}, [GROUP], [(30, 70)])
+    after = FootprintReading(USED, {}, [GROUP], [(30, 70)])
     used = Footprint([], [host_processes]).usage(replace(BEFORE, groups=[NOTHING], networks=[(10, 20)]), after)
     assert (used.cpu_s, used.minor_faults) == (21.0, 7)
     assert used.disk_written_bytes is None, "a sum of which a part is unknown"
@@ -170,7 +177,9 @@ def test_a_group_whose_processes_are_a_daemons_is_added_to_the_client(tmp_path: 
 def test_a_group_that_cannot_be_read_leaves_the_children(tmp_path: Path) -> None:
     unknown = dict.fromkeys(NOTHING)
     host_processes = HostProcesses(ControlGroup({}, tmp_path))
-    used = Footprint([], [host_processes]).usage(replace(BEFORE, groups=[unknown]), Reading(USED, {}, [unknown], []))
+    used = Footprint([], [host_processes]).usage(
+        replace(BEFORE, groups=[unknown]), FootprintReading(USED, {}, [unknown], [])
+    )
     assert used.cpu_s == 10.0
     assert used.peak_memory_bytes is None
 

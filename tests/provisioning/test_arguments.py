@@ -17,7 +17,7 @@ from provisioning.engines.base import SLEEPER, ContainerSpec, get_engine, image_
 from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
-from provisioning.gpus import Device, Edits
+from provisioning.gpus import DeviceNode, Edits
 from provisioning.layers.userland import NO_PRIVILEGES, chroot_argv, taskset
 from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import PROGRAM
@@ -278,7 +278,7 @@ def test_a_bundle_is_the_tree_read_only_under_its_own_name_and_namespaces() -> N
 
 def test_a_bundle_mounts_nothing_of_the_host_but_what_gpus_need() -> None:
     assert not [m for m in bundle_config(CONTAINER, {})["mounts"] if m["type"] == "bind"]
-    edits = Edits((Device("/dev/nvidia0", 195, 0),), (("/usr/lib/libcuda.so", "/lib/libcuda.so"),), {"NV": "all"})
+    edits = Edits((DeviceNode("/dev/nvidia0", 195, 0),), (("/usr/lib/libcuda.so", "/lib/libcuda.so"),), {"NV": "all"})
     config = bundle_config(replace(CONTAINER, gpus=("0",), edits=edits), {})
     (bind,) = (m for m in config["mounts"] if m["type"] == "bind")
     assert (bind["source"], bind["destination"]) == ("/usr/lib/libcuda.so", "/lib/libcuda.so")
@@ -291,7 +291,7 @@ def test_a_bundle_mounts_nothing_of_the_host_but_what_gpus_need() -> None:
 def test_a_bundle_may_touch_no_device_but_its_gpus() -> None:
     rules = bundle_config(CONTAINER, {})["linux"]["resources"]["devices"]
     assert rules == [{"allow": False, "access": "rwm"}]
-    spec = replace(CONTAINER, edits=Edits((Device("/dev/nvidia0", 195, 0),)))
+    spec = replace(CONTAINER, edits=Edits((DeviceNode("/dev/nvidia0", 195, 0),)))
     rules = bundle_config(spec, {})["linux"]["resources"]["devices"]
     assert rules[0] == {"allow": False, "access": "rwm"}
     assert rules[1:] == [{"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"}]
@@ -372,7 +372,7 @@ def test_bare_metal_is_pinned_and_enters_the_tree_read_only() -> None:
 
 
 def test_confined_bare_metal_is_a_user_of_its_own_with_the_devices_of_a_container_and_its_gpus() -> None:
-    argv = chroot_argv("/i/tree", Edits(devices=(Device("/dev/nvidia0", 195, 0),)), user=1879048200)
+    argv = chroot_argv("/i/tree", Edits(devices=(DeviceNode("/dev/nvidia0", 195, 0),)), user=1879048200)
     becoming = argv[argv.index("--") + 1 :]
     assert becoming[:3] == ["/usr/bin/setpriv", "--reuid=1879048200", "--regid=1879048200"]
     assert set(NO_PRIVILEGES) < set(becoming)

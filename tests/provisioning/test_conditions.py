@@ -8,7 +8,7 @@ import pytest
 
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics import conditions
-from provisioning.metrics.conditions import Host
+from provisioning.metrics.conditions import EnvelopeHost
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -25,7 +25,7 @@ def stat(*rows: str) -> str:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EnvelopeHost:
     """CPUs 0 and 2 of four; two cores with two threads each, 0 with 1 and 2 with 3."""
     sys: dict[str, str] = {}
     for cpu, siblings in enumerate(("0-1", "0-1", "2-3", "2-3")):
@@ -45,10 +45,10 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     make(tmp_path, sys | proc)
     monkeypatch.setattr(conditions, "PROC", tmp_path / "proc")
     monkeypatch.setattr(conditions, "SYS", tmp_path / "sys")
-    return Host((0, 2))
+    return EnvelopeHost((0, 2))
 
 
-def test_busy_time_of_the_envelope_is_what_serves_the_target_and_other_load(host: Host) -> None:
+def test_busy_time_of_the_envelope_is_what_serves_the_target_and_other_load(host: EnvelopeHost) -> None:
     before = host.read(at_s=10.0, own_s=1.0)
     # CPU 1 is not the envelope's. Idle and waiting for a disk are not busy, and neither is what was stolen.
     rows = ["200 10 20 500 30 5 5 15", "900 0 0 0 0 0 0 900", "300 0 0 0 0 0 0 10", "100 0 0 0 0 0 0 10"]
@@ -60,14 +60,14 @@ def test_busy_time_of_the_envelope_is_what_serves_the_target_and_other_load(host
     assert seen.other_cpu_s == pytest.approx(busy_s - serving_s - own_s)
 
 
-def test_other_load_is_never_below_nothing_and_unknown_when_what_serves_is(host: Host) -> None:
+def test_other_load_is_never_below_nothing_and_unknown_when_what_serves_is(host: EnvelopeHost) -> None:
     reading = host.read(1.0, 0.0)
     later = host.read(2.0, 0.0)
     assert host.conditions(reading, later, 100.0).other_cpu_s == 0
     assert host.conditions(reading, later, None).other_cpu_s is None
 
 
-def test_counters_of_heat_and_swap_are_differences(host: Host) -> None:
+def test_counters_of_heat_and_swap_are_differences(host: EnvelopeHost) -> None:
     before = host.read(1.0, 0.0)
     heat = "devices/system/cpu/cpu2/thermal_throttle/core_throttle_count"
     make(conditions.SYS, {heat: "6"})
@@ -77,7 +77,7 @@ def test_counters_of_heat_and_swap_are_differences(host: Host) -> None:
     assert seen.swapped_bytes == 5 * PAGE
 
 
-def test_how_the_cpus_are_set_is_told(host: Host) -> None:
+def test_how_the_cpus_are_set_is_told(host: EnvelopeHost) -> None:
     reading = host.read(1.0, 0.0)
     seen = host.conditions(reading, host.read(2.0, 0.0), 0.0)
     assert seen.governor == "performance"
@@ -86,20 +86,20 @@ def test_how_the_cpus_are_set_is_told(host: Host) -> None:
     assert seen.siblings_shared is True
 
 
-def test_whole_cores_share_no_siblings(host: Host) -> None:
+def test_whole_cores_share_no_siblings(host: EnvelopeHost) -> None:
     whole = replace(host, cpus=(2, 3))
     seen = whole.conditions(whole.read(1.0, 0.0), whole.read(2.0, 0.0), 0.0)
     assert seen.siblings_shared is False
     assert seen.numa_nodes == [1]
 
 
-def test_governors_that_differ_are_all_named(host: Host) -> None:
+def test_governors_that_differ_are_all_named(host: EnvelopeHost) -> None:
     make(conditions.SYS, {"devices/system/cpu/cpu2/cpufreq/scaling_governor": "powersave"})
     reading = host.read(1.0, 0.0)
     assert host.conditions(reading, reading, 0.0).governor == "performance+powersave"
 
 
-def test_without_a_driver_of_frequencies_the_kernel_says_what_it_measures(host: Host) -> None:
+def test_without_a_driver_of_frequencies_the_kernel_says_what_it_measures(host: EnvelopeHost) -> None:
     for path in conditions.SYS.rglob("scaling_*"):
         path.unlink()
     make(conditions.PROC, {"cpuinfo": "".join(f"processor\t: {n}\ncpu MHz\t\t: {1000 + n}.5\n\n" for n in range(4))})
@@ -109,12 +109,12 @@ def test_without_a_driver_of_frequencies_the_kernel_says_what_it_measures(host: 
 def test_a_host_that_hides_everything_gives_nulls_and_no_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "PROC", tmp_path)
     monkeypatch.setattr(conditions, "SYS", tmp_path)
-    blind = Host((0,), [ControlGroup({}, tmp_path)])
+    blind = EnvelopeHost((0,), [ControlGroup({}, tmp_path)])
     seen = blind.conditions(blind.read(1.0, 0.0), blind.read(2.0, 0.0), 1.0)
     assert {name for name, value in seen.model_dump().items() if value is not None} == {"interval_s"}
 
 
-def test_the_most_that_a_quota_held_back_is_told(host: Host, tmp_path: Path) -> None:
+def test_the_most_that_a_quota_held_back_is_told(host: EnvelopeHost, tmp_path: Path) -> None:
     make(tmp_path, {"cpu/a/cpu.stat": "throttled_time 1000000000\n", "cpu/b/cpu.stat": "throttled_time 0\n"})
     groups = [ControlGroup(ControlGroup.named(name).paths, tmp_path) for name in ("a", "b")]
     watching = replace(host, groups=groups)
@@ -124,7 +124,7 @@ def test_the_most_that_a_quota_held_back_is_told(host: Host, tmp_path: Path) -> 
 
 
 def test_this_host_can_be_asked_for_real() -> None:
-    host = Host(tuple(os.sched_getaffinity(0)))
+    host = EnvelopeHost(tuple(os.sched_getaffinity(0)))
     seen = host.conditions(host.read(1.0, 0.0), host.read(2.0, 0.0), 0.0)
     assert seen.other_cpu_s is not None
     assert seen.steal_s is not None

@@ -8,7 +8,7 @@ import pytest
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.timers import kubernetes
 from provisioning.timers.base import ScheduledJob, parse_schedule
-from provisioning.timers.kubernetes import Kubernetes
+from provisioning.timers.kubernetes import KubernetesTimer
 from suite.errors import RequestError
 from tests.kubernetes_schema import invalid
 from tests.provisioning.test_timers import job
@@ -91,7 +91,7 @@ def test_a_firing_runs_the_plan_that_its_pod_holds_and_never_beside_another(
 def test_a_cronjob_is_installed_replaced_listed_and_removed(
     cluster: FakeCluster, nightly: ScheduledJob, tmp_path: Path
 ) -> None:
-    timer = Kubernetes()
+    timer = KubernetesTimer()
     timer.install(nightly)
     timer.install(planned(tmp_path, ENGINE + CLAIM, schedule=parse_schedule("6h")))
     (one,) = timer.installed()
@@ -136,6 +136,6 @@ def test_without_a_cluster_the_reason_is_told_and_a_dry_run_shows_todays_manifes
     nightly: ScheduledJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    timer = Kubernetes()
+    timer = KubernetesTimer()
     assert "there is no kubeconfig" in str(timer.missing())
     assert '"apiVersion": "batch/v1"' in timer.render(nightly)["cronjobs/virtbench-night"]

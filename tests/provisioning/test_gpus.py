@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.gpus import NO_EDITS, Device, Edits, cdi_edits, edits_for, passthrough
+from provisioning.gpus import NO_EDITS, DeviceNode, Edits, cdi_edits, edits_for, passthrough
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from tests.provisioning.conftest import FakeNode
@@ -28,7 +28,7 @@ LIBRARY = ("/usr/lib/libcuda.so", "/usr/lib/libcuda.so")
 
 def test_a_gpu_needs_what_all_need_and_its_own() -> None:
     assert cdi_edits(CDI, ("0",), NUMBERS.__getitem__) == Edits(
-        devices=(Device("/dev/nvidiactl", 195, 255), Device("/dev/nvidia0", 195, 0)),
+        devices=(DeviceNode("/dev/nvidiactl", 195, 255), DeviceNode("/dev/nvidia0", 195, 0)),
         mounts=(LIBRARY,),
         env={"NVIDIA_VISIBLE_DEVICES": "void", "A": "b=c"},
     )
@@ -57,7 +57,7 @@ def test_nothing_is_asked_where_no_gpu_is_wanted(fake_node: Callable[..., FakeNo
 
 def test_the_nodes_own_tool_describes_its_gpus(fake_node: Callable[..., FakeNode]) -> None:
     node = fake_node({("nvidia-ctk",): Completed(0, json.dumps(CDI), ""), ("stat",): Completed(0, "c3 ff\n", "")})
-    assert edits_for(node, ("0",)).devices[0] == Device("/dev/nvidiactl", 195, 255)
+    assert edits_for(node, ("0",)).devices[0] == DeviceNode("/dev/nvidiactl", 195, 255)
 
 
 def test_without_the_tool_gpus_are_refused_with_what_to_install(fake_node: Callable[..., FakeNode]) -> None:

@@ -301,7 +301,7 @@ OTHERS: list[dict[str, Any]] = [
     {**BENCH_POD, "name": "bench-4", "uid": "5", "labels": {**LABELS, kubernetes.BLOCK: "4"}},
     {**OPENED, "name": "virtbench-2", "ownerReferences": [{"uid": "5"}]},
 ]
-BLOCK_3 = kubernetes.Job(f"{SWEEP}-003", 3, "running", "on n1", "bench-3")
+BLOCK_3 = kubernetes.BlockJob(f"{SWEEP}-003", 3, "running", "on n1", "bench-3")
 
 
 def test_removal_waits_until_the_pods_of_the_blocks_and_those_they_opened_are_gone(

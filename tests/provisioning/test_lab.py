@@ -35,7 +35,7 @@ from provisioning.lab.lab import (
     routes_of,
     switch_argvs,
 )
-from provisioning.lab.shaping import Shape, choose_limiter, shape_argvs
+from provisioning.lab.shaping import LinkShape, choose_limiter, shape_argvs
 from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Process, Stopwatch
@@ -134,39 +134,39 @@ class TestSpec:
 
 class TestShaping:
     def test_a_limit_is_one_token_bucket(self) -> None:
-        assert shape_argvs("eth0", Shape(GBIT), "tbf") == [
+        assert shape_argvs("eth0", LinkShape(GBIT), "tbf") == [
             words("tc qdisc add dev eth0 root handle 2: tbf rate 1000000000bit burst 131072 limit 1250000")
         ]
 
     def test_htb_stands_in_for_it_with_a_queue_of_the_same_size(self) -> None:
-        root, leaf, queue = shape_argvs("eth0", Shape(GBIT), "htb")
+        root, leaf, queue = shape_argvs("eth0", LinkShape(GBIT), "htb")
         assert root == words("tc qdisc add dev eth0 root handle 2: htb default 1")
         assert leaf[:10] == words("tc class add dev eth0 parent 2: classid 2:1 htb")
         assert leaf[leaf.index("ceil") + 1] == leaf[leaf.index("rate") + 1] == "1000000000bit"
         assert queue == words("tc qdisc add dev eth0 parent 2:1 handle 3: bfifo limit 1250000")
 
     def test_the_limit_comes_after_the_delay(self) -> None:
-        delay, limit = shape_argvs("eth0", Shape(GBIT, 0.005), "tbf")
+        delay, limit = shape_argvs("eth0", LinkShape(GBIT, 0.005), "tbf")
         assert delay == words("tc qdisc add dev eth0 root handle 1: netem delay 5000us limit 1000")
         assert limit[:9] == words("tc qdisc add dev eth0 parent 1:1 handle 2:")
 
     def test_a_delay_holds_twice_what_is_on_its_way(self) -> None:
-        assert Shape(GBIT, 0.1).delayed_packets == int(2 * GBIT / 8 * 0.1 / 1514)
-        assert Shape(None, 0.1).delayed_packets > Shape(GBIT, 0.1).delayed_packets
+        assert LinkShape(GBIT, 0.1).delayed_packets == int(2 * GBIT / 8 * 0.1 / 1514)
+        assert LinkShape(None, 0.1).delayed_packets > LinkShape(GBIT, 0.1).delayed_packets
 
     def test_a_link_without_limits_gets_none(self) -> None:
-        assert shape_argvs("eth0", Shape(None), "tbf") == []
-        assert shape_argvs("eth0", Shape(None), "htb") == []
+        assert shape_argvs("eth0", LinkShape(None), "tbf") == []
+        assert shape_argvs("eth0", LinkShape(None), "htb") == []
 
     @pytest.mark.parametrize("rate", [10**6, 10**8, GBIT, 10 * GBIT, 400 * GBIT])
     def test_what_leaves_at_once_is_little_and_holds_the_largest_packet(self, rate: int) -> None:
-        shape = Shape(rate)
+        shape = LinkShape(rate)
         assert shape.burst_bytes >= 2 << 16
         assert shape.burst_bytes <= max(2 << 16, rate / 8 * 2e-3)
         assert shape.burst_bytes <= shape.queue_bytes < 1 << 32
 
     def test_the_queue_holds_what_a_delay_keeps_on_its_way(self) -> None:
-        assert Shape(GBIT, 0.05).queue_bytes == GBIT // 8 // 10
+        assert LinkShape(GBIT, 0.05).queue_bytes == GBIT // 8 // 10
 
     def test_both_ends_are_limited_and_the_delay_is_on_one(self) -> None:
         sends, limit, gets = limit_argvs(
@@ -182,7 +182,7 @@ class TestShaping:
         assert gets[gets.index("dev") + 1] == "n2"
 
     def test_htb_is_taken_where_tbf_is_missing(self, fake_node: Callable[..., Any]) -> None:
-        node = fake_node({(*IN_A_NAMESPACE, *shape_argvs("lo", Shape(GBIT), "tbf")[0]): UNKNOWN})
+        node = fake_node({(*IN_A_NAMESPACE, *shape_argvs("lo", LinkShape(GBIT), "tbf")[0]): UNKNOWN})
         assert choose_limiter(node, parse_lab("nodes=2,rate=1gbit")) == "htb"
         assert choose_limiter(fake_node(), parse_lab("nodes=2,rate=1gbit")) == "tbf"
 

@@ -16,7 +16,7 @@ from types import FrameType
 import pytest
 
 from provisioning import ledger
-from provisioning.ledger import Entry, Kind, LedgerError, clean, holding, living
+from provisioning.ledger import LedgerEntry, LedgerError, LedgerKind, clean, holding, living
 from provisioning.processes import LocalProcess, carrying
 from suite import interruption
 from suite.process_identity import ProcessIdentity, boot_id
@@ -68,7 +68,7 @@ def test_what_is_held_is_written_down_before_it_is_made_and_crossed_out_after_it
     place = home / "thing-0123456789ab"
     with holding("directory", str(place)) as what:
         (path,) = entries(home)
-        entry = Entry.model_validate_json(path.read_bytes())
+        entry = LedgerEntry.model_validate_json(path.read_bytes())
         assert (entry.kind, entry.what, what) == ("directory", str(place), str(place))
         assert (entry.owner_pid, entry.owner_started) == (os.getpid(), float(started(os.getpid())))
         assert not place.exists()
@@ -141,7 +141,7 @@ def test_what_cannot_be_removed_after_ctrl_c_is_named_and_stays_in_the_ledger(
     def stuck(what: str) -> None:
         raise OSError(f"{what} is busy")
 
-    monkeypatch.setitem(ledger.KINDS, "cgroup", Kind(".*", stuck))
+    monkeypatch.setitem(ledger.KINDS, "cgroup", LedgerKind(".*", stuck))
     with suppress(OSError), holding("cgroup", "g"):
         pass
     assert ledger.end_held() == ["cgroup g (g is busy)"]
@@ -152,7 +152,7 @@ def test_the_entry_stays_when_its_thing_could_not_be_removed(home: Path, monkeyp
     def stuck(what: str) -> None:
         raise OSError(f"{what} is busy")
 
-    monkeypatch.setitem(ledger.KINDS, "cgroup", Kind(".*", stuck))
+    monkeypatch.setitem(ledger.KINDS, "cgroup", LedgerKind(".*", stuck))
     with pytest.raises(OSError, match="g is busy"), holding("cgroup", "g"):
         assert len(entries(home)) == 1
     assert len(entries(home)) == 1
@@ -298,7 +298,7 @@ def test_what_cannot_be_removed_is_reported_and_all_else_is_removed(
     def stuck(what: str) -> None:
         raise OSError(f"{what} is busy")
 
-    monkeypatch.setitem(ledger.KINDS, "cgroup", Kind(".*", stuck))
+    monkeypatch.setitem(ledger.KINDS, "cgroup", LedgerKind(".*", stuck))
     kept = [left_by(home, dead, "cgroup", "g"), left_by(home, dead, "from-the-future", "f")]
     kept.append(left_by(home, dead, "container", "no-such-engine:virtbench-0123456789ab"))
     foreign = home / "ledger/foreign.json"
@@ -323,7 +323,7 @@ def test_what_cannot_be_removed_is_reported_and_all_else_is_removed(
 
 def test_the_newest_is_removed_first(home: Path, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[str] = []
-    monkeypatch.setitem(ledger.KINDS, "cgroup", Kind(".*", removed.append))
+    monkeypatch.setitem(ledger.KINDS, "cgroup", LedgerKind(".*", removed.append))
     for number, name in enumerate(("first", "second", "third")):
         os.utime(left_by(home, dead, "cgroup", name), (number, number))
     clean()

@@ -74,7 +74,7 @@ class Machines:
 def test_what_the_suite_asks_for_itself_does_not_lengthen_the_opening(
     layers: tuple[str, ...], node: LocalNode, make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ledger.KINDS, "container", ledger.Kind(".*", lambda _: None))
+    monkeypatch.setitem(ledger.KINDS, "container", ledger.LedgerKind(".*", lambda _: None))
     made: dict[str, Layer] = {
         "container": ContainerLayer(Engine(), "f" * 64, GIB),
         "vm": VmLayer(cast("Any", Machines()), GuestSpec(make_image(), "tcg", ENVELOPE)),

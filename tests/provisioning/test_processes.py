@@ -242,8 +242,8 @@ def test_ctrl_c_in_a_terminal_does_not_cut_the_removal_of_a_container_short(tmp_
     assert entries() == []
 
 
-def entries() -> list[ledger.Entry]:
-    return [ledger.Entry.model_validate_json(path.read_bytes()) for path in state("ledger").glob("*.json")]
+def entries() -> list[ledger.LedgerEntry]:
+    return [ledger.LedgerEntry.model_validate_json(path.read_bytes()) for path in state("ledger").glob("*.json")]
 
 
 def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: LocalNode) -> None:

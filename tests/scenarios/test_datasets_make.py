@@ -17,7 +17,7 @@ from scenarios.datasets import generate, images, pictures
 from scenarios.datasets.formats import imagefolder
 from scenarios.datasets.generate import make
 from scenarios.datasets.images import JOURNAL, read_journal
-from scenarios.datasets.manifest import MANIFEST, PLAN, Manifest, read_manifest, write_readable
+from scenarios.datasets.manifest import MANIFEST, PLAN, SetManifest, read_manifest, write_readable
 from scenarios.datasets.parallel import spread
 from scenarios.datasets.pictures import picture
 from scenarios.datasets.verify import verify
@@ -359,7 +359,7 @@ def test_what_is_already_there_needs_no_room(tmp_path: Path, monkeypatch: pytest
 def test_of_two_at_a_time_the_second_waits_and_says_so(tmp_path: Path) -> None:
     told: list[str] = []
     waiting = threading.Event()
-    made: list[Manifest] = []
+    made: list[SetManifest] = []
 
     def note(said: str) -> None:
         told.append(said)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scenarios.probe import Probing, scratch_bytes
-from scenarios.probe_startup import Stopwatch
+from scenarios.probe_startup import PhaseRecorder
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
 from suite.job.job import Devices
@@ -222,7 +222,7 @@ def test_the_start_up_is_the_training_workers_own(trial: Trial, here: Any, obser
 
 
 def test_a_start_up_that_ended_before_its_first_step_is_a_failure(observer: Any) -> None:
-    stopwatch = Stopwatch(observer)
+    stopwatch = PhaseRecorder(observer)
     for phase in ("launching", "importing"):
         stopwatch.phase(phase)
     with pytest.raises(MeasurementError, match="never came to 'building'"):

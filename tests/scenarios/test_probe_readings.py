@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.records.record import Metric
+from suite.records.record import MetricValue
 from worker.probes.disk import readings
 from worker.probes.network import parse_session
 from worker.probes.reading import ProbeError, median, quantile
@@ -191,5 +191,5 @@ def test_a_quantile_of_one_sample_is_that_sample() -> None:
 def test_a_median_keeps_what_it_was_taken_from_and_fits_a_record() -> None:
     reading = median([3.0, 1.0, 2.0], "us", "less")
     assert reading.value == statistics.median(reading.samples or [])
-    metric = Metric(value=reading.value, unit=reading.unit, better=reading.better, samples=reading.samples)
+    metric = MetricValue(value=reading.value, unit=reading.unit, better=reading.better, samples=reading.samples)
     assert metric.samples == [3.0, 1.0, 2.0]

@@ -12,7 +12,7 @@ from suite.job.properties import AS_IT_IS
 from suite.records.record import TrialRecord
 from suite.registries import ABLATIONS, INJURIES
 from suite.request.request import RunRequest
-from suite.selftest.certificate import Certificate, Finding, Machine, by_chance
+from suite.selftest.certificate import Certificate, CertifiedMachine, InjuryFinding, by_chance
 from suite.selftest.injuries import BATCHES_AHEAD, SLOW_DISK_BYTES_PER_S, Truth, get_injury, injuries_of
 from tests.suite.conftest import make_record
 from worker.data.loader import PREFETCH
@@ -90,8 +90,8 @@ def test_an_injury_is_an_arm_of_a_target_and_no_ablation_that_can_be_asked_for()
         RunRequest.of({"ablate": ("cpu-quota-10",)})
 
 
-def finding(size: bool | None, place: bool | None, verdict: bool | None) -> Finding:
-    return Finding(
+def finding(size: bool | None, place: bool | None, verdict: bool | None) -> InjuryFinding:
+    return InjuryFinding(
         scenario="synthetic",
         target="container",
         injury="late-steps",
@@ -105,12 +105,12 @@ def finding(size: bool | None, place: bool | None, verdict: bool | None) -> Find
     )
 
 
-def certificate(*findings: Finding) -> Certificate:
+def certificate(*findings: InjuryFinding) -> Certificate:
     return Certificate(
         suite_version="1",
         made_at="2026-11-22T03:00:00+00:00",
         directory="/r",
-        machine=Machine(),
+        machine=CertifiedMachine(),
         targets=("container",),
         engine="runc",
         blocks=10,

@@ -16,7 +16,15 @@ from suite.registries import WORKLOADS
 from worker.spec import Spec, parse_spec
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import Device
-from worker.training.growing import Critic, Generator, fade, gradient_penalty, move_average, sizes_to, with_deviation
+from worker.training.growing import (
+    Critic,
+    GrowingGenerator,
+    fade,
+    gradient_penalty,
+    move_average,
+    sizes_to,
+    with_deviation,
+)
 from worker.training.models import build_network
 from worker.training.numerics import Numerics, numerics_of
 from worker.training.samples import Samples
@@ -218,7 +226,7 @@ def test_the_penalty_teaches_the_critic_and_not_the_generator() -> None:
 
 def test_a_size_that_is_faded_in_wholly_is_that_of_its_own_layers_alone() -> None:
     torch.manual_seed(1)
-    generator, critic = Generator(Shape(8, 1), 16), Critic(Shape(8, 1))
+    generator, critic = GrowingGenerator(Shape(8, 1), 16), Critic(Shape(8, 1))
     noise, images = torch.randn(2, 16), torch.randn(2, 1, 8, 8)
     none, whole = generator(noise, 1, 1e-9), generator(noise, 1, 1.0)
     torch.testing.assert_close(none, interpolate(generator(noise, 0), scale_factor=2.0), atol=1e-5, rtol=1e-4)
@@ -231,7 +239,7 @@ def test_a_size_that_is_faded_in_wholly_is_that_of_its_own_layers_alone() -> Non
 
 def test_layers_and_statistics_are_those_of_the_paper() -> None:
     assert sizes_to(64) == [4, 8, 16, 32, 64]
-    weight = Generator(Shape(8, 3), 512).blocks[1][0]  # type: ignore[index]
+    weight = GrowingGenerator(Shape(8, 3), 512).blocks[1][0]  # type: ignore[index]
     assert float(weight.weight.detach().std()) == pytest.approx(1.0, abs=0.01)
     assert weight.factor == pytest.approx(math.sqrt(2 / (512 * 9)))
     alike = torch.ones(3, 2, 4, 4)

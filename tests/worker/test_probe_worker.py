@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from suite.records.environment import Environment
-from suite.records.record import Metric
+from suite.records.record import MetricValue
 from suite.records.usage import Usage
 from suite.registries import PROBES
 from worker.errors import SpecError
@@ -53,17 +53,17 @@ def worker(given: dict[str, Any] | str, **variables: str) -> tuple[int, list[dic
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-def metrics_of(given: dict[str, Any]) -> dict[str, Metric]:
+def metrics_of(given: dict[str, Any]) -> dict[str, MetricValue]:
     status, events, said = worker(given)
     assert status == 0, (events[-1], said)
     assert [event["event"] for event in events] == ["started", "environment", "metrics", "done"]
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
     Environment.model_validate(events[1]["environment"])
     Usage.model_validate(events[3]["usage"])
-    return {name: Metric.model_validate(metric) for name, metric in events[2]["metrics"].items()}
+    return {name: MetricValue.model_validate(metric) for name, metric in events[2]["metrics"].items()}
 
 
-def units(metrics: dict[str, Metric]) -> dict[str, tuple[str, str]]:
+def units(metrics: dict[str, MetricValue]) -> dict[str, tuple[str, str]]:
     return {name: (metric.unit, metric.better) for name, metric in metrics.items()}
 
 

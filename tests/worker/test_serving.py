@@ -22,7 +22,7 @@ from PIL import Image
 from tests.analysis.test_benchmarks import REPOSITORY, benchmark
 from worker.errors import JobError, SpecError
 from worker.serving.generator import Generator
-from worker.serving.load import Run, closed_loop, open_loop, wait_for_answer
+from worker.serving.load import LoadRun, closed_loop, open_loop, wait_for_answer
 from worker.serving.request import LoadRequest, ServeSpec
 from worker.serving.service import MOST_BODY_BYTES, Service
 from worker.spec import parsed
@@ -223,12 +223,12 @@ def serve_spec(workload: str, px: int, channels: int) -> ServeSpec:
 
 def test_a_percentile_that_so_few_requests_do_not_have_is_left_out() -> None:
     def names(count: int) -> list[str]:
-        return list(Run([0.001 * number for number in range(1, count + 1)], 1.0).readings("-at-5-per-s"))
+        return list(LoadRun([0.001 * number for number in range(1, count + 1)], 1.0).readings("-at-5-per-s"))
 
     assert names(19) == ["latency-p50-at-5-per-s"]
     assert names(20) == ["latency-p50-at-5-per-s", "latency-p95-at-5-per-s"]
     assert len(names(100)) == 3
-    readings = Run([0.001 * number for number in range(1, 101)], 2.0).readings()
+    readings = LoadRun([0.001 * number for number in range(1, 101)], 2.0).readings()
     assert [one.value for one in readings.values()] == pytest.approx([50, 95, 99])
     assert {(one.unit, one.better) for one in readings.values()} == {("ms", "less")}
     assert [len(one.samples or []) for one in readings.values()] == [100, 0, 0]

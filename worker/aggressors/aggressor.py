@@ -13,7 +13,7 @@ from worker.spec import Request
 
 
 @dataclass(frozen=True)
-class Load:
+class AggressorLoad:
     """The work of an aggressor, one step after the other.
 
     ``step`` takes one step and returns the work that it did, in ``unit``; None where the place cannot tell.
@@ -30,6 +30,6 @@ class Aggressor:
     """The declaration of an aggressor. ``opened`` gives the load, and ends it with the block."""
 
     name: str
-    opened: Callable[[Request], AbstractContextManager[Load]]
+    opened: Callable[[Request], AbstractContextManager[AggressorLoad]]
     written_bytes: Callable[[str, str | None], int | None] = writes_nothing
     """How many bytes it writes to the data disk, by the profile; see ``worker.probes.probe.Probe``."""

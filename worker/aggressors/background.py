@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from worker.aggressors.aggressor import Aggressor, Load
+from worker.aggressors.aggressor import Aggressor, AggressorLoad
 from worker.environment import number
 from worker.probes import disk, network, tools
 from worker.probes.reading import ProbeError
@@ -24,7 +24,7 @@ LONGEST_S = 86_400
 
 
 @contextmanager
-def running(argv: Sequence[str], counters: Sequence[str]) -> Iterator[Load]:
+def running(argv: Sequence[str], counters: Sequence[str]) -> Iterator[AggressorLoad]:
     """Run the program until the end of the block; its own end is a failure. For ``counters`` see proc_pid_io(5)."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=os.environ)
@@ -44,7 +44,7 @@ def running(argv: Sequence[str], counters: Sequence[str]) -> Iterator[Load]:
             return done
 
         try:
-            yield Load("bytes", step)
+            yield AggressorLoad("bytes", step)
         finally:
             process.kill()
             process.wait()
@@ -57,7 +57,7 @@ def moved_bytes(pid: int, counters: Sequence[str]) -> int | None:
 
 
 @contextmanager
-def disk_loaded(request: Request) -> Iterator[Load]:
+def disk_loaded(request: Request) -> Iterator[AggressorLoad]:
     """Read and write 4 KiB directly at random places, 32 at a time; its work is in bytes from and to the disk."""
     program = tools.find("fio")
     tools.version_of(program, disk.OLDEST_FIO)
@@ -76,7 +76,7 @@ def disk_loaded(request: Request) -> Iterator[Load]:
 
 
 @contextmanager
-def network_loaded(_request: Request) -> Iterator[Load]:
+def network_loaded(_request: Request) -> Iterator[AggressorLoad]:
     """Send by TCP over the loopback of the place; its work is in bytes that the client has sent."""
     program = tools.find("iperf3")
     tools.version_of(program, network.OLDEST_IPERF3)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from worker.aggressors.aggressor import Aggressor, Load
+from worker.aggressors.aggressor import Aggressor, AggressorLoad
 from worker.probes import cpu, memory
 from worker.spec import Request
 
@@ -11,7 +11,7 @@ from worker.spec import Request
 
 
 @contextmanager
-def multiplied(request: Request) -> Iterator[Load]:
+def multiplied(request: Request) -> Iterator[AggressorLoad]:
     """Multiply square fp32 matrices; one of two n x n matrices counts as 2 n^3 operations."""
     import torch
 
@@ -26,11 +26,11 @@ def multiplied(request: Request) -> Iterator[Load]:
         torch.mm(left, right, out=result)
         return 2.0 * rows**3
 
-    yield Load("operations", step, facts)
+    yield AggressorLoad("operations", step, facts)
 
 
 @contextmanager
-def added(request: Request) -> Iterator[Load]:
+def added(request: Request) -> Iterator[AggressorLoad]:
     """Compute ``a = b + s * c`` on arrays far larger than caches; the bytes of all three count, as in STREAM."""
     import torch
 
@@ -45,7 +45,7 @@ def added(request: Request) -> Iterator[Load]:
         torch.add(b, c, alpha=3.0, out=a)
         return 3 * array_bytes
 
-    yield Load("bytes", step, facts)
+    yield AggressorLoad("bytes", step, facts)
 
 
 CPU = Aggressor("cpu", multiplied)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from worker import environment
-from worker.aggressors.aggressor import Aggressor, Load
+from worker.aggressors.aggressor import Aggressor, AggressorLoad
 from worker.errors import SpecError, guarded
 from worker.members import load_member
 from worker.protocol import Events
@@ -44,7 +44,7 @@ def run(asked: Spec | Request, events: Events, told: Sequence[int]) -> None:
     events.emit("done", usage=whole_usage())
 
 
-def _until_told(load: Load, events: Events, told: Sequence[int]) -> tuple[int, float | None]:
+def _until_told(load: AggressorLoad, events: Events, told: Sequence[int]) -> tuple[int, float | None]:
     """Return the steps taken and the work done; None for work that the place cannot tell."""
     steps, reported_s = 0, time.monotonic()
     work: float | None = 0.0
@@ -74,7 +74,7 @@ def parse(text: str) -> Spec | Request:
     return spec
 
 
-def _opened(asked: Spec | Request) -> AbstractContextManager[Load]:
+def _opened(asked: Spec | Request) -> AbstractContextManager[AggressorLoad]:
     if isinstance(asked, Spec):
         # Here and not above: it imports torch, which an aggressor that is a program does without.
         from worker.aggressors import training

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from worker.aggressors.aggressor import Load
+from worker.aggressors.aggressor import AggressorLoad
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import open_devices, prepare
@@ -12,7 +12,7 @@ from worker.training.samples import Samples
 
 
 @contextmanager
-def opened(spec: Spec) -> Iterator[Load]:
+def opened(spec: Spec) -> Iterator[AggressorLoad]:
     """Train; a step is one of the training, and its work is in images."""
     facts = prepare(spec.threads, spec.device)
     devices = open_devices(spec.device, spec.devices)
@@ -24,4 +24,4 @@ def opened(spec: Spec) -> Iterator[Load]:
             trainer.step(samples, 0)
             return spec.batch * spec.devices
 
-        yield Load(spec.load_workload().unit, step, {**facts, "torchvision": torchvision_version()})
+        yield AggressorLoad(spec.load_workload().unit, step, {**facts, "torchvision": torchvision_version()})

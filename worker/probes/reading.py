@@ -21,7 +21,7 @@ class ProbeError(JobError):
 
 @dataclass(frozen=True)
 class Reading:
-    """One metric, as ``records.Metric``."""
+    """One metric, as ``records.MetricValue``."""
 
     value: float
     unit: str

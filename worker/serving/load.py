@@ -32,7 +32,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
-class Run:
+class LoadRun:
     """The latencies of requests in the order in which they were due, and the seconds from the first to the last."""
 
     latencies_s: Sequence[float]
@@ -89,12 +89,12 @@ def wait_for_answer(request: LoadRequest) -> None:
     raise JobError(f"the server had not answered after {request.patience_s:g} s", kind="network")
 
 
-def closed_loop(request: LoadRequest, clients: int, count: int) -> Run:
+def closed_loop(request: LoadRequest, clients: int, count: int) -> LoadRun:
     """Send ``count`` requests from so many clients, each its next one when it has the answer to the last."""
     return _driven(request, clients, [None] * count)
 
 
-def open_loop(request: LoadRequest, rate_per_s: float) -> Run:
+def open_loop(request: LoadRequest, rate_per_s: float) -> LoadRun:
     """Send requests at a rate: they come as those of many people who do not know each other (a Poisson process).
 
     The seed decides when each is due: the same moments on every target.
@@ -104,7 +104,7 @@ def open_loop(request: LoadRequest, rate_per_s: float) -> Run:
     return _driven(request, request.clients, list(itertools.accumulate(gaps_s)))
 
 
-def _driven(request: LoadRequest, clients: int, due_s: Sequence[float | None]) -> Run:
+def _driven(request: LoadRequest, clients: int, due_s: Sequence[float | None]) -> LoadRun:
     """Send a request for each of ``due_s``: at these seconds from the begin, or where it is None as soon as it can."""
     latencies_s, numbers = [0.0] * len(due_s), itertools.count()
 
@@ -120,7 +120,7 @@ def _driven(request: LoadRequest, clients: int, due_s: Sequence[float | None]) -
         with _connections(request, clients) as connections, ThreadPoolExecutor(clients) as pool:
             begun_s = time.monotonic()
             list(pool.map(work, connections))
-            return Run(latencies_s, time.monotonic() - begun_s)
+            return LoadRun(latencies_s, time.monotonic() - begun_s)
     except OSError as error:
         raise JobError(f"the server does not answer any more: {error}", kind="network") from error
 

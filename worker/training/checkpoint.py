@@ -26,7 +26,7 @@ _IDENTITY = ("workload", "batch", "image_px", "channels", "recipe", "seed", "ste
 _ANOTHER = "empty the directory to begin anew, or name another"
 
 
-class Checkpoints:
+class CheckpointStore:
     """The checkpoints of one training. ``epochs`` of it have ended, some of them perhaps in a process before this."""
 
     def __init__(self, spec: Spec, directory: Path, *, fsync: bool) -> None:
@@ -87,13 +87,13 @@ class Checkpoints:
 
 
 @contextmanager
-def opened(given: Checkpointing | None, spec: Spec) -> Iterator[Checkpoints | None]:
+def opened(given: Checkpointing | None, spec: Spec) -> Iterator[CheckpointStore | None]:
     """Open the checkpoints of a job, in a temporary directory if none is given. None where the job has none."""
     if given is None:
         yield None
         return
     with TemporaryDirectory(prefix="virtbench-checkpoint-") as temporary:
-        yield Checkpoints(spec, Path(given.directory or temporary), fsync=given.mode == "fsync")
+        yield CheckpointStore(spec, Path(given.directory or temporary), fsync=given.mode == "fsync")
 
 
 def random_states() -> dict[str, Any]:

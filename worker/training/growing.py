@@ -51,7 +51,7 @@ def with_deviation(maps: torch.Tensor) -> torch.Tensor:
     return torch.cat([maps, deviation.expand(len(maps), 1, *maps.shape[2:])], dim=1)
 
 
-class Generator(nn.Module):
+class GrowingGenerator(nn.Module):
     """Makes images of the size of a stage; the size before it is what a new one is faded in from."""
 
     def __init__(self, shape: Shape, latent: int) -> None:

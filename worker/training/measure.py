@@ -10,7 +10,7 @@ from worker.errors import JobError
 from worker.probes.reading import Reading, median
 from worker.protocol import Events
 from worker.spec import Spec
-from worker.training.checkpoint import Checkpoints
+from worker.training.checkpoint import CheckpointStore
 from worker.training.samples import ALL, Samples
 from worker.training.trainer import Trainer
 from worker.usage import between, usage
@@ -18,7 +18,7 @@ from worker.weights import weights_sha256
 from worker.workloads.workload import Workload
 
 
-def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoints | None = None) -> None:
+def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: CheckpointStore | None = None) -> None:
     """Warm up, take the measured steps, and emit everything from ``warmup`` to ``steps``. Raises JobError.
 
     An epoch is from asking for its first batch to the end of its last step; what is done after it is no part of it.
@@ -60,7 +60,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     )
 
 
-def _between_epochs(checkpoints: Checkpoints | None) -> None:
+def _between_epochs(checkpoints: CheckpointStore | None) -> None:
     """Collect the garbage of an epoch, which is not done during it, and write the checkpoint."""
     gc.collect()
     if checkpoints:
@@ -108,7 +108,7 @@ class OwnMetrics:
             self.per_step[name].append(float(value))
 
     def columns(self, samples: Samples) -> dict[str, dict[str, object]]:
-        """Return the metrics by name, as ``records.Metric``; none for most workloads. Raises JobError."""
+        """Return the metrics by name, as ``records.MetricValue``; none for most workloads. Raises JobError."""
         names = {metric.name for metric in self._workload.metrics if metric.per == "job"}
         of_job = self._workload.after_job(self._trainer.network, samples.elapsed.tolist()) if names else {}
         self._check(of_job, names)

@@ -53,9 +53,9 @@ class ProgressiveGan(Workload):
 
         from torch import nn
 
-        from worker.training.growing import Critic, Generator
+        from worker.training.growing import Critic, GrowingGenerator
 
-        generator = Generator(shape, LATENT)
+        generator = GrowingGenerator(shape, LATENT)
         average = copy.deepcopy(generator).requires_grad_(requires_grad=False)
         return nn.ModuleDict({"generator": generator, "critic": Critic(shape), "average": average})
 

@@ -21,7 +21,7 @@ from suite.sweep.model import Sweep
 from suite.sweep.receiving import Receiver
 
 
-class Kubernetes(Backend):
+class KubernetesBackend(Backend):
     """Runs blocks as Jobs of a cluster, one on a node at a time; nothing in them is privileged."""
 
     options = KubernetesOptions
@@ -69,7 +69,7 @@ def _label(sweep: Sweep, directory: Path) -> str:
     return kubernetes.label_of(job_name(sweep.name, directory))
 
 
-def _jobs(sweep: Sweep, directory: Path) -> tuple[Cluster, list[kubernetes.Job]]:
+def _jobs(sweep: Sweep, directory: Path) -> tuple[Cluster, list[kubernetes.BlockJob]]:
     cluster = _cluster(options_of(KubernetesOptions, sweep))
     return cluster, kubernetes.jobs(cluster, _label(sweep, directory))
 

@@ -11,7 +11,7 @@ _SIZE_PX = (178, 218)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CelebA(SetFormat):
+class CelebAFormat(SetFormat):
     """The images in the order of the parts, as in the original, and then the list."""
 
     def files(self, plan: SetPlan) -> int:
@@ -36,4 +36,4 @@ def _name(number: int) -> str:
     return f"{number + 1:06d}.jpg"
 
 
-CELEBA = CelebA()
+CELEBA = CelebAFormat()

@@ -14,7 +14,7 @@ _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar10(SetFormat):
+class Cifar10Format(SetFormat):
     """Five batches to train on, of equal size but for one image, one to test with, and the names of the labels."""
 
     def files(self, plan: SetPlan) -> int:  # noqa: ARG002
@@ -49,7 +49,7 @@ class Cifar10(SetFormat):
         return 4096 + (plan.images + held_out(plan.images)) * (IMAGE_BYTES + 32) // len(_FILES)
 
 
-CIFAR10 = Cifar10(least_images=len(BATCHES))
+CIFAR10 = Cifar10Format(least_images=len(BATCHES))
 
 
 # What follows writes the opcodes of pickletools: Python 3 has no way to write the texts of Python 2, which are bytes.

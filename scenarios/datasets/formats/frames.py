@@ -17,7 +17,7 @@ _TEST_LIST, _CLASS_LIST = f"{LISTS}/testlist01.txt", f"{LISTS}/classInd.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames(SetFormat):
+class FramesFormat(SetFormat):
     """The frames to train on, those to test with, and the three lists."""
 
     def files(self, plan: SetPlan) -> int:
@@ -66,4 +66,4 @@ def _video(part: str, number: int) -> str:
     return f"{name}/v_{name}_g{_GROUPS[part][group]:02d}_c{clip + 1:02d}"
 
 
-FRAMES = Frames()
+FRAMES = FramesFormat()

@@ -8,7 +8,7 @@ from scenarios.datasets.pictures import MAKES, picture
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolder(SetFormat):
+class ImageFolderFormat(SetFormat):
     """An image is a file. Its path does not depend on how many there are."""
 
     def files(self, plan: SetPlan) -> int:
@@ -24,4 +24,4 @@ class ImageFolder(SetFormat):
         return MAKES[plan.size or "imagenet"].disk_bytes
 
 
-IMAGEFOLDER = ImageFolder(sized=True, grows=True)
+IMAGEFOLDER = ImageFolderFormat(sized=True, grows=True)

@@ -12,7 +12,7 @@ _CONTENTS = ("images-idx3", "labels-idx1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mnist(SetFormat):
+class MnistFormat(SetFormat):
     """Images and labels of the training, then those of the test."""
 
     def files(self, plan: SetPlan) -> int:  # noqa: ARG002
@@ -33,4 +33,4 @@ class Mnist(SetFormat):
         return 4096 + (plan.images + held_out(plan.images)) * (SIDE_PX * SIDE_PX + 1) // 4
 
 
-MNIST = Mnist()
+MNIST = MnistFormat()
