@@ -123,7 +123,9 @@ def test_the_ablation_is_what_bare_metal_was(package: Package, victims: Victims)
     assert record["details"]["forks"] < most_processes(len(CPUS)), "the limit is that of every target"
 
 
-@pytest.mark.parametrize("engine", ["runc", "podman", "docker"])
+@pytest.mark.parametrize(
+    "engine", ["runc", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("podman", "docker"))]
+)
 def test_containers_are_contained(
     engine: str, package: Package, victims: Victims, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,6 +177,7 @@ def counters(listed: str, unit: str) -> list[int]:
     return [part["counter"][unit] for rule in rules for part in rule if "counter" in part]
 
 
+@pytest.mark.thorough
 def test_the_bridge_is_translated_at_both_ends_and_carries_no_vxlan(tmp_path: Path) -> None:
     counted: dict[str, list[int]] = {}
 
@@ -204,7 +205,9 @@ def test_the_bridge_is_translated_at_both_ends_and_carries_no_vxlan(tmp_path: Pa
     assert min(to_server, published, left) > 0, "connections that a rule has translated"
 
 
-@pytest.mark.parametrize(("rank", "name"), [(0, "server (rank 0)"), (2, "worker (rank 2)")])
+@pytest.mark.parametrize(
+    ("rank", "name"), [(0, "server (rank 0)"), pytest.param(2, "worker (rank 2)", marks=pytest.mark.thorough)]
+)
 def test_a_killed_rank_is_a_failed_record_that_names_it_within_a_minute(rank: int, name: str, tmp_path: Path) -> None:
     killed: list[float] = []
 

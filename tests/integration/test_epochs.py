@@ -33,7 +33,7 @@ def compared(run: Path) -> dict[tuple[str, str], set[str]]:
     return found
 
 
-@pytest.mark.parametrize("model", ["gan", "dcgan"])
+@pytest.mark.parametrize("model", ["gan", pytest.param("dcgan", marks=pytest.mark.thorough)])
 def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path, tmp_path: Path) -> None:
     require_root()
     require_image()

@@ -166,6 +166,7 @@ def test_a_sleep_before_every_batch_and_a_slow_import_are_found_each_in_its_phas
     assert difference_s(explanation, "imports") >= 0.9 * SLOW_IMPORT_S
 
 
+@pytest.mark.thorough
 def test_a_quota_of_80_percent_is_found_in_computing_and_warned_of(tmp_path: Path) -> None:
     """One CPU, so that all that computes is held back; what is held back is known from the kernel's own counter.
 

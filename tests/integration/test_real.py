@@ -201,6 +201,7 @@ def device(tmp_path: Path) -> Iterator[str]:
             node.run(["losetup", "--detach", device])
 
 
+@pytest.mark.thorough
 def test_a_data_set_on_a_device_of_its_own_is_read_from_there(tmp_path: Path, device: str) -> None:
     place = f"generated:{tmp_path / 'set'}"
     assert bench("data", "make", "--images", "20", "--out", str(tmp_path / "set")).returncode == 0

@@ -201,10 +201,10 @@ def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_i
     assert "nothing was left" in bench("clean").stdout
 
 
-@pytest.mark.parametrize(("target", "phase"), [("bare-metal", "importing"), ("container", "importing")])
-def test_after_kill_9_beside_a_worker_clean_ends_it(target: str, phase: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [pytest.param("bare-metal", marks=pytest.mark.thorough), "container"])
+def test_after_kill_9_beside_a_worker_clean_ends_it(target: str, tmp_path: Path) -> None:
     running = Running(tmp_path / "log", *on(target), *ENDLESS, "--out", str(tmp_path / "run"))
-    running.wait_until_it_says(f"on {target}: {phase}")
+    running.wait_until_it_says(f"on {target}: importing")
     running.process.kill()
     running.process.wait()
     assert bench("clean").returncode == 0
@@ -214,10 +214,10 @@ def test_after_kill_9_beside_a_worker_clean_ends_it(target: str, phase: str, tmp
 @pytest.mark.parametrize(
     ("target", "number"),
     [
-        ("bare-metal", signal.SIGINT),
-        ("container", signal.SIGINT),
+        pytest.param("bare-metal", signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param("container", signal.SIGINT, marks=pytest.mark.thorough),
         ("container", signal.SIGTERM),
-        ("vm", signal.SIGTERM),
+        pytest.param("vm", signal.SIGTERM, marks=pytest.mark.thorough),
     ],
 )
 def test_a_signal_leaves_nothing_at_all(target: str, number: signal.Signals, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_clean_leaves_a_running_bench_alone(tmp_path: Path) -> None:
     assert records(tmp_path / "run")["container"].outcome.status == "ok"
 
 
-@pytest.mark.parametrize("target", ["bare-metal", "container"])
+@pytest.mark.parametrize("target", [pytest.param("bare-metal", marks=pytest.mark.thorough), "container"])
 def test_a_worker_that_is_killed_is_a_failed_record_and_exit_1(target: str, tmp_path: Path) -> None:
     running = Running(tmp_path / "log", *on(target), *ENDLESS, "--out", str(tmp_path / "run"))
     running.wait_until_it_says(f"on {target}: importing")

@@ -86,7 +86,7 @@ def working(*, aggressor: bool) -> list[psutil.Process]:
     return [process for process in workers() if ("--aggressor" in process.info["cmdline"]) == aggressor]
 
 
-@pytest.mark.parametrize("target", ["bare-metal", "container"])
+@pytest.mark.parametrize("target", [pytest.param("bare-metal", marks=pytest.mark.thorough), "container"])
 def test_the_records_prove_that_every_aggressor_enclosed_the_victim(tmp_path: Path, target: str) -> None:
     aggressors = ("alexnet",) if target == "bare-metal" else ("disk", "network")
     records = {record.aggressor: record for record in run_shared(tmp_path, target, *aggressors)}
@@ -114,7 +114,7 @@ def test_the_records_prove_that_every_aggressor_enclosed_the_victim(tmp_path: Pa
     assert {"throughput", "elapsed", "step-p99", "cpu-time"} <= set(found.interference[0].effects)
 
 
-@pytest.mark.parametrize("target", ["bare-metal", "container"])
+@pytest.mark.parametrize("target", [pytest.param("bare-metal", marks=pytest.mark.thorough), "container"])
 def test_an_aggressor_that_is_killed_gives_a_failed_trial_with_the_reason(tmp_path: Path, target: str) -> None:
     def kill() -> None:
         deadline = time.monotonic() + 240

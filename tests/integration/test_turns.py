@@ -56,6 +56,7 @@ def test_bare_metal_and_a_container_take_turns(tmp_path: Path) -> None:
     assert rows["container", "throughput"]["blocks"] == 2
     assert rows["container", "elapsed"]["value"] is None
     assert told["turns"][0]["target"] == "container"
+    assert {(one["arm"], one["kind"]) for one in told["same_work"]} == {("container", "weights")}
 
 
 def test_ctrl_c_closes_all_instances_and_the_block_is_made_again(tmp_path: Path) -> None:
@@ -69,6 +70,7 @@ def test_ctrl_c_closes_all_instances_and_the_block_is_made_again(tmp_path: Path)
     assert records(run) == {}
 
 
+@pytest.mark.thorough
 def test_whole_distributed_jobs_take_turns(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ended = bench(
