@@ -15,7 +15,7 @@ from pathlib import Path
 from provisioning.images.pack import filesystem
 from provisioning.nodes import local_node
 from provisioning.volumes import inodes_of, packed_bytes
-from suite.errors import BenchError, CommandError, RequestError
+from suite.errors import BenchError, CommandError, RequestError, option
 from suite.job.datasets import Dataset
 
 LABEL, UNFINISHED = "virtbench-data", "virtbench-part"
@@ -30,12 +30,14 @@ def check(device: str, dataset: Dataset, data: str) -> None:
     ``data`` is the data set as the user names it, for the command that would write it.
     """
     if os.geteuid():
-        raise RequestError(f"--data-disk {device} needs root: it is mounted for bare metal", remedy="run bench as root")
+        raise RequestError(
+            f"{option('data_disk')} {device} needs root: it is mounted for bare metal", remedy="run bench as root"
+        )
     _refuse_busy(device)
     found = _signatures(device)
     if _whole(dataset) not in found:
         raise RequestError(
-            f"--data-disk {device} does not hold this data set: {_describe(found)}",
+            f"{option('data_disk')} {device} does not hold this data set: {_describe(found)}",
             remedy=f"write it there, once: bench data disk --device {device} --data {data}",
         )
 
@@ -124,5 +126,5 @@ def _check_size(device: str, dataset: Dataset) -> None:
     if size_bytes < (needed := packed_bytes(dataset)):
         raise RequestError(
             f"{device} has {size_bytes / 1e9:.2f} GB, and the data set needs {needed / 1e9:.2f} GB",
-            remedy="name a larger device, or a smaller data set with --data",
+            remedy=f"name a larger device, or a smaller data set with {option('data')}",
         )

@@ -23,7 +23,7 @@ from provisioning.remote.data import directory_of, volume_on
 from provisioning.remote.image_sync import tree_of
 from provisioning.remote.machine import machine
 from provisioning.remote.routed import forwarded, joined, routed
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, option
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
 from suite.job.datasets import Dataset
@@ -55,7 +55,9 @@ def open_in_lab(
     instance does not reach another.
     """
     if job.lab is None:
-        raise MeasurementError("this job was planned for machines", kind="plan", remedy="give its --inventory")
+        raise MeasurementError(
+            "this job was planned for machines", kind="plan", remedy=f"give its {option('inventory')}"
+        )
     with ExitStack() as stack:
         lab = stack.enter_context(open_lab(job.lab))
         places = []

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psutil
 
 from provisioning.metrics.conditions import EnvelopeHost
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job.envelope import format_cpu_list
 
 NAME = "virtbench-cpu"
@@ -41,7 +41,8 @@ def alone_on(cpus: Sequence[int], note: Callable[[str], None], *, concurrent: bo
             if not concurrent and holder.believed:
                 raise RequestError(
                     f"{what} now: two runs on the same CPUs disturb each other",
-                    remedy="wait for it, choose others with --cpus, or give --concurrent to run all the same",
+                    remedy=f"wait for it, choose others with {option('cpus')}, or give --concurrent to run all the "
+                    "same",
                 )
             note(f"{what}, too: the two disturb each other")
         if cpus and not holders and (load := _load(cpus)):

@@ -20,7 +20,7 @@ from provisioning.remote import data
 from provisioning.remote.image_sync import sync_file, sync_image
 from provisioning.remote.machine import Machine, machine
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
-from suite.errors import BenchError, RequestError
+from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Instance, Layer, Node, open_stack
 from suite.inventory import Inventory
 from suite.job.ablations import properties_of
@@ -100,8 +100,8 @@ class Choices:
         """
         if self.vfio and len(self.vfio) < count:
             raise RequestError(
-                f"--vfio names {len(self.vfio)} GPUs, and {count} virtual machines need one each: a GPU that is passed "
-                "through belongs to one machine",
+                f"{option('vfio')} names {len(self.vfio)} GPUs, and {count} virtual machines need one each: a GPU that "
+                "is passed through belongs to one machine",
                 remedy=f"name {count}, or leave out the targets with a VM",
             )
         return replace(self, gpus=_share(self.gpus, number, count), vfio=_share(self.vfio, number, count))
@@ -170,21 +170,23 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> 
     """Raise RequestError for an ablation that changes a property which cannot be switched in this run."""
     properties = properties_of(name)
     if (properties.virtiofs or properties.data_in_layer) and scenario != "real":
-        raise RequestError(f"--ablate {name} is about where a data set lies", remedy="use --scenario real")
+        raise RequestError(
+            f"{option('ablate')} {name} is about where a data set lies", remedy=f"use {option('scenario')} real"
+        )
     if properties.host_network and scenario in JOINED and not choices.container_engine.is_cluster:
         raise RequestError(
-            f"--ablate {name}: --network says how the instances are joined",
-            remedy="leave it out, and run it once more with --network host",
+            f"{option('ablate')} {name}: {option('network')} says how the instances are joined",
+            remedy=f"leave it out, and run it once more with {option('network')} host",
         )
     if properties.service and not (scenario == SERVE and choices.container_engine.is_cluster):
         raise RequestError(
-            f"--ablate {name} is about a service of a cluster, before a pod that serves",
-            remedy="use --scenario serve --target container --engine kubernetes",
+            f"{option('ablate')} {name} is about a service of a cluster, before a pod that serves",
+            remedy=f"use {option('scenario')} serve {option('target')} container {option('engine')} kubernetes",
         )
     if found := get_provider(choices.provider).hindrance(properties, choices.image):
-        raise RequestError(f"--ablate {name}: {found[0]}", remedy=found[1])
+        raise RequestError(f"{option('ablate')} {name}: {found[0]}", remedy=found[1])
     if reason := next(hindrances(properties, choices, recipe), None):
-        raise RequestError(f"--ablate {name}: {reason}", remedy="leave it out, or change the other option")
+        raise RequestError(f"{option('ablate')} {name}: {reason}", remedy="leave it out, or change the other option")
 
 
 def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from threading import Event
 from scenarios.events import AggressorLog, Transcript
 from scenarios.failure import failure_of_exit
 from scenarios.job import AttestedJob
-from suite.errors import BenchError, CommandError, MeasurementError
+from suite.errors import BenchError, CommandError, MeasurementError, option
 from suite.interfaces import Process
 from suite.records.record import Aggression, AggressorInstance
 from suite.records.usage import Usage
@@ -111,7 +111,7 @@ class AggressorGroup:
                     f"{each.name} was not ready after {timeout_s:g} s: it was {each.job.log.phase!r}",
                     kind="aggressor",
                     command=each.job.argv,
-                    remedy="allow more with --trial-timeout",
+                    remedy=f"allow more with {option('trial_timeout')}",
                 )
 
     def watch(self, victim: Process) -> None:

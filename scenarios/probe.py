@@ -11,7 +11,7 @@ from scenarios.events import EventLog, ProbeTranscript, ProbeTurnsTranscript
 from scenarios.job import AttestedJob, attest, metrics_of, recordable
 from scenarios.members import member_request
 from scenarios.turns import BurstMessage, WorkerTurns
-from suite.errors import MeasurementError, RequestError
+from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Node, Observer, TurnTaker
 from suite.plan import Trial
 from suite.records.record import Timeline
@@ -149,5 +149,5 @@ def _written_bytes(registry: Registry, name: str, profile: str, fio_job: str | N
     try:
         found: int | None = member.written_bytes(profile, job)
     except JobFileError as error:
-        raise RequestError(f"--fio-job: {error}", remedy="correct the job file") from None
+        raise RequestError(f"{option('fio_job')}: {error}", remedy="correct the job file") from None
     return found

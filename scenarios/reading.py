@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scenarios.members import member_keys
-from suite.errors import CommandError, MeasurementError
+from suite.errors import CommandError, MeasurementError, option
 from suite.interfaces import Node, Observer
 from suite.job.datasets import LEAST_WARM, MOST_COLD, Dataset
 from suite.job.job import Loading
@@ -90,7 +90,9 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
             kind="timeout" if late else "dataset",
             command=command,
             output_tail=error.output_tail,
-            remedy="allow more with --trial-timeout" if late else "let all users read it: chmod -R a+rX DIRECTORY",
+            remedy=f"allow more with {option('trial_timeout')}"
+            if late
+            else "let all users read it: chmod -R a+rX DIRECTORY",
         ) from error
     if said.get("sha256") != dataset.listed_sha256:
         raise MeasurementError(

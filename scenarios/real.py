@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from scenarios.epochs import with_epochs
 from scenarios.job import launch, prepare, recordable
 from scenarios.turns import TrainingTurns
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, option
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.job.datasets import Dataset
 from suite.plan import Trial
@@ -38,6 +38,8 @@ class Real:
 def _dataset(trial: Trial) -> Dataset:
     if trial.job.dataset is None:
         raise MeasurementError(
-            "training on real data was planned without a data set", kind="dataset", remedy="name one with --data"
+            "training on real data was planned without a data set",
+            kind="dataset",
+            remedy=f"name one with {option('data')}",
         )
     return trial.job.dataset

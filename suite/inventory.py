@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job.envelope import parse_cpu_list
 from suite.part import Part, checked
 from suite.untrusted.files import refuse_writable_by_others
@@ -72,13 +72,13 @@ def read_inventory(path: Path) -> Inventory:
         with path.open("rb") as file:
             text = file.read(_LARGEST_BYTES + 1)
         if len(text) > _LARGEST_BYTES:
-            raise RequestError(f"--inventory {path} is larger than 1 MiB", remedy=EXAMPLE)
+            raise RequestError(f"{option('inventory')} {path} is larger than 1 MiB", remedy=EXAMPLE)
         written = tomllib.loads(text.decode())
     except OSError as error:
-        raise RequestError(f"--inventory {path}: {error.strerror}", remedy=EXAMPLE) from error
+        raise RequestError(f"{option('inventory')} {path}: {error.strerror}", remedy=EXAMPLE) from error
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"--inventory {path} is not TOML: {error}", remedy=EXAMPLE) from error
-    refuse_writable_by_others(path, "--inventory")
+        raise RequestError(f"{option('inventory')} {path} is not TOML: {error}", remedy=EXAMPLE) from error
+    refuse_writable_by_others(path, option("inventory"))
     try:
         inventory = Inventory.model_validate(written)
     except ValidationError as error:
@@ -86,12 +86,16 @@ def read_inventory(path: Path) -> Inventory:
     for key in ("name", "address"):
         values = [value for node in inventory.nodes if (value := getattr(node, key))]
         if twice := sorted({value for value in values if values.count(value) > 1}):
-            raise RequestError(f"--inventory {path}: two nodes have the {key} {twice[0]}", remedy=f"one {key} for each")
+            raise RequestError(
+                f"{option('inventory')} {path}: two nodes have the {key} {twice[0]}", remedy=f"one {key} for each"
+            )
     nodes = []
     for node in inventory.nodes:
         config = node.ssh_config and (path.absolute().parent / node.ssh_config.expanduser()).resolve()
         if config and not config.is_file():
-            raise RequestError(f"--inventory {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE)
+            raise RequestError(
+                f"{option('inventory')} {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE
+            )
         if config:
             refuse_writable_by_others(config, f"the ssh_config of {node.name}")
         nodes.append(node.model_copy(update={"ssh_config": config}))
@@ -111,9 +115,9 @@ def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> Requ
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, known, n=1)
         remedy = (f"did you mean {near[0]}? " if near else "") + f"the keys are {', '.join(known)}"
-        return RequestError(f"--inventory {path}: {where}unknown key {key!r}", remedy=remedy)
+        return RequestError(f"{option('inventory')} {path}: {where}unknown key {key!r}", remedy=remedy)
     if error["type"] == "missing":
-        return RequestError(f"--inventory {path}: {where}no {key}", remedy=EXAMPLE)
+        return RequestError(f"{option('inventory')} {path}: {where}no {key}", remedy=EXAMPLE)
     given = re.sub(r"[^ -~]", "?", repr(error.get("input")))[:100]
     reason = str(error["msg"]).removeprefix("Value error, ")
-    return RequestError(f"--inventory {path}: {where}{key} = {given} is refused: {reason}", remedy=EXAMPLE)
+    return RequestError(f"{option('inventory')} {path}: {where}{key} = {given} is refused: {reason}", remedy=EXAMPLE)

@@ -258,6 +258,7 @@ def lower(capability: CpuCapability | None) -> CpuCapability:
     if capability in (None, CPU_CAPABILITIES[0]):
         known = "not capped" if capability is None else f"already {capability}"
         raise RequestError(
-            f"--ablate isa: the vector instructions are {known}", remedy="leave it out, or use --isa shared"
+            f"{option('ablate')} isa: the vector instructions are {known}",
+            remedy=f"leave it out, or use {option('isa')} shared",
         )
     return CPU_CAPABILITIES[CPU_CAPABILITIES.index(capability) - 1]

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from scipy import special
 
 from analysis.statistics.ratios import Location, Samples, Verdict, judge, locate
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 
 EXTRA_BLOCKS = 8
 LEAST_BLOCKS = 5
@@ -147,10 +147,11 @@ def _look(after: tuple[int, ...]) -> tuple[float, npt.NDArray[np.float64]]:
 
 def _check(half_width: float, min_blocks: int, max_blocks: int) -> None:
     if not 0 < half_width < 1:
-        raise RequestError(f"--until {half_width:.3g}: not a share between 0 and 1", remedy="write it as 2%")
+        raise RequestError(f"{option('until')} {half_width:.3g}: not a share between 0 and 1", remedy="write it as 2%")
     if not 0 < min_blocks <= max_blocks:
         raise RequestError(
-            f"--min-blocks {min_blocks} and --max-blocks {max_blocks}", remedy="ask for 0 < min-blocks <= max-blocks"
+            f"{option('min_blocks')} {min_blocks} and {option('max_blocks')} {max_blocks}",
+            remedy="ask for 0 < min-blocks <= max-blocks",
         )
 
 

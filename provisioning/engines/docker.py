@@ -9,7 +9,7 @@ from provisioning.engines.base import ContainerSpec, GuestStore, image_reference
 from provisioning.engines.command_line import CommandLineEngine
 from provisioning.engines.docker_store import NAME, PROGRAM, daemon_argv, docker_store
 from provisioning.nodes import is_guest
-from suite.errors import CommandError, MeasurementError, RequestError
+from suite.errors import CommandError, MeasurementError, RequestError, option
 from suite.interfaces import Node
 
 DAEMON_READY_S = 180.0
@@ -60,8 +60,8 @@ class Docker(CommandLineEngine):
             return "host"
         # Its containers are children of a daemon that lives in another network.
         raise RequestError(
-            "--network host: docker cannot start a container in the network of a lab node",
-            remedy="use --engine podman or runc, or --network overlay",
+            f"{option('network')} host: docker cannot start a container in the network of a lab node",
+            remedy=f"use {option('engine')} podman or runc, or {option('network')} overlay",
         )
 
 

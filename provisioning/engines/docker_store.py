@@ -14,7 +14,7 @@ from provisioning.engines.base import image_reference
 from provisioning.images.image import Image, find, stamp
 from provisioning.images.pack import disk
 from provisioning.nodes import LocalNode, local_node
-from suite.errors import MeasurementError, RequestError
+from suite.errors import MeasurementError, RequestError, option
 
 PROGRAM = ("docker",)
 NAME = "docker.img"
@@ -29,7 +29,7 @@ def docker_store(image: Image, note: Callable[[str], None]) -> Path:
     if os.geteuid() != 0:
         raise RequestError(
             "docker in a VM needs a disk with its store, which only root can make",
-            remedy="run it once as root, or use --engine podman or runc for container-vm",
+            remedy=f"run it once as root, or use {option('engine')} podman or runc for container-vm",
         )
     with ExitStack() as stack:
         stack.enter_context(artefacts.making(f"the docker store of image {image.digest[:12]}", note))

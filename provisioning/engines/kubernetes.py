@@ -101,7 +101,9 @@ class KubernetesEngine(ContainerEngine):
 
     def version(self, node: Node) -> str:
         if not node.local:
-            raise RequestError("pods are opened from this machine only", remedy="choose another --engine there")
+            raise RequestError(
+                "pods are opened from this machine only", remedy=f"choose another {option('engine')} there"
+            )
         if not find_spec("kubernetes"):  # looked for, and not imported: that takes a second
             raise not_installed()
         if self.named:
@@ -149,11 +151,13 @@ class KubernetesEngine(ContainerEngine):
             raise error.within(f"a pod of {spec.cpu_count} CPUs on the node {self._node.name}, {most}") from error
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (see base)
-        raise RequestError("a pod has no layer for a data set", remedy="leave --ablate data-layer out")
+        raise RequestError("a pod has no layer for a data set", remedy=f"leave {option('ablate')} data-layer out")
 
     def host_network(self, namespace: str | None) -> str:
         if namespace:
-            raise RequestError("a pod cannot join the network of a lab", remedy="choose --engine podman or runc")
+            raise RequestError(
+                "a pod cannot join the network of a lab", remedy=f"choose {option('engine')} podman or runc"
+            )
         return "host"
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:

@@ -9,7 +9,7 @@ from provisioning.engines.command_line import COPIED_WITHIN_S
 from provisioning.gpus import DeviceNode
 from provisioning.nodes import write_file
 from provisioning.paths import state
-from suite.errors import BenchError, MeasurementError
+from suite.errors import BenchError, MeasurementError, option
 from suite.interfaces import Node
 
 ROOT = "/run/virtbench/runc"
@@ -42,7 +42,9 @@ class Runc(ContainerEngine):
         if answer.returncode:
             raise BenchError(f"runc does not work on {node.name}", remedy="install runc")
         if node.local and node.run(["id", "-u"]).stdout.strip() != "0":
-            raise BenchError("runc needs root", remedy="use --engine podman, which has a rootless mode, or sudo")
+            raise BenchError(
+                "runc needs root", remedy=f"use {option('engine')} podman, which has a rootless mode, or sudo"
+            )
         return answer.stdout.split()[2]
 
     def layers_at(self, node: Node) -> str:  # noqa: ARG002 (other engines are asked)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from provisioning.engines.base import image_reference
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.interfaces import Node
 
 CONTAINERD = "/run/containerd/containerd.sock"
@@ -27,7 +27,8 @@ def import_image(host: Node, address: str, digest: str, archive: Path) -> None:
     if listed.returncode:
         raise RequestError(
             f"containerd does not answer at {address}: {listed.stderr.strip()[-200:]}",
-            remedy="name its socket with --containerd, or a registry that has the image with --registry",
+            remedy=f"name its socket with {option('containerd')}, or a registry that has the image with "
+            f"{option('registry')}",
         )
     if name in listed.stdout.split():
         return

@@ -31,7 +31,9 @@ class ClusterNode:
         chosen = name or next(iter(here or nodes), "")
         if name is None and not (here or len(nodes) == 1):
             known = ", ".join(sorted(nodes))
-            raise RequestError(f"no node of {cluster.context} is this machine", remedy=f"choose a --node of: {known}")
+            raise RequestError(
+                f"no node of {cluster.context} is this machine", remedy=f"choose a {option('node')} of: {known}"
+            )
         if chosen not in nodes:
             raise RequestError(
                 f"{option('node')} {chosen}: the cluster has no such node", remedy=nearest(chosen, list(nodes))

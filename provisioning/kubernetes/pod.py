@@ -10,7 +10,7 @@ from typing import Any
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerSpec
 from provisioning.kubernetes import own_pod
 from provisioning.kubernetes.cluster import Object, labels
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, option
 
 CONTAINER = "job"
 USER = 65534
@@ -167,7 +167,7 @@ def refuse_unfair(sent: Object, live: Object) -> list[str]:
         raise MeasurementError(
             f"admission has changed the pod so that it is not comparable: {'; '.join(unfair)}",
             kind="admission",
-            remedy="choose a --namespace without this LimitRange or webhook",
+            remedy=f"choose a {option('namespace')} without this LimitRange or webhook",
         )
     return found
 

@@ -15,7 +15,7 @@ from ipaddress import IPv4Network
 from provisioning.lab.containers import ContainerBridge, Member, bridge_argvs, check_members, forwarding, made, mtu_of
 from provisioning.lab.lab import routes_of
 from provisioning.nodes import undone
-from suite.errors import BenchError, RequestError
+from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
 
 BRIDGE = "vbnat0"
@@ -69,8 +69,9 @@ def check_free(subnet: IPv4Network, node: Node) -> None:
     for route in routes_of(node):
         if subnet.overlaps(IPv4Network(route, strict=False)):
             raise RequestError(
-                f"--network bridge: {node.name} has a route to {route}, and its container is to be in {subnet}",
-                remedy="use --network host or overlay, or take the route away",
+                f"{option('network')} bridge: {node.name} has a route to {route}, and its container is to be in "
+                f"{subnet}",
+                remedy=f"use {option('network')} host or overlay, or take the route away",
             )
 
 
@@ -85,8 +86,9 @@ def rules_for(node: Node) -> Callable[[ContainerBridge, Member, Sequence[Member]
             continue
         return rules
     raise RequestError(
-        f"--network bridge: {node.name} translates no addresses: {'; '.join(whys)}",
-        remedy="there: apt-get install nftables, on a kernel with NAT (nf_nat); or use --network overlay or host",
+        f"{option('network')} bridge: {node.name} translates no addresses: {'; '.join(whys)}",
+        remedy="there: apt-get install nftables, on a kernel with NAT (nf_nat); or use "
+        f"{option('network')} overlay or host",
     )
 
 

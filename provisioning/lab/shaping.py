@@ -8,7 +8,7 @@ VXLAN: an overlay would be 5 % too fast, which ``connectivity`` sees (``overlay.
 from dataclasses import dataclass
 from typing import Literal
 
-from suite.errors import BenchError, RequestError
+from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
 from suite.job.lab import LabSpec
 
@@ -84,7 +84,7 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
         )
     if spec.delay and (refused := _refused_shape(node, LinkShape(None, spec.delay_s), "tbf")):
         raise RequestError(
-            f"--lab delay={spec.delay}: no netem on {node.name}: {refused}",
+            f"{option('lab')} delay={spec.delay}: no netem on {node.name}: {refused}",
             remedy="leave delay out, or use a kernel with CONFIG_NET_SCH_NETEM (Debian: modprobe sch_netem)",
         )
     whys = {}
@@ -94,7 +94,8 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
             return limiter
         whys[limiter] = why
     raise RequestError(
-        f"--lab rate={spec.rate}: {node.name} can limit no link: " + "; ".join(f"{k}: {v}" for k, v in whys.items()),
+        f"{option('lab')} rate={spec.rate}: {node.name} can limit no link: "
+        + "; ".join(f"{k}: {v}" for k, v in whys.items()),
         remedy="use a kernel with CONFIG_NET_SCH_TBF or CONFIG_NET_SCH_HTB, or leave rate out",
     )
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from provisioning.images.image import Image, images
 from provisioning.nodes import local_node, undone, write_file
 from provisioning.paths import state
-from suite.errors import BenchError, CommandError, RequestError
+from suite.errors import BenchError, CommandError, RequestError, option
 from suite.interfaces import Node
 from suite.process_identity import boot_id
 from suite.results.store import write_atomic
@@ -49,7 +49,7 @@ def choose(requested: str) -> tuple[Accelerator, str]:
         return "kvm", probe.reason
     if requested == "kvm":
         raise RequestError(
-            f"KVM is not usable: {probe.reason}", remedy="use --accel tcg (emulation), or a host with KVM"
+            f"KVM is not usable: {probe.reason}", remedy=f"use {option('accel')} tcg (emulation), or a host with KVM"
         )
     return "tcg", f"KVM is not usable: {probe.reason}"
 
@@ -139,7 +139,10 @@ def choose_common(machines: Sequence[Node], requested: str, image: Image, note: 
         if reason := _remote_hindrance(machine, image):
             said = f"on {machine.name} KVM is not usable: {reason}"
             if requested == "kvm":
-                raise RequestError(f"--accel kvm: {said}", remedy="use --accel tcg (emulation), or machines with KVM")
+                raise RequestError(
+                    f"{option('accel')} kvm: {said}",
+                    remedy=f"use {option('accel')} tcg (emulation), or machines with KVM",
+                )
             note(f"VMs run under tcg on all machines: {said}")
             return "tcg"
     note("VMs run under kvm: a guest boots under it on every machine")

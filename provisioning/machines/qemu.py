@@ -18,7 +18,7 @@ from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.machines.console import GuestConsole
 from provisioning.machines.directory import private_directory, written_here
 from provisioning.nodes import local_node
-from suite.errors import BenchError, MeasurementError, ending, signal_of
+from suite.errors import BenchError, MeasurementError, ending, option, signal_of
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
 from suite.job.properties import Properties
@@ -207,7 +207,7 @@ def _wait_until_ready(console: GuestConsole, process: Process, spec: qemu.QemuSp
         f"the guest was not ready within {within_s:.0f} s",
         kind="boot",
         command=qemu.qemu_argv(spec),
-        remedy="see what its console says; on a slow host try --accel tcg or fewer CPUs",
+        remedy=f"see what its console says; on a slow host try {option('accel')} tcg or fewer CPUs",
     )
 
 

@@ -13,7 +13,7 @@ from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_pr
 from provisioning.remote import data
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.places import Place, places
-from suite.errors import BenchError, RequestError
+from suite.errors import BenchError, RequestError, option
 from suite.inventory import Inventory
 from suite.job.job import CpuCapability
 from suite.registries import ENGINES
@@ -132,7 +132,9 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
                 get_engine(name).version(each)
         except BenchError as error:
             if wanted:
-                raise RequestError(f"--engine {wanted}: {error.message}", remedy=f"there: {error.remedy}") from error
+                raise RequestError(
+                    f"{option('engine')} {wanted}: {error.message}", remedy=f"there: {error.remedy}"
+                ) from error
             reasons.append(error.message)
             continue
         return name

@@ -26,18 +26,21 @@ def resolve(
     """
     name, given = parse_data(text)
     if name == SYNTHETIC:
-        raise RequestError("--data synthetic is drawn in memory: there are no files", remedy="use --scenario synthetic")
+        raise RequestError(
+            f"{option('data')} synthetic is drawn in memory: there are no files",
+            remedy=f"use {option('scenario')} synthetic",
+        )
     directory = Path(given).expanduser() if given else newest(home)
     try:
         root = _directory(directory).resolve()
-        check_name(root, f"--data {name}")
+        check_name(root, f"{option('data')} {name}")
         manifest = finished(root) if name == GENERATED else None
         return name, _dataset(manifest.format if manifest else name, root, frame_stride, manifest, note)
     except DataSetError as error:
-        raise RequestError(f"--data {name}: {error}", remedy=error.remedy) from error
+        raise RequestError(f"{option('data')} {name}: {error}", remedy=error.remedy) from error
     except OSError as error:
         raise RequestError(
-            f"--data {name}: cannot read {error.filename or directory}: {error.strerror}",
+            f"{option('data')} {name}: cannot read {error.filename or directory}: {error.strerror}",
             remedy="see who may read it, and whether its links lead somewhere",
         ) from error
 

@@ -6,7 +6,7 @@ Each has one fixed meaning, so that its name alone says what was measured.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job.properties import AS_IT_IS, Properties
 from suite.registries import ABLATIONS, INJURIES
 
@@ -163,8 +163,8 @@ def check(ablations: Sequence[str], targets: Sequence[str]) -> None:
         known = get_ablation(name).targets
         if not set(targets) & set(known):
             raise RequestError(
-                f"--ablate {name}: none of {', '.join(targets)} has it",
-                remedy=f"add --target {known[0]}, or leave it out",
+                f"{option('ablate')} {name}: none of {', '.join(targets)} has it",
+                remedy=f"add {option('target')} {known[0]}, or leave it out",
             )
 
 

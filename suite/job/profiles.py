@@ -51,7 +51,7 @@ class Profile(Part):
         if self.name not in declared:
             raise RequestError(
                 f"the workload {workload} has no sizes for the profile {self.name}",
-                remedy=f"use --profile {' or '.join(declared)}",
+                remedy=f"use {option('profile')} {' or '.join(declared)}",
             )
         batch, image_px = declared[self.name]
         return Sizes(

@@ -1,0 +1,50 @@
+"""Refusals name an option by ``option``, which a plan file spells as its key and the command line as its flag."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from suite.request.request import OPTIONS
+from tests.test_rooms import NAMES, tree
+
+FLAGS = {spelling for each in OPTIONS.values() for spelling in each.flags}
+OTHER_COMMANDS = {"scenarios/datasets/parallel.py": "--workers"}
+"""Flags of other commands that are called as an option of a run: ``bench data make --workers``."""
+TYPED = r"(bench|kubectl|python) .*"
+"""A command to type has flags, whatever the user wrote."""
+OUTSIDE_PLANS = ("commands/", "analysis/load/", "worker/", "cli.py")
+"""Commands name their own options; records and workers never see a plan file."""
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    """The strings below a node, each whole; ``{}`` stands for what is computed."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from texts(child)
+
+
+def refused(module: ast.AST) -> Iterator[str]:
+    """The text of every error and refusal, as it is written."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and re.search(r"Error$|refusal$|^refuse_|within$", ast.unparse(node.func)):
+            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                yield from texts(argument)
+
+
+def flags_in(text: str) -> set[str]:
+    return set(re.findall(r"--[a-z][a-z-]*", re.sub(TYPED, "", text))) & FLAGS
+
+
+def test_no_refusal_writes_a_flag_by_hand() -> None:
+    names = [name for name in NAMES if not name.startswith(OUTSIDE_PLANS)]
+    by_hand = {(name, flag) for name in names for text in refused(tree(name)) for flag in flags_in(text)}
+    assert by_hand - set(OTHER_COMMANDS.items()) == set()
+
+
+def test_a_flag_by_hand_is_seen() -> None:
+    module = ast.parse('raise RequestError(f"--ablate {name}: no", remedy="use --isa shared, or bench run --cpus 2")')
+    assert {flag for text in refused(module) for flag in flags_in(text)} == {"--ablate", "--isa"}
