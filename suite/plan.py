@@ -129,7 +129,7 @@ class Plan(Part):
     margin: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The share within which a target is equivalent to bare metal; None for the usual one. It decides no trial."""
     request: RunRequest | None = None
-    """The request that it was made from, to repeat it; None in plans of older suites. It decides nothing."""
+    """The request that it was made from, to repeat it; None if there is none. It decides nothing."""
 
     @model_validator(mode="after")
     def _can_be_walked(self) -> Self:

@@ -25,7 +25,7 @@ from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN, locate, step_times
 from analysis.warnings.changes import with_changes
 from analysis.warnings.types import AnalysisWarning, skipped_record
-from suite.records.migrations import current
+from suite.records.reader import clean_record
 from suite.records.record import Steps, Timeline
 from suite.results.files import read_small
 from suite.targets import BASELINE
@@ -125,7 +125,7 @@ class _PartsOfTrials:
         path, _ = self._trials[(*block[_PLACE], target)]
         if path not in self._parts:
             try:
-                self._parts[path] = Parts.model_validate_json(current(read_small(Path(path))))
+                self._parts[path] = Parts.model_validate_json(clean_record(read_small(Path(path))))
             except (OSError, ValidationError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
                 self.warnings.append(skipped_record(path, f"its parts cannot be read ({reason})"))

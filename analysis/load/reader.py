@@ -9,7 +9,7 @@ from analysis.load.evidence import StepFields
 from analysis.load.fields import Apart, EnvironmentsFields, Fields, JobColumns, Row, job_columns
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.job.job import Job
-from suite.records.migrations import NewerRecordError, current
+from suite.records.reader import NewerRecordError, clean_record
 from suite.results.files import open_small
 
 _JOB, _STEPS, _ENVIRONMENT = b'\n "job": {', b'\n "steps": {', b'\n "environment": {'
@@ -35,7 +35,7 @@ class Reader:
         except OSError as error:
             return skipped_record(path, f"it cannot be read ({error.strerror})", "check the file and its permissions")
         try:
-            return self._row(current(content))
+            return self._row(clean_record(content))
         except NewerRecordError as error:
             return skipped_record(path, error.message, str(error.remedy))
         except ValidationError as error:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from analysis.load.records import FLOATS, Records
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
-from suite.records.migrations import current
+from suite.records.reader import clean_record
 from suite.records.record import Steps
 from suite.results.files import read_small, remove_temporaries, whole
 from suite.results.store import StoreError
@@ -92,7 +92,7 @@ def _column(steps: Steps, name: str) -> "np.typing.NDArray[Any]":
 
 def _steps(path: str, skipped: list[AnalysisWarning]) -> Steps | None:
     try:
-        return _Stepped.model_validate_json(current(read_small(Path(path)))).steps
+        return _Stepped.model_validate_json(clean_record(read_small(Path(path)))).steps
     except (OSError, ValidationError) as error:
         skipped.append(skipped_record(path, f"its steps cannot be read ({type(error).__name__})"))
         return None

@@ -1,7 +1,7 @@
 """The origin of numbers: the plans and environments of the runs, and the commands that repeat them."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,8 @@ from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.envelope import format_cpu_list
-from suite.job.profiles import Sizes
 from suite.plan import Plan
-from suite.records.migrations import NewerRecordError, current
+from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import TrialRecord
 from suite.registries import INJURIES
 from suite.request.request import OPTIONS, command_of
@@ -75,7 +74,7 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
 def _first(paths: "Iterator[str]") -> TrialRecord | None:
     for path in paths:
         try:
-            return TrialRecord.model_validate_json(current(read_small(Path(path))))
+            return TrialRecord.model_validate_json(clean_record(read_small(Path(path))))
         except (OSError, NewerRecordError, ValidationError):
             continue  # what is wrong with a record is said where it is loaded
     return None
@@ -136,7 +135,7 @@ def run_command(plan: Plan) -> list[str]:
         # How many blocks it took is known now.
         **dict.fromkeys(("until", "detect", "min_blocks", "max_blocks", "budget")),
     }
-    given = plan.request.given() if plan.request else _given(plan)
+    given = plan.request.given() if plan.request else {"scenario": job.scenario}
     return command_of({**given, **resolved})
 
 
@@ -150,36 +149,3 @@ def _which(cpus: tuple[int, ...]) -> str:
     """Return the CPUs as ``--cpus`` takes them: a number alone would say how many."""
     text = format_cpu_list(cpus)
     return f"{text}-{text}" if text.isdigit() else text
-
-
-def _given(plan: Plan) -> dict[str, object]:
-    """Return the options of a plan that an older suite has stored without its request, as far as the plan tells."""
-    job, distributed, sharing = plan.job, plan.job.distributed, plan.job.sharing
-    given: dict[str, object] = {name: getattr(job, name) for name in ("scenario", "profile", "recipe", "isa")}
-    given |= job.devices.model_dump() if job.devices.device == "cuda" else {"parallel": job.devices.parallel}
-    given |= job.loading.model_dump(exclude={"crop"}) if job.loading else {}  # the workload says which crop
-    given |= {"gpus": job.layers.gpus, "vfio": job.layers.vfio, "cache": job.page_cache, "aa": plan.aa}
-    given |= {"trial_timeout": plan.trial_timeout_s, "data_disk": job.dataset.device if job.dataset else None}
-    # The plan knows neither the job file, but for its digest, nor the inventory that listed the machines.
-    given["fio_job"] = f"sha256-{job.fio_job[:12]}.fio" if job.fio_job else None
-    if distributed:
-        place = {"lab": str(distributed.lab)} if distributed.lab else {"inventory": "hosts.toml"}
-        given |= {
-            "strategy": distributed.strategy,
-            "workers": distributed.workers,
-            "ps": distributed.servers or None,
-            **place,
-        }
-        given |= {"network": distributed.network, "comm_timeout": distributed.comm_timeout_s}
-    if sharing:
-        given |= {"aggressor": sharing.aggressors, "aggressors": sharing.copies}
-        given["bare_metal_cpus"] = sharing.bare_metal_cpus
-        given["aggressor_batch"] = _common(sharing.workloads.values(), "batch")
-    sizes = [job.sizes for job in plan.jobs if job.sizes]
-    return given | {name: _common(sizes, name) for name in Sizes.model_fields}
-
-
-def _common(sizes: Iterable[Sizes], name: str) -> int | None:
-    """Return the number that all of the sizes have; None where they differ: one option holds for all of them."""
-    values = {getattr(each, name) for each in sizes}
-    return values.pop() if len(values) == 1 else None

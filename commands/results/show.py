@@ -14,7 +14,7 @@ from suite.job.job import settings
 from suite.part import Part
 from suite.plan import Plan
 from suite.records.headers import headers
-from suite.records.migrations import current
+from suite.records.reader import clean_record
 from suite.records.record import TrialRecord
 from suite.results.files import read_small
 from suite.results.runs import RunSummary, find_run, summarise
@@ -40,7 +40,7 @@ def find_record(name: str) -> Path | None:
 
 def _read(path: Path) -> TrialRecord:
     try:
-        return TrialRecord.model_validate_json(current(read_small(path)))
+        return TrialRecord.model_validate_json(clean_record(read_small(path)))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"

@@ -13,7 +13,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, V
 from suite.host_compatibility import Host
 from suite.job.job import Alternating, design_of
 from suite.part import Seconds
-from suite.records.migrations import NewerRecordError, current
+from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import Outcome, TrialId
 from suite.results.files import open_small
 from suite.results.store import TRIALS
@@ -106,7 +106,7 @@ def read_header(path: str | Path) -> RecordHeader | None:
     """
     try:
         with open(path, "rb", buffering=0, opener=open_small) as file:
-            content = current(file.readall())
+            content = clean_record(file.readall())
     except OSError:
         return None
     except NewerRecordError as error:

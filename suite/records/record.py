@@ -16,7 +16,6 @@ from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions, Resources, Usage
 
 SCHEMA_VERSION = 3
-"""See ``suite.records.migrations`` for what the versions before were like."""
 
 
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,239}$")]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from suite.errors import RequestError
 from suite.records.headers import read_head, record_entries
-from suite.records.migrations import NewerRecordError
+from suite.records.reader import NewerRecordError
 from suite.results.store import PLAN, RESULTS, stored_plan
 
 SWEEP = "sweep.json"

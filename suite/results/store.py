@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from suite.errors import BenchError, RequestError
 from suite.plan import Plan
-from suite.records.migrations import NewerRecordError, current, migrate_plan
+from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import TrialRecord
 from suite.results import files
 from suite.results.manifest import MANIFEST, ListedFile, Manifest, read_manifest
@@ -201,7 +201,7 @@ def read_record(path: Path) -> TrialRecord | None:
     Raises NewerRecordError for a record of a later suite, which must not be overwritten.
     """
     try:
-        return TrialRecord.model_validate_json(current(files.read_small(path)))
+        return TrialRecord.model_validate_json(clean_record(files.read_small(path)))
     except NewerRecordError as error:
         raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
     except (ValidationError, files.SpecialFileError):
@@ -214,7 +214,7 @@ def stored_plan(run: Path) -> Plan:
     Raises RequestError if it cannot be read.
     """
     try:
-        return Plan.model_validate(migrate_plan(parse_object(files.read_small(run / PLAN))))
+        return Plan.model_validate(parse_object(files.read_small(run / PLAN)))
     except (OSError, ValueError, RecursionError) as error:
         raise RequestError(
             f"{run / PLAN} is not a plan of this suite, or of a newer one ({_problem(error)})",

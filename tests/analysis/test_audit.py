@@ -17,7 +17,6 @@ from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.report.rows import as_json
 from suite.errors import RequestError
-from suite.records.migrations import current, migrate_plan
 from suite.results.store import Run
 
 RUNS = Path(__file__).parents[1] / "samples" / "runs"
@@ -27,12 +26,12 @@ Edit = Callable[[Json], None]
 
 
 def copied(name: str, place: Path) -> Path:
-    """Return a copy of a sample run at the newest schema, without a manifest."""
+    """Return a copy of a sample run, without a manifest."""
     run = place / Path(name).name
     (run / "trials").mkdir(parents=True)
-    (run / "plan.json").write_text(json.dumps(migrate_plan(json.loads((RUNS / name / "plan.json").read_text()))))
+    (run / "plan.json").write_bytes((RUNS / name / "plan.json").read_bytes())
     for path in (RUNS / name / "trials").iterdir():
-        (run / "trials" / path.name).write_bytes(current(path.read_bytes()))
+        (run / "trials" / path.name).write_bytes(path.read_bytes())
     return run
 
 

@@ -30,7 +30,7 @@ def benchmark(name: str) -> ModuleType:
 
 
 def test_the_bare_script_gets_the_job_of_the_suites_trial() -> None:
-    record = json.loads((REPOSITORY / "tests/samples/v3.record.json").read_text())
+    record = json.loads((REPOSITORY / "tests/samples/record.json").read_text())
     job = record["job"]
     argv = benchmark("intrusion").bare_argv(Path("/tree"), record)
     assert argv[:2] == ["taskset", "--cpu-list"]

@@ -10,10 +10,8 @@ from analysis.load.records import load
 from analysis.report.provenance import provenance, run_command
 from commands.run.command import run
 from commands.run.request_command import request_of
-from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
-from suite.job.job import Loading
 from suite.job.lab import LabSpec, parse_lab
 from suite.job.profiles import PROFILES
 from suite.plan import Plan
@@ -45,6 +43,22 @@ def plan(**changes: Any) -> Plan:
     return plan_of(**(usual | changes))
 
 
+def arranged(distributed: DistributedJob) -> RunRequest:
+    """Return the request for a distributed job."""
+    place = {"lab": "nodes=4,rate=100mbit,delay=5ms"} if distributed.lab else {"inventory": Path("/my/hosts.toml")}
+    return RunRequest.of(
+        {
+            "scenario": "distributed",
+            "strategy": distributed.strategy,
+            "workers": distributed.workers,
+            **({"ps": distributed.servers} if distributed.servers else {}),
+            "network": distributed.network,
+            "comm_timeout": distributed.comm_timeout_s,
+            **place,
+        }
+    )
+
+
 def parsed(made: Plan) -> RunRequest:
     """Return the request that ``bench run`` reads from the command."""
     bench, command, *words = run_command(made)
@@ -57,7 +71,7 @@ def parsed(made: Plan) -> RunRequest:
     [DISTRIBUTED, DISTRIBUTED.model_copy(update={"strategy": "all-reduce", "servers": 0, "network": "host"})],
 )
 def test_a_distributed_run_is_repeated_with_its_arrangement(distributed: DistributedJob) -> None:
-    told = parsed(plan(distributed=distributed)).distributed
+    told = parsed(plan(distributed=distributed, request=arranged(distributed))).distributed
     assert (told.strategy, told.workers, told.network) == (distributed.strategy, 2, distributed.network)
     assert told.ps == (distributed.servers or None)
     assert parse_lab(str(told.lab)) == LAB
@@ -67,8 +81,8 @@ def test_a_distributed_run_is_repeated_with_its_arrangement(distributed: Distrib
 
 def test_a_run_on_machines_is_repeated_with_so_many_cpus_of_each() -> None:
     distributed = DISTRIBUTED.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
-    told = parsed(plan(distributed=distributed))
-    assert (str(told.distributed.inventory), told.distributed.lab) == ("hosts.toml", None)
+    told = parsed(plan(distributed=distributed, request=arranged(distributed)))
+    assert (str(told.distributed.inventory), told.distributed.lab) == ("/my/hosts.toml", None)
     assert told.envelope.cpus == "2"
 
 
@@ -104,33 +118,9 @@ def test_what_was_asked_for_is_repeated_with_what_it_came_to() -> None:
     }
 
 
-def test_a_plan_of_an_older_suite_is_repeated_as_far_as_it_tells() -> None:
-    told = parsed(
-        plan(
-            scenario="synthetic",
-            targets=("vm",),
-            device="cuda",
-            devices=2,
-            parallel="ddp",
-            engine="runc",
-            accelerator="kvm",
-            trial_timeout_s=77,
-        )
-    )
-    assert (told.gpus.device, told.gpus.devices, told.gpus.parallel) == ("cuda", 2, "ddp")
-    assert (told.targets.engine, told.targets.accel, told.measurement.trial_timeout) == ("runc", "kvm", 77)
-    probe = plan(scenario="probe", models=("disk",), sizes=None, fio_job="f" * 64)
-    assert parsed(probe).probes.fio_job == Path("sha256-ffffffffffff.fio")
-    dataset = Dataset(kind="imagenet", directory="/data", sha256="a" * 64, images=9, size_bytes=99, device="/dev/sdb")
-    loading = Loading(decoder="pillow", loader_workers=3)
-    real = parsed(plan(scenario="real", data="imagenet", dataset=dataset, page_cache="warm", loading=loading)).data
-    assert (real.decoder, real.loader_workers, real.data_disk) == ("pillow", 3, "/dev/sdb")
-    assert (real.data, real.cache) == ("imagenet:/data", "warm")
-
-
 def test_a_report_has_the_command(tmp_path: Path, save: Save) -> None:
     save(scenario="distributed", distributed=DISTRIBUTED)
-    Run(tmp_path / "run").begin(made := plan(distributed=DISTRIBUTED))
+    Run(tmp_path / "run").begin(made := plan(distributed=DISTRIBUTED, request=arranged(DISTRIBUTED)))
     (found,) = provenance(load([tmp_path / "run"]))
     assert found.commands[0] == shlex.join(run_command(made))
     assert (
