@@ -2,25 +2,26 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from analysis.audit.audit import audit as audit_records
+from analysis.audit.findings import Finding
 from analysis.load.records import load
-from analysis.report.audit_list import AuditList, audit_json
+from analysis.report.audit_list import AuditList
+from analysis.report.rows import WarningOutput, warning_outputs
 from commands.output import Output
 from suite.results.store import RESULTS, latest_run
 from suite.untrusted.console import PlainConsole
 
 
 class AuditOutput(Output):
-    """The findings of the audit; see ``analysis.report.audit_list.audit_json``."""
+    """Every finding of the audit, worst first, and the files that are no records."""
 
-    runs: list[str]
+    runs: tuple[Path, ...]
     records: int
-    findings: list[dict[str, Any]]
-    warnings: list[dict[str, Any]]
+    findings: tuple[Finding, ...]
+    warnings: tuple[WarningOutput, ...]
 
 
 @click.command()
@@ -43,7 +44,7 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
     records = load(list(directories) or [latest_run(RESULTS)], warm_ups=True)
     found = audit_records(records)
     if as_json:
-        AuditOutput.model_validate(audit_json(found, records)).tell()
+        AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(found)).tell()
     else:
         PlainConsole().print(AuditList(found, records))
     if found.refused:

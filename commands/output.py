@@ -11,7 +11,7 @@ from suite.untrusted.parse import cleaned
 
 OUTPUTS = {
     "audit": "commands.audit:AuditOutput",
-    "compare": "commands.compare.output:ComparisonOutput",
+    "compare": "analysis.report.rows:ComparisonOutput",
     "compare --fail-above": "commands.compare.output:GateOutput",
     "compare --explain": "commands.compare.output:ExplanationOutput",
     "data list": "commands.data:SetsOutput",
@@ -50,12 +50,16 @@ class Output(BaseModel):
     schema_version: Literal[1] = 1
 
     def tell(self, indent: int | None = 1) -> None:
-        """Print it; without indent as one line of a stream."""
-        try:
-            text = self.model_dump_json(indent=indent, by_alias=True)
-        except ValueError:  # the name of a file need not be Unicode
-            text = json.dumps(cleaned(self.model_dump(mode="json", by_alias=True)), indent=indent)
-        click.echo(text)
+        print_json(self, indent)
+
+
+def print_json(output: BaseModel, indent: int | None = 1) -> None:
+    """Print the JSON of a command; without indent as one line of a stream."""
+    try:
+        text = output.model_dump_json(indent=indent)
+    except ValueError:  # the name of a file need not be Unicode
+        text = json.dumps(cleaned(output.model_dump(mode="json")), indent=indent)
+    click.echo(text)
 
 
 @click.command()

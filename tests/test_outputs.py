@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -9,6 +10,9 @@ from click.testing import CliRunner
 
 import cli
 from commands.output import OUTPUTS, model_of
+
+RUNS = Path(__file__).parent / "samples" / "runs"
+NAMES = sorted(path.parent.name for path in RUNS.glob("*/plan.json"))
 
 
 def printing(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
@@ -40,3 +44,33 @@ def test_every_output_has_a_version_and_a_schema(name: str) -> None:
 
 def test_without_a_name_the_outputs_are_listed() -> None:
     assert CliRunner().invoke(cli.main, ["schema"]).stdout.splitlines() == [*OUTPUTS]
+
+
+def printed(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli.main, [*words, "--json"], prog_name="bench")
+    return done.exit_code, done.stdout
+
+
+def cases() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what needs no target; ``tests/analysis/test_stored_runs.py`` does the same for ``bench compare``."""
+    for name in NAMES:
+        yield "audit", ("audit", name)
+        yield "results show RUN", ("results", "show", name)
+        trial = min((RUNS / name / "trials").iterdir()).stem
+        yield "results show RUN/TRIAL", ("results", "show", f"{name}/{trial}")
+    yield "results list", ("results", "list", ".")
+    yield "history", ("history", "sweep")
+    yield "sweep status", ("sweep", "status", "sweep")
+    yield from ((name, tuple(name.split())) for name in ("data list", "doctor", "image list"))
+
+
+@pytest.mark.parametrize(("name", "words"), [*cases()])
+def test_what_is_printed_is_what_the_schema_says_and_nothing_more(
+    name: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(RUNS)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+    code, text = printed(*words)
+    assert code in (0, 1), text
+    # Keys that the schema lacks are refused at the top, and lost below.
+    assert model_of(name).model_validate_json(text, strict=True).model_dump(mode="json") == json.loads(text)

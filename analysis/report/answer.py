@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameWork, TargetSummary
 from analysis.load.computed import AGREEMENTS
@@ -26,11 +25,6 @@ def answer(comparison: Comparison) -> list[str]:
     # Several numbers without a verdict have the same reasons.
     together = len(found) > MOST_SENTENCES or (len(found) > 1 and all(one.withheld for one in found))
     return [*([_together(found)] if together else [one.sentence for one in found]), *same_work(comparison)]
-
-
-def answer_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the answer for programs: the ``sentences``, and every claim by itself."""
-    return {"sentences": answer(comparison), "claims": [one.as_json() for one in claims(comparison)]}
 
 
 def same_work(comparison: Comparison) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """The findings of the audit for the terminal and for other programs."""
 
-from typing import Any
-
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.text import Text
@@ -36,22 +34,3 @@ class AuditList:
 
     def _named(self) -> int:
         return len(self.found.findings) - len(self.found.refused)
-
-
-def audit_json(found: Audit, records: Records) -> dict[str, Any]:
-    """Return the audit as JSON: every finding by itself, worst first, and the files that are no records."""
-    return {
-        "runs": [str(run) for run in records.directories],
-        "records": found.records,
-        "findings": [
-            {
-                "kind": one.kind,
-                "severity": one.severity,
-                "where": str(one.where),
-                "what": one.what,
-                "advice": one.advice,
-            }
-            for one in found.findings
-        ],
-        "warnings": [warning.as_json() for warning in records.warnings],
-    }

@@ -7,7 +7,6 @@ verdict.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from analysis.compare.results import Circumstances, ComparedJob, Effect, Estimate
 from analysis.report.formatting import count, duration, number, parting, percent
@@ -175,30 +174,6 @@ class Claim:
             if not any(why.startswith(kind) for why in self.withheld)
         ]
         return f"; disturbed: {', '.join(parts)}" if parts else ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the claim for programs: ``verdict`` is null where it is withheld."""
-        found, interval = self.found, self.interval
-        verdict = found.verdict if found else None
-        return {
-            **vars(self.job),
-            "what": self.what,
-            "target": self.target,
-            "metric": self.metric,
-            "slower": self.slower,
-            "slower_low": interval[0] if interval else None,
-            "slower_high": interval[1] if interval else None,
-            "blocks": found.blocks if found else 0,
-            "margin": self.margin,
-            "verdict": verdict and verdict.given,
-            "withheld": list(self.withheld),
-            "more_blocks": self.more_blocks,
-            "more_s": self.more_s,
-            "engine": self.around.engine,
-            "hosts": list(self.around.hosts),
-            "substitutes": list(self.notes),
-            "sentence": self.sentence,
-        }
 
 
 def _direction(slower: float) -> str:

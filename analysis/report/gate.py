@@ -1,8 +1,6 @@
 """A regression between two runs as sentences, on the terminal and as JSON: the answer first, then the rows."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -13,7 +11,6 @@ from analysis.report.formatting import ends, number, one_line, times
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import CONFIDENCE
 
-SCHEMA_VERSION = 1
 _STYLES: dict[Outcome | None, str] = {"slower": "red", "cannot tell": "yellow", "incomplete": "yellow"}
 
 
@@ -84,18 +81,6 @@ def _judged(change: Change) -> Iterator[str]:
         yield f"; {old} against {new} blocks could have seen {seen} (power {POWER:.0%})"
         if change.more_blocks is not None:
             yield f"; {change.more_blocks} more in each run would tell"
-
-
-def as_data(found: Regression) -> dict[str, Any]:
-    """Return the regression for JSON; ``docs/gate.md`` says what the fields are."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "outcome": found.outcome,
-        "exit_code": found.exit_code,
-        "answer": answer(found) if found.outcome else None,
-        "confidence": CONFIDENCE,
-        **asdict(found),
-    }
 
 
 def _gravity(change: Change) -> int:

@@ -30,9 +30,6 @@ class AnalysisWarning:
     def message(self) -> str:
         return f"{self.finding}: {self.where}" if self.where else self.finding
 
-    def as_json(self) -> dict[str, str]:
-        return {"kind": self.kind, "message": self.message, "advice": self.advice}
-
 
 def skipped_record(
     path: str | Path, reason: str, advice: str = "remove the file, or run that trial again"

@@ -16,11 +16,12 @@ from analysis.load.margin import margin_of
 from analysis.load.records import load
 from analysis.report.formatting import count, warning_lines
 from analysis.report.markdown import as_markdown
-from analysis.report.rows import as_csv, as_json
+from analysis.report.rows import as_csv, comparison_output, warning_outputs
 from analysis.report.terminal import Sentences, Terminal
 from analysis.report.waterfall import Waterfall
 from commands.compare.gate import gate, show_change
-from commands.compare.output import ExplanationOutput, Warned
+from commands.compare.output import ExplanationOutput
+from commands.output import print_json
 from commands.run.options import shares
 from commands.selftest.known import certificate_of
 from suite.results.store import RESULTS, latest_run
@@ -98,8 +99,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
 def _show_parts(sentences: Sentences, explained: Explained, form: str | None) -> None:
     if form == "json":
-        warned = [Warned.model_validate(warning.as_json()) for warning in explained.warnings]
-        ExplanationOutput(explanations=list(explained.explanations), warnings=warned).tell()
+        warnings = warning_outputs(explained.warnings)
+        ExplanationOutput(explanations=explained.explanations, warnings=warnings).tell()
         return
     console = PlainConsole()
     for part in (sentences, Text(), Waterfall(explained)):
@@ -110,8 +111,10 @@ def _show(terminal: Terminal, form: str | None) -> None:
     if form is None:
         PlainConsole().print(terminal)
         return
-    forms = {"json": as_json, "csv": as_csv, "markdown": as_markdown}
-    click.echo(forms[form](terminal.comparison).rstrip("\n"))
+    if form == "json":
+        print_json(comparison_output(terminal.comparison))
+        return
+    click.echo((as_csv if form == "csv" else as_markdown)(terminal.comparison).rstrip("\n"))
     if form == "csv":
         for line in (*terminal.sentences.lines, *warning_lines(terminal.comparison)):
             click.echo(line, err=True)

@@ -14,8 +14,8 @@ from analysis.audit.planned import plan_of
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Regression, regress
 from analysis.load.records import Records, load
-from analysis.report.gate import RegressionTerminal, as_data
-from commands.compare.output import GateOutput
+from analysis.report.gate import RegressionTerminal
+from commands.compare.output import gate_output
 from suite.errors import RequestError
 from suite.results.runs import SWEEP, contains
 from suite.sweep.directory import SweepDirectory, runs_below
@@ -35,7 +35,7 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     old, new = directories
     found = judged([old], [new], options["fail_above"], force=options["force"])
     if options["form"] == "json":
-        GateOutput.model_validate(as_data(found)).tell()
+        gate_output(found).tell()
     else:
         PlainConsole().print(RegressionTerminal(found))
     return found.exit_code

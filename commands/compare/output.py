@@ -1,53 +1,12 @@
-"""The JSON of ``bench compare``."""
-
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict
+"""The JSON of ``bench compare --fail-above`` and ``--explain``; see ``report.rows`` for that of a comparison."""
 
 from analysis.compare.matching import Missing
-from analysis.compare.regression import Change, Outcome
+from analysis.compare.regression import Change, Outcome, Regression
 from analysis.explain.explanation import Explanation
-from analysis.report.rows import Row
+from analysis.report.gate import answer
+from analysis.report.rows import WarningOutput
+from analysis.statistics.ratios import CONFIDENCE
 from commands.output import Output
-
-
-class Warned(BaseModel):
-    """A warning."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: str
-    message: str
-    advice: str
-
-
-class Answer(BaseModel):
-    """The sentences of the answer, and each comparison in it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    sentences: list[str]
-    claims: list[dict[str, Any]]
-
-
-class ComparisonOutput(Output):
-    """A comparison; see ``analysis.report.rows.as_json``, which writes it."""
-
-    answer: Answer
-    runs: list[str]
-    margin: float
-    rows: list[Row]
-    overall: list[dict[str, Any]]
-    interactions: list[dict[str, Any]]
-    aa: list[dict[str, Any]]
-    ablations: list[dict[str, Any]]
-    costs: list[dict[str, Any]]
-    turns: list[dict[str, Any]]
-    same_work: list[dict[str, Any]]
-    interference: list[dict[str, Any]]
-    isolation: list[dict[str, Any]]
-    warmup_trials: int
-    warnings: list[Warned]
 
 
 class GateOutput(Output):
@@ -56,15 +15,21 @@ class GateOutput(Output):
     outcome: Outcome | None
     exit_code: int
     answer: str | None
-    confidence: float
+    confidence: float = CONFIDENCE
     fail_above: float | None
-    changes: list[Change]
-    missing: list[Missing]
-    added: list[str]
+    changes: tuple[Change, ...]
+    missing: tuple[Missing, ...]
+    added: tuple[str, ...]
+
+
+def gate_output(found: Regression) -> GateOutput:
+    """Return a regression as its JSON holds it."""
+    sentence = answer(found) if found.outcome else None
+    return GateOutput(outcome=found.outcome, exit_code=found.exit_code, answer=sentence, **vars(found))
 
 
 class ExplanationOutput(Output):
     """The parts of every overhead."""
 
-    explanations: list[Explanation]
-    warnings: list[Warned]
+    explanations: tuple[Explanation, ...]
+    warnings: tuple[WarningOutput, ...]

@@ -126,9 +126,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     from analysis.compare.comparison import compare
     from analysis.load.margin import margin_of
     from analysis.load.records import load
-    from analysis.report.answer import answer_json
+    from analysis.report.rows import answer_output
     from analysis.report.terminal import Sentences
-    from commands.compare.output import Answer
     from commands.run.output import RunOutput
 
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
@@ -140,7 +139,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
         click.echo(f"no answer: {error.message}", err=True)
     if as_json:
         trials = [record.trial_id for record in records]
-        told = Answer.model_validate(answer_json(comparison)) if comparison else None
+        told = answer_output(comparison) if comparison else None
         where = str(store.directory)
         RunOutput(run_id=store.run_id, directory=where, trials=trials, failed=failed, answer=told).tell()
     else:

@@ -1,6 +1,6 @@
 """The JSON of ``bench run``."""
 
-from commands.compare.output import Answer
+from analysis.report.rows import AnswerOutput
 from commands.output import Output
 
 
@@ -11,5 +11,5 @@ class RunOutput(Output):
     directory: str
     trials: list[str]
     failed: list[str]
-    answer: Answer | None
+    answer: AnswerOutput | None
     """None where nothing could be compared."""

@@ -98,14 +98,14 @@ def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | Non
 
 def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) -> dict[str, Any]:
     # Not at the top: pandas and scipy take most of a second, and few schedules have a baseline.
-    from analysis.report.gate import as_data
     from commands.compare.gate import judged
+    from commands.compare.output import gate_output
 
     runs = find_runs([out])
     if not runs:
         raise RequestError(f"{out} holds no run to compare")
     found = judged(find_runs([baseline]), runs, fail_above)
-    told = {"baseline": str(baseline), "gate": as_data(found)}
+    told = {"baseline": str(baseline), "gate": gate_output(found).model_dump(mode="json")}
     return told | {"outcome": found.outcome, "exit_code": found.exit_code} if ok and found.exit_code else told
 
 

@@ -41,7 +41,7 @@ def test_a_disturbed_trial_gives_a_typed_warning_with_advice(
     assert word in warning.message
     assert "vm in 1 of 1 trials" in warning.message
     assert warning.advice
-    assert warning.as_json()["kind"] == kind
+    assert warning.kind == kind
 
 
 @pytest.mark.parametrize(

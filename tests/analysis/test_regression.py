@@ -12,7 +12,8 @@ from scipy import stats
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Change, Outcome, Regression, regress
 from analysis.load.records import load
-from analysis.report.gate import RegressionTerminal, answer, as_data
+from analysis.report.gate import RegressionTerminal, answer
+from commands.compare.output import gate_output
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB
 from suite.job.lab import LabSpec
@@ -198,7 +199,7 @@ def test_without_a_bound_there_is_no_outcome_and_rows_are_json(tmp_path: Path, s
     make(save, "new", 1.0, 2)
     found = runs(tmp_path, None)
     assert (found.outcome, found.exit_code) == (None, 0)
-    told = json.loads(json.dumps(as_data(found)))
+    told = json.loads(gate_output(found).model_dump_json())
     assert (told["schema_version"], told["changes"][0]["metric"]) == (1, "throughput")
 
 
