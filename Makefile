@@ -86,6 +86,7 @@ format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# The published schema of a record, after a change of suite/records/record.py or of a file that it takes parts from.
+# The published schemas and the generated pages, after a change of what they are made from.
 schema: $(VENV)/.installed
 	$(VENV)/bin/python -m suite.schema
+	$(VENV)/bin/python -m tests.reference

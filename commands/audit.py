@@ -30,7 +30,7 @@ class AuditOutput(Output):
 def audit(directories: tuple[Path, ...], as_json: bool) -> None:
     """Hold every record, and every run as a whole, against itself. Default: the latest run in results/.
 
-    Sums, plan, order in time, and the digests of the files: docs/differences.md lists the checks and their bounds.
+    Sums, plan, order in time, and the digests of the files: docs/method/audit.md lists the checks and their bounds.
     bench compare and bench report do the same, and leave out what is refused.
 
     Exit codes: 0 nothing is refused; 1 records are refused; 2 the request was wrong.

@@ -19,7 +19,7 @@ from suite.untrusted.console import PlainConsole
 
 
 class HistoryOutput(Output):
-    """The series of all runs of a directory; see ``docs/history.md``."""
+    """The series of all runs of a directory."""
 
     runs: int
     series: list[Series]
@@ -29,11 +29,11 @@ class HistoryOutput(Output):
 @click.argument("directory", type=click.Path(path_type=Path), default=RESULTS)
 @click.option("--plots", type=click.Path(path_type=Path), help="Where the figures go. Default: plots/ in DIRECTORY.")
 @click.option("--force", is_flag=True, help="Keep records that the audit refuses.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/history.md says what the fields are.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/guide/nightly.md says what the fields are.")
 def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> None:
     """Show the numbers of every cell over all runs below a directory, and where their level changed.
 
-    Changes are found by E-divisive (docs/history.md), each with what changed on the machine then: kernel, engine,
+    Changes are found by E-divisive (docs/guide/nightly.md), each with what changed on the machine then: kernel, engine,
     suite, image and whatever else the records know.
 
     \b

@@ -107,7 +107,7 @@ def _version(registry: Registry, member: MachineProvider | ContainerEngine, node
 
 def _host(node: LocalNode) -> Iterator[Check]:
     user = os.geteuid()
-    refused = ("not root", "README.md, 'Without root', says what is possible; else use sudo") if user else ()
+    refused = ("not root", "use sudo; docs/guide/what-to-measure.md lists what works without root") if user else ()
     yield _check("host", "root", f"effective user {user}", *refused)
     yield _check("host", "control-groups", f"memory is governed by version {cgroups.version(node)}")
     if reason := cache_counters.absent():

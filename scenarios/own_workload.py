@@ -23,7 +23,7 @@ from worker.workloads.workload import Workload
 LARGEST_BYTES = 1 << 20
 _NAME = TypeAdapter(Name)
 _SIZES = TypeAdapter(Mapping[str, tuple[PositiveInt, PositiveInt]])
-_DOCUMENT = "see docs/own-training.md"
+_DOCUMENT = "see docs/guide/own-training.md"
 
 
 def adopt(word: str) -> str:

@@ -1,6 +1,6 @@
 """The arithmetic of a record, on columns: throughput, steps, phases, timeline and counters sum to each other.
 
-The bounds come from the sample runs; ``docs/differences.md`` states them with the largest deviations found there.
+The bounds come from the sample runs; ``docs/method/audit.md`` states them with the largest deviations found there.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from analysis.compare.matching import RowMetric, name_of
 
 SCHEMA_VERSION: Final = 1
-"""The version of the JSON: that of ``History`` as its fields stand here, described in ``docs/history.md``."""
+"""The version of the JSON: that of ``History`` as its fields stand here, described in ``docs/guide/nightly.md``."""
 
 
 @dataclass(frozen=True)

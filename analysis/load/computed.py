@@ -15,7 +15,7 @@ EARLY = 10
 """The measured steps whose losses are held against each other where rounding may differ. What is rounded in another way
 grows from step to step: later losses of adversarial networks have nothing in common, and nothing is wrong."""
 TOLERANCE = 0.1
-"""The share by which these may be apart; ``docs/method.md`` says what other instructions and threads cause."""
+"""The share by which losses may differ; ``docs/evidence/measured.md`` has the effect of other instructions."""
 
 
 class Computed(NamedTuple):

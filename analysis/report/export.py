@@ -1,6 +1,6 @@
 """Records as one flat table, for other programs: a row per trial, or a row per step of the trials that are ok.
 
-``docs/results.md`` says what every column is.
+``docs/reference/outputs.md`` says what every column is.
 """
 
 import json

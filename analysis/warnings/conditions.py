@@ -17,8 +17,8 @@ from suite.targets import BASELINE
 _PLACE = [*JOB, "target"]
 _TURNS_TOGETHER = ["scenario", "model", "design", "run_id", "block"]
 LINE, REST = (0.002, 0.002), (0.025, 0.005)
-"""The seconds, and with them the share of its turn, by which an honest target may differ from bare metal: in the way of
-its order and of its answer, and with the threads that spin on. ``docs/alternating.md`` has what was measured."""
+"""The seconds, plus the share of a turn, by which an honest target may differ from bare metal: up to the line after its
+last step, and up to the rest of its threads. ``docs/evidence/alternating.md`` has the measurements."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from commands.output import Output
 
 
 class GateOutput(Output):
-    """The outcome of ``--fail-above``, and every row with its own; see ``docs/gate.md``."""
+    """The outcome of ``--fail-above``, and every row with its own."""
 
     outcome: Outcome | None
     exit_code: int

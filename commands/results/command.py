@@ -87,7 +87,9 @@ def show(name: str | None, as_json: bool) -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="File to write. Default: standard output.")
 @click.option("--steps", is_flag=True, help="Write one row per measured step instead of one per trial.")
 def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -> None:  # noqa: ANN401
-    """Export all trials as one flat table, failed and warm-up ones too; docs/results.md describes the columns.
+    """Export all trials as one flat table, including failed and warm-up ones.
+
+    docs/reference/outputs.md describes the columns.
 
     \b
     Examples:

@@ -115,7 +115,7 @@ class KubernetesOptions(_Options):
     namespace: ObjectName | None = None
     """Default: that of the context."""
     service_account: ObjectName = "virtbench"
-    """The account of the pods that run bench, with the role in docs/kubernetes.md."""
+    """The account of the pods that run bench, with the role in docs/guide/kubernetes.md."""
     nodes: tuple[ObjectName, ...] = ()
     """The nodes to use, by their label ``kubernetes.io/hostname``. Default: any."""
     at_once: Annotated[int, Field(gt=0)] = 1

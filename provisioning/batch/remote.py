@@ -82,7 +82,7 @@ class RemoteExecutor:
             )
         except FileNotFoundError as error:
             os.close(reading)
-            raise RequestError(f"{argv[0]} is not installed", remedy="see docs/clusters.md") from error
+            raise RequestError(f"{argv[0]} is not installed", remedy="see docs/guide/clusters.md") from error
         finally:
             os.close(writing)
         complaints = PipeTail(reading, log, MOST_LOG_BYTES)

@@ -21,7 +21,7 @@ ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
 """Codes of squeue for tasks that have ended and were not requeued."""
 NOTICE_S = 60
 """Seconds before the time limit at which bench is told to end: closing a target in order takes a VM seconds."""
-REMEDY = "the message is Slurm's; sinfo tells whether the controller answers: docs/clusters.md"
+REMEDY = "the message is Slurm's; sinfo tells whether the controller answers: docs/guide/clusters.md"
 
 
 @dataclass(frozen=True)

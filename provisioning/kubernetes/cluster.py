@@ -199,7 +199,7 @@ class Cluster:
                 if not self.may(verb, name):
                     raise RequestError(
                         f"the user of the context {self.context} may not {verb} {name} in {self.namespace}",
-                        remedy="give it the role in docs/kubernetes.md, or choose another namespace",
+                        remedy="give it the role in docs/guide/kubernetes.md, or choose another namespace",
                     )
 
     def version(self, within_s: float = ANSWERS_WITHIN_S) -> str:

@@ -1,6 +1,6 @@
 """The pod that a job runs in: what is sent to the server, as one pure function, and what admission has made of it.
 
-Each setting keeps a difference away that would not be the pod's own: docs/kubernetes.md names them and their sources.
+Each setting keeps a difference away that would not be the pod's own: docs/guide/kubernetes.md names them.
 """
 
 from collections.abc import Iterator, Mapping

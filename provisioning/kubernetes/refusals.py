@@ -47,13 +47,13 @@ _CAUSES = (
         "because it has pulled the same image from a registry before (KubeletEnsureSecretPulledImages)",
         f"import it; if it is there, name it as the registry does ({option('registry')}; --image of a pipeline; image "
         "of [engine]), or set imagePullCredentialsVerificationPolicy: NeverVerify in the node's kubelet: "
-        "docs/kubernetes.md, The image",
+        "docs/guide/kubernetes.md, The image",
     ),
     _Cause(
         "ErrImagePull|ImagePullBackOff|InvalidImageName|Failed to pull image",
         "image",
         "",
-        "push it there, or give the namespace's service account a pull secret: docs/kubernetes.md, The image",
+        "push it there, or give the namespace's service account a pull secret: docs/guide/kubernetes.md, The image",
     ),
 )
 """The first that fits counts."""
@@ -94,7 +94,7 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
         return ApiError(f"the server does not take it: {said}", status, kind="invalid", remedy="change what it names")
     if status == 403:
         # The server's own words name the verb, the resource and the namespace.
-        return ApiError(said, status, remedy="give the user the role in docs/kubernetes.md")
+        return ApiError(said, status, remedy="give the user the role in docs/guide/kubernetes.md")
     return ApiError(f"{method} {path}: {said} (status {status})", status)
 
 

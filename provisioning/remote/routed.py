@@ -106,7 +106,7 @@ def _route(machine: Instance, number: int, address: str) -> Iterator[None]:
         raise MeasurementError(
             f"{machine.node.name} cannot send to guests by way of {address}: {error.output_tail}",
             kind="network",
-            remedy="machines of guests must be on one network, with no router between them: docs/distributed.md",
+            remedy="machines of guests must be on one network, with no router between them: docs/guide/distributed.md",
         ) from error
     with undone(machine.node, route_argv("delete", number, address, str(machine.interface))):
         yield

@@ -119,7 +119,7 @@ def _options(job: ScheduledJob) -> KubernetesOptions:
     if engine.kind != "kubernetes":
         raise RequestError(
             f"{job.plan} runs its blocks by the engine {engine.kind}, and a CronJob runs none itself",
-            remedy='write kind = "kubernetes" into [engine], see docs/clusters.md; or choose another --with',
+            remedy='write kind = "kubernetes" into [engine], see docs/guide/kubernetes.md; or choose another --with',
         )
     options = KubernetesOptions.model_validate(engine.table)
     if options.context or options.namespace:

@@ -1,10 +1,10 @@
 """The one table of what a difference between two records means, for every field of a record.
 
-The comparison refuses or names differences by it, the audit and ``docs/differences.md`` are made from it, and a test
-changes each field of real records to see that the table keeps its word.
+The comparison refuses or names differences by it; the audit and ``docs/reference/differences.md`` are made from it. A
+test changes each field of real records and checks the treatment.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -274,19 +274,3 @@ def _as_expected(environment: Mapping[str, Any]) -> bool:
     """Return whether a container has a filter of system calls, and what is none has not."""
     filtered: bool = environment["seccomp"] == "filter"
     return filtered == (environment.get("container_engine") is not None)
-
-
-def as_table() -> str:
-    """Return the table as Markdown, as ``docs/differences.md`` holds it."""
-    return "\n".join(line for treatment in TREATMENTS for line in _section(treatment))
-
-
-def _section(treatment: Treatment) -> Iterator[str]:
-    yield from (f"### {treatment.capitalize()}", "", TREATMENTS[treatment], "", "| field | why |", "|---|---|")
-    inside = {f"environment.target.{one.path}" for one in INSIDE}
-    for one in FIELDS:
-        # Ranks and aggressors are treated as the target is: a third of the rows says nothing new.
-        if one.treatment == treatment and not one.path.startswith(("ranks.environment.", "aggressors.environment.")):
-            also = ", and of each rank and aggressor" if one.path in inside else ""
-            yield f"| `{one.path}`{also} | {one.why} |"
-    yield ""

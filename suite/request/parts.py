@@ -1,8 +1,8 @@
 """The options of a run: each is declared here, once.
 
 From a declaration come the option of ``bench run`` with its help and completion, the key of plan files with its schema
-and its row in docs/sweeps.md, the refusal of scenarios that do not know it, and its place in the command that repeats a
-run. To add an option, write a field here and use it.
+and its row in docs/reference/options.md, the refusal of scenarios that do not know it, and its place in the command
+that repeats a run. To add an option, write a field here and use it.
 """
 
 import re

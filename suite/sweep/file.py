@@ -61,17 +61,17 @@ def load_sweep(path: Path) -> Sweep:
         with path.open("rb") as file:
             text = file.read(_LARGEST_BYTES + 1)
         if len(text) > _LARGEST_BYTES:
-            raise RequestError(f"{path} is larger than 1 MiB", remedy="name a plan file: see docs/sweeps.md")
+            raise RequestError(f"{path} is larger than 1 MiB", remedy="name a plan file: see docs/guide/sweeps.md")
         found = tomllib.loads(text.decode())
     except RecursionError as error:
-        raise RequestError(f"{path} is nested too deeply", remedy="see docs/sweeps.md") from error
+        raise RequestError(f"{path} is nested too deeply", remedy="see docs/guide/sweeps.md") from error
     except OSError as error:
         raise RequestError(
             f"cannot read {path}: {error.strerror}",
             remedy=f"name a plan file, or a plan that comes with bench: {', '.join(shipped_plans())}",
         ) from error
     except ValueError as error:  # not UTF-8, not TOML, or a number of more digits than Python reads
-        raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/sweeps.md") from error
+        raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/guide/sweeps.md") from error
     sweep = read_sweep(found, str(path))
     named = [(key, value) for key, values in sweep.matrix.items() for value in values]
     named += [pair for settings in (sweep.options, *sweep.include) for pair in settings.given().items()]
@@ -131,4 +131,4 @@ def _fault(error: ValidationError) -> tuple[str, str]:
     if key.partition(".0")[0] in _LISTS_OF_TABLES and first["type"] in ("tuple_type", "model_type"):
         said = f"give a list of tables: [[{first['loc'][0]}]]"
     given = "" if isinstance(first["input"], (dict, BaseModel)) else f" = {first['input']!r}"
-    return f"{key}{given}: {said}", f"mend {key}; docs/sweeps.md has every key"
+    return f"{key}{given}: {said}", f"mend {key}; docs/reference/options.md has every key"

@@ -1,5 +1,4 @@
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +6,6 @@ import pytest
 
 from analysis.compare.comparison import compare
 from analysis.load.records import load
-from analysis.warnings.conditions import DISTURBANCES
 from analysis.warnings.types import AnalysisWarning, notices, skipped_record
 from suite.records.environment import Environment, Environments
 
@@ -92,12 +90,3 @@ def test_what_several_targets_share_is_told_once_and_of_one_job_without_its_name
         "a.json is left out: torn",
     ]
     assert notices(loads, ["a job", "another job"])[0].message.startswith("a job: ")
-
-
-def test_the_bounds_beyond_which_a_trial_decides_nothing_are_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs/method.md").read_text()
-    rows = dict(re.findall(r"^\| `([a-z-]+)` \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE))
-    stated = {one.kind: one.words(one.spoils, "over") for one in DISTURBANCES if one.spoils is not None}
-    assert rows.keys() >= stated.keys()
-    for kind, words in stated.items():
-        assert words.split()[1] == rows[kind].split()[0], kind

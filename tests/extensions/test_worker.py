@@ -8,11 +8,11 @@ import numpy as np
 
 from tests.extensions.conftest import REPOSITORY, Package
 
-EXTENDING = (REPOSITORY / "docs" / "extending.md").read_text()
+EXTENDING = (REPOSITORY / "docs" / "guide" / "extending.md").read_text()
 
 HERE = ("bare-metal",)
 """Every target of these tests is this machine: two of them where they are compared."""
-OWN_TRAINING = (REPOSITORY / "docs" / "own-training.md").read_text()
+OWN_TRAINING = (REPOSITORY / "docs" / "guide" / "own-training.md").read_text()
 
 
 def example(heading: str, document: str = EXTENDING) -> str:

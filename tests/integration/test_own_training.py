@@ -1,4 +1,4 @@
-"""The examples of docs/own-training.md, from its own text, as a new user runs them."""
+"""The examples of docs/guide/own-training.md, from its own text, as a new user runs them."""
 
 import json
 import re
@@ -26,7 +26,8 @@ def test_the_example_runs_as_it_is_documented(heading: str, targets: tuple[str, 
     require_image()
     if "container" not in targets:
         require_fast_guests()
-    section = (REPOSITORY / "docs/own-training.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    page = (REPOSITORY / "docs/guide/own-training.md").read_text()
+    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     (tmp_path / "mine").mkdir()
     (tmp_path / WAYS[heading]).write_text(section.partition("```python\n")[2].partition("```")[0])
     (documented,) = re.findall(r"^    bench (run .* --target all .*)$", section, re.MULTILINE)

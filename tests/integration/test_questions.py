@@ -26,7 +26,7 @@ ANSWERS = {
     "sweep run": r"# 10 blocks of 1 cell on bare-metal, container would go to Slurm, each to a node of its own\.",
 }
 """What the answer of each command reads like."""
-OWN = REPOSITORY / "docs/own-training.md"
+OWN = REPOSITORY / "docs/guide/own-training.md"
 
 
 def typed() -> list[str]:

@@ -93,7 +93,7 @@ def test_two_files_of_one_name_are_refused(write: Write) -> None:
         ("\n\nnothing + 1\n", "my_model.py, line 3: NameError: name 'nothing' is not defined", "mend it"),
         ("import no_such_library", "line 1: ModuleNotFoundError", "import no_such_library inside the methods"),
         ("import sys\nsys.exit(3)", "line 2: SystemExit: 3", "mend it"),
-        ("from worker.workloads.workload import Workload", "my_model.py declares no workload", "docs/own-training.md"),
+        ("from worker.workloads.workload import Workload", "my_model.py declares no workload", "own-training.md"),
         (DECLARED, "missing 2 required keyword-only arguments: 'name' and 'sizes'", "TOY = Toy(name=..., sizes=...)"),
         (TOY.replace("build", "bulid"), "my_model.py: Toy lacks the method build", "let it return the network"),
         (TOY.replace(", shape", ""), "Toy.build(self) is called as build(self, shape)", "give it these parameters"),

@@ -105,5 +105,5 @@ def options_of(model: type[T], sweep: Sweep) -> T:
             said, remedy = f"engine.{key} is missing", f"add {key} to [engine]"
         else:
             said = f"engine.{key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
-            remedy = "docs/clusters.md lists all keys"
+            remedy = "docs/guide/clusters.md lists all keys"
         raise RequestError(said, remedy=remedy) from error

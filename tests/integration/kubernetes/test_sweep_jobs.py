@@ -92,10 +92,9 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image of bench on every node, and the account that its pods have, with the roles of the documentation."""
     reference, archive = build_suite(current(), print)
     import_everywhere(archive, reference)
-    # The first of these pages has the role of a pipeline, too.
-    blocks = (("kubernetes.md", 0), ("schedule.md", -1))
-    found = {name: re.findall("(?s)```yaml\n(.*?)```", (REPOSITORY / "docs" / name).read_text()) for name, _ in blocks}
-    roles = "---\n".join(found[name][number] for name, number in blocks)
+    # The third role is that of a pipeline.
+    documented = (REPOSITORY / "docs/guide/kubernetes.md").read_text()
+    roles = "---\n".join(re.findall("(?s)```yaml\n(.*?)```", documented)[:2])
     place = tmp_path_factory.mktemp("role") / "role.yaml"
     create(cluster, place, roles.replace("namespace: bench", "namespace: default") + BINDINGS)
     return f"localhost/{reference}"

@@ -102,7 +102,7 @@ def test_what_the_cluster_refuses_is_a_wrong_request_before_a_block_is_handed_ou
     ("lines", "said"),
     [
         (['kind = "slurm"', 'partitoin = "x"'], ["unknown key engine.partitoin", "did you mean partition?"]),
-        (['kind = "slurm"', "at_once = 0"], ["engine.at_once = 0", "docs/clusters.md"]),
+        (['kind = "slurm"', "at_once = 0"], ["engine.at_once = 0", "docs/guide/clusters.md"]),
         (['kind = "slurm"', 'time_limit = "soon"'], ["engine.time_limit", "is not a span of time"]),
         (['kind = "ssh"'], ["engine.inventory is missing"]),
         (['kind = "kubernetes"'], ["engine.image is missing"]),
@@ -264,14 +264,19 @@ def test_a_block_takes_no_name_that_leads_elsewhere(name: str, machine: Machine)
     assert not list(machine.place.rglob("blocks/*"))
 
 
+def pages() -> str:
+    """Return the pages that describe the engines."""
+    return "\n\n".join((REPOSITORY / f"docs/guide/{name}.md").read_text() for name in ("clusters", "kubernetes"))
+
+
 def test_every_key_of_the_engines_is_documented() -> None:
-    text = (REPOSITORY / "docs/clusters.md").read_text()
+    text = pages()
     for model in (SlurmOptions, SshOptions, KubernetesOptions):
         assert not [key for key in model.model_fields if f"`{key}`" not in text]
 
 
 def test_the_tables_of_the_documentation_are_accepted(machine: Machine) -> None:
-    text = (REPOSITORY / "docs/clusters.md").read_text()
+    text = pages()
     tables = [block for block in text.split("\n\n") if block.lstrip().startswith("[engine]")]
     assert len(tables) == 4
     for table in tables:

@@ -1,0 +1,168 @@
+"""The generated parts of docs/reference/, from the declarations. ``python -m tests.reference`` writes them.
+
+A page marks a generated part with ``<!-- NAME -->`` and ``<!-- end -->``.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+from analysis.load.metrics import METRICS
+from analysis.warnings.conditions import DISTURBANCES
+from analysis.warnings.training import LEARNINGS
+from commands.output import OUTPUTS, model_of
+from suite.records.differences import FIELDS, INSIDE, TREATMENTS
+from suite.request.request import OPTIONS, RunRequest
+from suite.sweep.model import ELSEWHERE, Sweep, key_of
+
+REPOSITORY = Path(__file__).parents[1]
+ROOMS = ("suite", "worker", "scenarios", "provisioning", "analysis", "commands")
+PAGES = sorted((REPOSITORY / "docs" / "reference").glob("*.md"))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    lines = (f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |" for cells in (header, *rows))
+    yield next(lines)
+    yield "|---" * len(header) + "|"
+    yield from lines
+
+
+def options() -> Iterator[str]:
+    """Yield a table for each group of options."""
+    for part, field in RunRequest.model_fields.items():
+        group = [one for one in OPTIONS.values() if one.part == part]
+        yield from ("", f"### {str(field.annotation.__doc__).rstrip('.')}", "")
+        yield from table(
+            ["option", "key", "scenarios", "meaning"],
+            (
+                [
+                    f"`{one.flags[0]}`",
+                    "" if key_of(one.name) == one.name else f"`{key_of(one.name)}`",
+                    "" if one.whose() == "any" else one.whose(),
+                    one.help(),
+                ]
+                for one in group
+            ),
+        )
+
+
+def plan_keys() -> Iterator[str]:
+    """Yield the keys of a plan file that are not options of a run."""
+    named = ("budget", "output", "engine")
+    tables: dict[str, Any] = {f"{name}.": Sweep.model_fields[name].annotation for name in named}
+    yield from table(
+        ["key", "meaning"],
+        (
+            [f"`{prefix}{name}`", str(field.description)]
+            for prefix, model in {"": Sweep, **tables}.items()
+            for name, field in model.model_fields.items()
+            if f"{prefix}{name}" not in ELSEWHERE.values()
+        ),
+    )
+
+
+def differences() -> Iterator[str]:
+    """Yield a table for each treatment; fields with the same reason share a row."""
+    inside = {f"environment.target.{one.path}" for one in INSIDE}
+    for treatment, meaning in TREATMENTS.items():
+        reasons: dict[str, list[str]] = {}
+        for one in FIELDS:
+            # Ranks and aggressors are treated like the target.
+            if one.treatment == treatment and not one.path.startswith(
+                ("ranks.environment.", "aggressors.environment.")
+            ):
+                star = " *" if one.path in inside else ""
+                reason = next((why for why, paths in reasons.items() if one.why == f"see {paths[0]}"), one.why)
+                reasons.setdefault(reason, []).append(f"{one.path}{star}")
+        yield from ("", f"### {treatment.capitalize()}", "", meaning, "")
+        yield from table(["fields", "reason"], ([", ".join(_shortened(paths)), why] for why, paths in reasons.items()))
+
+
+def _shortened(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the paths as code, neighbours of one object in one pair of braces."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path in paths:
+        name, star, _ = path.partition(" *")
+        owner, _, leaf = name.rpartition(".")
+        groups.setdefault((owner, star), []).append(leaf)
+    for (owner, star), leaves in groups.items():
+        names = leaves[0] if len(leaves) == 1 else f"{{{','.join(leaves)}}}"
+        yield f"`{owner}.{names}`{star}" if owner else ", ".join(f"`{leaf}`" for leaf in leaves)
+
+
+def disturbances() -> Iterator[str]:
+    """Yield the disturbances of a host with the bounds of a warning and of a spoiled trial."""
+    yield from table(
+        ["warning", "finding", "from", "disturbed", "advice"],
+        (
+            [f"`{one.kind}`", one.finding, *(_bound(one.words, bound) for bound in (one.bound, one.spoils)), one.advice]
+            for one in DISTURBANCES
+        ),
+    )
+
+
+def _bound(words: Callable[[float, str], str], bound: float | None) -> str:
+    return "" if bound is None else words(bound, "over").removeprefix("set so").removeprefix("see lscpu -e")
+
+
+def warnings() -> Iterator[str]:
+    """Yield every other warning of the analysis with its advice, as far as that is constant."""
+    rows = {one.kind: one.advice for one in LEARNINGS}
+    for path in sorted((REPOSITORY / "analysis").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "AnalysisWarning" and len(node.args) > 2:
+                kind, _, advice, *_ = node.args
+                if isinstance(kind, ast.Constant):
+                    rows[str(kind.value)] = str(advice.value) if isinstance(advice, ast.Constant) else "see the message"
+    yield from table(["warning", "advice"], ([f"`{kind}`", rows[kind]] for kind in sorted(rows)))
+
+
+def metrics() -> Iterator[str]:
+    """Yield the metrics of every training."""
+    yield from table(
+        ["metric", "column", "unit", "better"],
+        ([f"`{one.name}`", f"`{one.column}`", one.unit, one.better] for one in METRICS),
+    )
+
+
+def outputs() -> Iterator[str]:
+    """Yield the outputs with ``--json`` and their keys."""
+    yield from table(
+        ["`bench …`", "content", "keys besides `schema_version`"],
+        (
+            [
+                name,
+                cleandoc(str(model_of(name).__doc__)).partition("\n\n")[0].replace("\n", " ").replace("``", "`"),
+                ", ".join(
+                    f"`{field.alias or key}`"
+                    for key, field in model_of(name).model_fields.items()
+                    if key != "schema_version"
+                ),
+            ]
+            for name in OUTPUTS
+        ),
+    )
+
+
+GENERATED = {
+    function.__name__.replace("_", "-"): function
+    for function in (options, plan_keys, differences, disturbances, warnings, metrics, outputs)
+}
+
+
+def generated(text: str) -> str:
+    """Return a page with its generated parts made anew."""
+
+    def part(match: re.Match[str]) -> str:
+        return "\n".join([match[1], *GENERATED[match[2]](), "<!-- end -->"])
+
+    return re.sub(r"(<!-- ([a-z-]+) -->)\n.*?<!-- end -->", part, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(generated(page.read_text()))

@@ -1,0 +1,66 @@
+"""The pages are true to the code: generated parts are up to date, links lead somewhere, every column is described."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analysis.load.fields import COLUMNS
+from analysis.report.export import NOT_EXPORTED, STEP_COLUMNS
+from tests import reference
+
+REPOSITORY = Path(__file__).parents[1]
+DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "SECURITY.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
+EXPORTED = [name for name in COLUMNS if name not in ("metrics", *NOT_EXPORTED)]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings, as GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield the links to other files or headings: as written, the file, and the anchor."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith(("https://", "http://")):
+            path, _, anchor = link.partition("#")
+            yield link, (page.parent / path).resolve() if path else page, anchor
+
+
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.stem)
+def test_a_generated_page_is_up_to_date(page: Path) -> None:
+    assert reference.generated(page.read_text()) == page.read_text(), "run: python -m tests.reference"
+
+
+def test_every_generated_part_is_on_a_page() -> None:
+    text = "".join(page.read_text() for page in reference.PAGES)
+    assert set(re.findall(r"<!-- ([a-z-]+) -->\n", text)) == {*reference.GENERATED, "end"}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    broken = [
+        link
+        for link, file, anchor in links(page)
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file))
+    ]
+    assert broken == []
+
+
+def test_the_index_names_every_page() -> None:
+    index = REPOSITORY / "docs" / "README.md"
+    named = {file for _, file, _ in links(index)}
+    assert {page.resolve() for page in REPOSITORY.glob("docs/*/*.md")} <= named
+
+
+def test_code_and_tests_name_pages_that_exist() -> None:
+    files = (path for room in (*reference.ROOMS, "tests", "benchmarks") for path in (REPOSITORY / room).rglob("*.py"))
+    named = {(path, page) for path in files for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
+    assert {(path, page) for path, page in named if not (REPOSITORY / page).exists()} == set()
+
+
+@pytest.mark.parametrize("column", [*EXPORTED, "path", *STEP_COLUMNS])
+def test_every_column_of_an_export_is_described(column: str) -> None:
+    assert f"`{column}`" in (REPOSITORY / "docs/reference/outputs.md").read_text()
