@@ -120,7 +120,7 @@ def press_all(words: Sequence[str], moments: Sequence[Moment], family: Family, p
                 if moment.twice:
                     threading.Timer(0.1, bench.press).start()
         family.bury(*numbers)
-        time.sleep(0.005)
+        time.sleep(0.02)  # each look goes through all processes of the machine
     for bench, moment in zip(benches, moments, strict=True):
         moment.findings += _judged(bench, moment)
 
