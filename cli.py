@@ -116,7 +116,7 @@ def main() -> None:
 
     \b
     Examples:
-      bench doctor                                   what this machine can carry
+      bench doctor                                   what this machine can measure
       bench image build                              the userland that all targets run
       bench run --target all --profile smoke         measure
       bench compare                                  tables and plots of the latest run

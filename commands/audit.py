@@ -28,10 +28,10 @@ class AuditOutput(Output):
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def audit(directories: tuple[Path, ...], as_json: bool) -> None:
-    """Hold every record, and every run as a whole, against itself. Default: the latest run in results/.
+    """Check every record and run for consistency. Default: the latest run in results/.
 
-    Sums, plan, order in time, and the digests of the files: docs/method/audit.md lists the checks and their bounds.
-    bench compare and bench report do the same, and leave out what is refused.
+    docs/method/audit.md lists the checks of sums, plan, times and digests, with their bounds. bench compare and bench
+    report run them too, and leave out refused records.
 
     Exit codes: 0 nothing is refused; 1 records are refused; 2 the request was wrong.
 

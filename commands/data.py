@@ -71,9 +71,9 @@ def _described(made: SetPlan) -> dict[str, Any]:
 
 @click.group()
 def data() -> None:
-    """Manage data sets to train on: generated ones, in the formats of known data sets.
+    """Generate data sets in the formats of well-known ones.
 
-    Your own copy of ImageNet, CIFAR-10, MNIST, CelebA or UCF101 needs none of this: bench run --data imagenet:DIR.
+    Use your copy of ImageNet, CIFAR-10, MNIST, CelebA or UCF101 directly: bench run --data imagenet:DIR.
 
     \b
     Examples:
@@ -85,28 +85,35 @@ def data() -> None:
 
 
 @data.command("make")
-@number("--images", default=1000, show_default=True, help="How many images to train on. More extend an imagefolder.")
+@number(
+    "--images",
+    default=1000,
+    show_default=True,
+    help="Number of training images. More extend an imagefolder.",
+)
 @click.option(
     "--format",
     "name",
     default="imagefolder",
     callback=choice(DATA_FORMATS.names()),
     show_default=True,
-    help=f"{', '.join(DATA_FORMATS.names())}. All but the first are laid out as the originals, with a small test set.",
+    help=f"{', '.join(DATA_FORMATS.names())}. All but the first have the layout of the originals and a small test set.",
 )
 @click.option(
     "--size",
     callback=choice(SIZES),
-    help="Of an imagefolder. imagenet: as ImageNet's, about 500x375 and 110 kB, the default. small: about 64x48 and "
-    "2 kB, for tests and emulated VMs.",
+    help="Image size of an imagefolder. imagenet: about 500x375 and 110 kB, the default. small: about 64x48 and 2 kB, "
+    "for tests and emulated VMs.",
 )
-@number("--classes", help="At most how many classes an imagefolder has. Default: 1000.")
+@number("--classes", help="Most classes of an imagefolder. Default: 1000.")
 @number("--seed", default=0, show_default=True, help="Random seed of the pictures.")
-@number("--workers", help="Processes that draw. Default: one per CPU. The files do not depend on it.")
+@number(
+    "--workers", help="Number of processes that generate images; the files do not depend on it. Default: one per CPU."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Directory. Default: data/SIZE-IMAGES, or data/FORMAT-IMAGES, in the suite's folder.",
+    help="Directory. Default: data/SIZE-IMAGES or data/FORMAT-IMAGES in VIRTBENCH_HOME.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def data_make(
@@ -119,7 +126,7 @@ def data_make(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Make a data set, or continue one that was interrupted. What is there already is kept.
+    """Generate a data set, or continue an interrupted one. Existing files are kept.
 
     \b
     Examples:
@@ -146,10 +153,10 @@ def data_make(
 
 @data.command("verify")
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
-@number("--workers", help="Processes that read. Default: one per CPU.")
+@number("--workers", help="Number of processes that read. Default: one per CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print directory and differences as JSON.")
 def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> None:
-    """Hash every file of a generated data set again, and list what differs. Default: the newest set.
+    """Hash every file of a generated data set again and list differences. Default: the newest set.
 
     \b
     Examples:
@@ -176,9 +183,9 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
 @click.option("--device", required=True, help="An empty block device, such as /dev/nvme1n1 or /dev/sdb1.")
 @click.option("--data", "text", default="generated", show_default=True, help="The data set, such as imagenet:DIR.")
 def data_disk(device: str, text: str) -> None:
-    """Put a data set on a block device, for bench run --data-disk to read it from there.
+    """Write a data set to a block device for bench run --data-disk.
 
-    A device that is in use, or that carries any file system, partition table or the like, is refused.
+    A device that is in use or carries any file system, partition table or other signature is refused.
 
     \b
     Examples:
@@ -198,7 +205,7 @@ def data_disk(device: str, text: str) -> None:
 @data.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def data_list(as_json: bool) -> None:
-    """List the data sets that were generated in the suite's folder, newest first.
+    """List generated data sets, newest first.
 
     \b
     Examples:

@@ -27,14 +27,14 @@ class HistoryOutput(Output):
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path), default=RESULTS)
-@click.option("--plots", type=click.Path(path_type=Path), help="Where the figures go. Default: plots/ in DIRECTORY.")
+@click.option("--plots", type=click.Path(path_type=Path), help="Directory for figures. Default: plots/ in DIRECTORY.")
 @click.option("--force", is_flag=True, help="Keep records that the audit refuses.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/guide/nightly.md says what the fields are.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; bench schema history describes it.")
 def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> None:
-    """Show the numbers of every cell over all runs below a directory, and where their level changed.
+    """Show the numbers of every cell over all runs below a directory, and when their level changed.
 
-    Changes are found by E-divisive (docs/guide/nightly.md), each with what changed on the machine then: kernel, engine,
-    suite, image and whatever else the records know.
+    Changes are found by E-divisive (docs/guide/nightly.md) and listed with simultaneous changes of the machine, such as
+    kernel, engine, suite or image.
 
     \b
     Examples:

@@ -26,17 +26,17 @@ def image() -> None:
 
 @image.command("build")
 @click.option("--cuda", is_flag=True, help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda.")
-@click.option("--rebuild", is_flag=True, help="Rebuild even if nothing has changed, every step anew.")
+@click.option("--rebuild", is_flag=True, help="Run every step again, even if nothing has changed.")
 @click.option("--suite", is_flag=True, help="Also build the image that runs bench itself, in pods of Kubernetes.")
 @click.option(
     "--from",
     "source",
     metavar="IMAGE|DOCKERFILE|ARCHIVE|DIR",
-    help="Build from an image of your own: its name, a Dockerfile, what podman or docker save has written, or a "
-    "directory with an OCI layout or a Dockerfile. bench run --image NAME uses it.",
+    help="Build from your image: its name, a Dockerfile, an archive of podman save or docker save, or a directory with "
+    "an OCI layout or a Dockerfile. Use it with bench run --image NAME.",
 )
 def image_build(cuda: bool, rebuild: bool, suite: bool, source: str | None) -> None:
-    """Build the image from docker/Dockerfile, or from one of your own, with podman or docker.
+    """Build the image with podman or docker, from docker/Dockerfile or from your image.
 
     \b
     Examples:
@@ -66,7 +66,7 @@ def image_build(cuda: bool, rebuild: bool, suite: bool, source: str | None) -> N
 @image.command("verify")
 @click.argument("digest", required=False)
 def image_verify(digest: str | None) -> None:
-    """Hash the image again, every file of it, and say what differs. Default: the newest.
+    """Hash every file of an image again and list differences. Default: the newest image.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ class ImagesOutput(Output):
 @click.argument("one")
 @click.argument("other")
 def image_diff(one: str, other: str) -> None:
-    """Say what tells two images apart: versions of Debian packages, and paths. Exit code 1 if anything does.
+    """List the differences of two images: Debian package versions and paths. Exit code 1 if there are any.
 
     \b
     Examples:
@@ -124,7 +124,7 @@ def image_diff(one: str, other: str) -> None:
 @image.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def image_list(as_json: bool) -> None:
-    """List the images that were built, newest first; those of your own with their names.
+    """List the images, newest first; your images have names.
 
     \b
     Examples:

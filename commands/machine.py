@@ -23,7 +23,7 @@ class DoctorOutput(Output):
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
-    """Say what can be measured on this machine, and what to do next; then every check, with reasons and remedies.
+    """List the targets that this machine can measure, the next step, and every check with reason and remedy.
 
     Exit codes: 0 a target works; 1 none does.
 
@@ -71,9 +71,9 @@ _MARK_WIDTH = 6
 
 @click.command()
 def clean() -> None:
-    """Remove what crashed runs left: processes, containers, control groups, directories. Only that.
+    """Remove leftovers of crashed runs: processes, containers, control groups, directories. Nothing else.
 
-    What a running bench uses is left alone, and so are images and results.
+    Objects of running benches, images and results are kept.
 
     \b
     Examples:

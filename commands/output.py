@@ -65,7 +65,7 @@ def print_json(output: BaseModel, indent: int | None = 1) -> None:
 @click.command()
 @click.argument("name", required=False, type=click.Choice([*OUTPUTS]), metavar="[NAME]")
 def schema(name: str | None) -> None:
-    """Print the JSON schema of what a command prints with --json. Without NAME, the names.
+    """Print the JSON schema of the --json output of a command. Without NAME, list the names.
 
     \b
     Examples:

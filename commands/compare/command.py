@@ -30,33 +30,33 @@ from suite.untrusted.console import PlainConsole
 _MARGIN = click.option(
     "--margin",
     callback=shares,
-    help="Overheads below it are equivalent. Default: what the run was planned with, else 2%.",
+    help="Overheads below it are equivalent. Default: the margin of the plan, else 2%.",
 )
 _FORCE = click.option(
-    "--force", is_flag=True, help="Keep records that the audit refuses, and form all ratios; the mark stays on them."
+    "--force", is_flag=True, help="Keep records that the audit refuses, form all ratios, and mark them."
 )
 
 
 @click.command()
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--plots", type=click.Path(path_type=Path), help="Where the figures go. Default: plots/ in the run.")
+@click.option("--plots", type=click.Path(path_type=Path), help="Directory for figures. Default: plots/ in the run.")
 @_MARGIN
 @_FORCE
-@click.option("--costs", is_flag=True, help="Show the CPU, memory, disk and energy that each target takes of the host.")
+@click.option("--costs", is_flag=True, help="Show CPU, memory, disk and energy that each target uses on the host.")
 @click.option("--verbose", is_flag=True, help="Show every metric, ablations, noise, advice and a legend.")
-@click.option("--explain", is_flag=True, help="Show where each overhead comes from: phase by phase, with intervals.")
+@click.option("--explain", is_flag=True, help="Split each overhead into phases, with intervals.")
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
-@click.option("--fail-above", callback=shares, help="Judge whether the second run is slower by more: 5%.")
+@click.option("--fail-above", callback=shares, help="Fail if the second run is slower by more than this, such as 5%.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV: a row per target and metric.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown.")
 def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 (one per option above)
     """Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
 
-    Several runs are pooled. Given two runs, it also says how the second differs from the first.
+    Several runs are pooled. With two runs, differences of the second from the first are listed.
 
-    With --fail-above it judges the second run against the first instead, and its exit code says the outcome: 0 not
-    slower, 3 slower, 4 cannot tell, 1 the second run lacks something that the first has; 2 the request was wrong.
+    With --fail-above the second run is judged against the first. Exit codes: 0 not slower, 3 slower, 4 cannot tell,
+    1 the second run lacks something that the first has, 2 the request was wrong.
 
     \b
     Examples:

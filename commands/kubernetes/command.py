@@ -48,7 +48,7 @@ def kubernetes() -> None:
 
 @kubernetes.group()
 def pipeline() -> None:
-    """Bring up, show or remove a pipeline: a claim, a Job that trains, a Deployment and a Service that answer.
+    """Create, show or remove a pipeline: a claim, a training Job, and a Deployment with a Service.
 
     \b
     Examples:
@@ -68,14 +68,14 @@ def _named(_context: click.Context, _option: click.Parameter, name: str) -> str:
 def _place(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which pipeline, and in which cluster."""
     for each in (
-        click.option("--namespace", help="Where in the cluster. Default: the kubeconfig's."),
+        click.option("--namespace", help="Namespace. Default: the kubeconfig's."),
         click.option("--context", help="Context of the kubeconfig. Default: the current one."),
         click.option(
             "--name",
             default="pipeline",
             show_default=True,
             callback=_named,
-            help="The beginning of the names of all objects.",
+            help="Prefix of the names of all objects.",
         ),
     ):
         command = each(command)
@@ -98,14 +98,14 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
     default="ReadWriteOnce",
     show_default=True,
     type=click.Choice(["ReadWriteOnce", "ReadWriteMany"]),
-    help="How the volume can be mounted: by the pods of one node, or of all.",
+    help="Access mode of the volume: pods of one node, or of all nodes.",
 )
 @click.option("--storage-class", help="Class of the volume. Default: the cluster's.")
-@click.option("--dry-run", is_flag=True, help="Print the manifests as kubectl apply takes them; ask no cluster.")
+@click.option("--dry-run", is_flag=True, help="Print the manifests for kubectl apply, without contacting a cluster.")
 def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) -> None:
-    """Train a generator in a cluster, serve it, and ask for one image. What is there already is gone on with.
+    """Train a generator in a cluster, serve it, and request one test image. Existing objects are reused.
 
-    It stays until it is removed with down. A claim that is there is used as it is; without one it is made.
+    The pipeline stays until down removes it. An existing claim is used unchanged.
 
     \b
     Examples:
@@ -163,7 +163,7 @@ def _bring_up(cluster: Cluster, asked: Pipeline) -> None:
 @_place
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(name: str, context: str | None, namespace: str | None, as_json: bool) -> None:
-    """Show the objects of a pipeline, and where it answers.
+    """Show the objects and the address of a pipeline.
 
     \b
     Examples:
@@ -186,9 +186,9 @@ def status(name: str, context: str | None, namespace: str | None, as_json: bool)
 
 @pipeline.command()
 @_place
-@click.option("--claim", is_flag=True, help="Remove the claim, too, and with it the model.")
+@click.option("--claim", is_flag=True, help="Also remove the claim with the model.")
 def down(name: str, context: str | None, namespace: str | None, claim: bool) -> None:
-    """Remove a pipeline: exactly the objects with its labels. The claim with the model stays, unless --claim is given.
+    """Remove exactly the objects with the labels of a pipeline. The claim with the model needs --claim.
 
     \b
     Examples:

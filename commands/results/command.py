@@ -22,7 +22,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def results() -> None:
-    """List, show and export what has been measured.
+    """List, show and export runs and records.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def results() -> None:
 @places
 @as_json
 def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
-    """List the runs and sweeps in results/, or in and below the given directories; of a given sweep, its cells.
+    """List runs and sweeps in results/ or below the given directories, or the cells of a given sweep.
 
     \b
     Examples:

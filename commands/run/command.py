@@ -30,17 +30,17 @@ from suite.untrusted.console import PlainConsole
         click.Option(
             ["--out"],
             type=click.Path(path_type=Path),
-            help="Directory of the run. An interrupted run there continues. Default: a new one in results/.",
+            help="Directory of the run. An interrupted run there continues. Default: a new directory in results/.",
         ),
         click.Option(
             ["--continue", "continued"],
             type=click.Path(path_type=Path),
-            help="Directory of a run to go on with, as it was asked for; no other option is needed.",
+            help="Directory of a run to resume with its options; it takes no others.",
         ),
         click.Option(
             ["--dry-run"],
             is_flag=True,
-            help="Say what would be run, how long that takes, and the disk space that it needs; start nothing.",
+            help="Print the plan, the time and the disk space; start nothing.",
         ),
         click.Option(["--concurrent"], is_flag=True, help=CONCURRENT_HELP),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
@@ -54,7 +54,7 @@ def run(
     \b
     Examples:
       bench run --target all --profile smoke
-      bench run --target all --dry-run                   (what it would do, how long it takes)
+      bench run --target all --dry-run                   (plan, time and disk space)
       bench run --target bare-metal --target container --until decided --margin 5% --budget 2h
       bench run --continue results/night                 (after Ctrl-C or a crash)
       bench run --scenario synthetic --target container-vm --model resnet50 --profile smoke
@@ -68,7 +68,7 @@ def run(
       bench run --target bare-metal --target container --model all --repeat 10 --engine podman
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
       bench run --target all --aa --until 2% --budget 2h
-      bench run --target all --detect 2%                  (says how many blocks and hours that takes)
+      bench run --target all --detect 2%                  (prints the blocks and hours)
       bench run --target all --out results/night
     """
     if not continued:

@@ -52,7 +52,7 @@ def _names(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, 
     "targets",
     multiple=True,
     callback=_names(TARGETS),
-    help=f"What is injured: {', '.join(TARGETS)} or all. Repeatable. Default: bare-metal and container.",
+    help=f"Targets to injure: {', '.join(TARGETS)} or all. Repeatable. Default: bare-metal and container.",
 )
 @click.option("--engine", help=f"Container engine: {', '.join(ENGINES.own)}. Default: the first that works.")
 @click.option(
@@ -60,7 +60,7 @@ def _names(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, 
     "injuries",
     multiple=True,
     callback=_names(KINDS),
-    help=f"What is done: {', '.join(KINDS)}. Repeatable. Default: all.",
+    help=f"Injuries: {', '.join(KINDS)}. Repeatable. Default: all.",
 )
 @click.option(
     "--blocks",
@@ -68,10 +68,12 @@ def _names(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, 
     default=10,
     show_default=True,
     callback=positive,
-    help="How often each is done; what is many times slower, 3 times at most.",
+    help="Blocks per injury. Injuries that slow a job several-fold run at most 3.",
 )
-@click.option("--cpus", default="1", show_default=True, help="How many CPUs, or which: 3-3. One is best.")
-@click.option("--out", type=click.Path(path_type=Path), help="Directory. An interrupted self-test there continues.")
+@click.option("--cpus", default="1", show_default=True, help="Number of CPUs, or a list such as 3-3. One is best.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Output directory. An interrupted self-test there continues."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def selftest(
     targets: tuple[str, ...],
@@ -82,11 +84,11 @@ def selftest(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Injure targets by known sizes, and certify what this machine finds of it.
+    """Slow targets down by known amounts, and certify which of them the suite detects on this machine.
 
-    Each target is held back by a quota, its steps come late, its pages fault, its memory fills, its disk and its links
-    are slowed; and nothing is done to it. The suite must find every size, the phase that bears it and the verdict, and
-    nothing where nothing was done. Exit code 1 if it finds less than 90 % of what it could.
+    Injuries are CPU quotas, late steps, page faults, held memory, and slow disks and links; one arm is left unharmed.
+    The suite must detect size, phase and verdict of each, and nothing in the unharmed arm. Exit code 1 if it detects
+    less than 90 % of those that it can judge.
 
     \b
     Examples:

@@ -31,15 +31,15 @@ from suite.sweep.pool import PoolMember, join_pool
 
 @click.command(hidden=True)
 @click.argument("block", type=click.IntRange(min=0))
-@click.option("--name", required=True, help="Name of the sweep, under which an earlier try has left its records.")
-@click.option("--scratch", type=click.Path(path_type=Path), help="Directory for records on their way.")
-@click.option("--given", type=click.Path(path_type=Path), help="File that holds what else comes on standard input.")
-@click.option("--on-node", help="The command bench of the node that runs it, outside of this privileged pod.")
+@click.option("--name", required=True, help="Name of the sweep, which identifies records of earlier attempts.")
+@click.option("--scratch", type=click.Path(path_type=Path), help="Directory for records in transit.")
+@click.option("--given", type=click.Path(path_type=Path), help="Read the input from FILE instead of standard input.")
+@click.option("--on-node", help="Start this bench command of the node, outside this privileged pod.")
 def block(block: int, name: str, scratch: Path | None, given: Path | None, on_node: str | None) -> None:
-    """Run one block of a sweep: its files come on standard input, and records leave on standard output.
+    """Run one block of a sweep: read its files from standard input, write records to standard output.
 
-    For ``bench sweep run`` with the engines ssh, slurm and kubernetes. It ends in order when its standard input does;
-    with ``--given`` it is ended by a signal.
+    bench sweep run calls it for the engines ssh, slurm and kubernetes. It ends when its standard input closes; with
+    --given it ends on a signal.
 
     \b
     Examples:

@@ -44,11 +44,11 @@ class SweepOutput(Output):
 
 @click.group(commands=(plan, status, stop, cancel, schedule, schedule_run, block))
 def sweep() -> None:
-    """Measure a matrix of cells that a file describes; continue where it was.
+    """Measure the matrix of cells in a plan file; resume after an interruption.
 
     \b
     Examples:
-      bench sweep plan smoke                 what will run, how long it takes, what is refused
+      bench sweep plan smoke                 trials, time and refusals
       bench sweep run smoke                  again after Ctrl-C or a crash: continues
       bench sweep status results/smoke
     """
@@ -57,9 +57,11 @@ def sweep() -> None:
 @sweep.command()
 @click.argument("file", type=PlanFile())
 @click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
-@click.option("--dry-run", is_flag=True, help="Say what would run, and where; start and write nothing.")
-@number("--only-block", help="Run only this block of every cell: what a scheduler gives to one machine.")
-@click.option("--take-over", is_flag=True, help="Take the locks of other machines: their processes have ended.")
+@click.option("--dry-run", is_flag=True, help="Print what would run, and where; start and write nothing.")
+@number("--only-block", help="Run only this block of every cell, the unit that schedulers hand out.")
+@click.option(
+    "--take-over", is_flag=True, help="Take over locks of other machines. Use it only if their processes have ended."
+)
 @click.option("--concurrent", is_flag=True, help=CONCURRENT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(
@@ -71,7 +73,7 @@ def run(
     concurrent: bool,
     as_json: bool,
 ) -> None:
-    """Run what is missing of a sweep: finished trials are kept, failed ones are tried again.
+    """Run the missing trials of a sweep: finished ones are kept, failed ones are tried again.
 
     Exit codes: 0 done, or stopped as asked; 1 some trials failed in the end; 2 the request was wrong.
 

@@ -24,15 +24,21 @@ NOTIFY_TIMEOUT_S = 60.0
 
 @click.command("schedule-run")
 @click.argument("file", type=PlanFile())
-@click.option("--into", required=True, type=click.Path(path_type=Path), help="Where the firing makes its directory.")
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="Parent directory of the firings.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare with.")
-@click.option("--fail-above", callback=shares, help="Report the sweep as slower if it is slower by more: 5%.")
-@click.option("--notify", help="Program with its arguments that reads the result as JSON when it is not ok.")
-@click.option("--keep", type=click.IntRange(min=1), help="How many firings to keep. Default: all.")
+@click.option(
+    "--fail-above",
+    callback=shares,
+    help="Report the sweep as slower if it is slower by more than this, for example 5%.",
+)
+@click.option(
+    "--notify", help="Program with arguments to start unless the result is ok; it reads JSON on standard input."
+)
+@click.option("--keep", type=click.IntRange(min=1), help="Number of firings to keep. Default: all.")
 def schedule_run(
     file: Path, into: Path, baseline: Path | None, fail_above: float | None, notify: str | None, keep: int | None
 ) -> None:
-    """Run what a schedule starts each time; by hand, try it. Print the result as JSON, and write it to schedule.json.
+    """Run one firing of a schedule, also by hand. Print the result as JSON, and write it to schedule.json.
 
     Exit codes: 0 ok (with a baseline: not slower), 1 failed or incomplete, 3 slower, 4 cannot tell; 2 the request was
     wrong.

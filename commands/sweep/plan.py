@@ -59,11 +59,11 @@ class PlannedOutput(Output):
 @click.option(
     "--estimate-from",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Directory of earlier records to estimate the time from. Default: results/.",
+    help="Directory of earlier records for the estimate. Default: results/.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool) -> None:
-    """Show the cells and trials of a sweep, the estimated time, and what is refused and why.
+    """Show the cells and trials of a sweep, the estimated time, and refusals with reasons.
 
     Starts nothing and writes nothing. Exit code 2 when a cell is refused.
 

@@ -43,33 +43,38 @@ class SchedulesOutput(Output):
 
 @click.command()
 @click.argument("file", required=False, type=PlanFile())
-@click.option("--every", help="When, in this host's time zone: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
+@click.option("--every", help="Times in this host's time zone: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
 @click.option("--name", help="Name of the schedule. Default: the name of the file.")
 @click.option(
     "--into",
     type=click.Path(path_type=Path),
-    help="Where each firing makes a directory. Default: results/NAME-scheduled.",
+    help="Parent directory of the firings. Default: results/NAME-scheduled.",
 )
-@click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep with which every firing is compared.")
-@click.option("--fail-above", help="Report a firing as slower than the baseline if it is slower by more: 5%.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare every firing with.")
+@click.option(
+    "--fail-above",
+    help="Report a firing as slower if it is slower than the baseline by more than this, for example 5%.",
+)
 @click.option(
     "--notify",
-    help="Program with its arguments to run when a firing is anything but ok; it reads JSON. No shell is involved.",
+    help="Program with arguments to start, without a shell, unless a firing is ok; it reads JSON on standard input.",
 )
 @click.option(
     "--keep",
     type=click.IntRange(min=1),
-    help="How many firings to keep after each one, besides the baseline. Default: all.",
+    help="Number of firings to keep in addition to the baseline. Default: all.",
 )
-@click.option("--with", "kind", type=click.Choice(list(TIMERS)), help="Timer. Default: the first that this host has.")
-@click.option("--dry-run", is_flag=True, help="Print the entry, and install nothing.")
-@click.option("--list", "listing", is_flag=True, help="Show what is installed.")
+@click.option(
+    "--with", "kind", type=click.Choice(list(TIMERS)), help="Timer. Default: the first that works on this host."
+)
+@click.option("--dry-run", is_flag=True, help="Print the entry and install nothing.")
+@click.option("--list", "listing", is_flag=True, help="List installed schedules.")
 @click.option("--remove", metavar="NAME", help="Remove a schedule.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
     """Run a sweep at set times: install a systemd timer, a crontab entry, or a Kubernetes CronJob.
 
-    A schedule of the same name is replaced. Entries that bench has not made are never touched.
+    A schedule of the same name is replaced. Entries of other programs are never touched.
 
     \b
     Examples:

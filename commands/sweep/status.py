@@ -30,12 +30,12 @@ class StatusOutput(Output, SweepStatus):
 
 @click.command()
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
-@click.option("--watch", is_flag=True, help="Keep showing it until it ends.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line for each change.")
+@click.option("--watch", is_flag=True, help="Refresh until the sweep ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line per change.")
 def status(directory: Path | None, watch: bool, as_json: bool) -> None:
-    """Show how far a sweep is: its cells and targets, what runs now, how wide the intervals are, what is left.
+    """Show the progress of a sweep: cells and targets, the current trial, interval widths, remaining time.
 
-    Without a directory it shows the sweep in results/ that was begun last.
+    Default: the latest sweep in results/.
 
     \b
     Examples:

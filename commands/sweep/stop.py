@@ -41,7 +41,7 @@ def stop(directory: Path | None) -> None:
 @click.command()
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 def cancel(directory: Path | None) -> None:
-    """End a sweep now, as Ctrl-C does: the current trial is lost, what was measured is kept.
+    """End a sweep now, like Ctrl-C: the current trial is lost, finished trials are kept.
 
     \b
     Examples:
