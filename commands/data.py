@@ -14,15 +14,13 @@ from commands.output import Output
 from commands.run.options import choice, number
 from provisioning import data_device
 from provisioning.paths import home
-from scenarios.datasets.found import data_folder, generated_sets, newest
-from scenarios.datasets.generate import make
-from scenarios.datasets.manifest import SetPlan
-from scenarios.datasets.pictures import SIZES
+from scenarios.datasets.generated import SetPlan, data_folder, generated_sets, newest
 from scenarios.datasets.resolve import resolve
-from scenarios.datasets.verify import verify
+from scenarios.datasets.writer import make, verify
 from suite.errors import BenchError
-from suite.registries import DATA_FORMATS
+from suite.registries import DATA_KINDS
 from suite.untrusted.console import PlainConsole
+from worker.data.kinds.kind import PICTURE_SIZES
 
 SHOWN = 50
 
@@ -95,13 +93,13 @@ def data() -> None:
     "--format",
     "name",
     default="imagefolder",
-    callback=choice(DATA_FORMATS.names()),
+    callback=choice(DATA_KINDS.names()),
     show_default=True,
-    help=f"{', '.join(DATA_FORMATS.names())}. All but the first have the layout of the originals and a small test set.",
+    help="imagefolder, or one with the layout of the original and a small test set: cifar10, mnist, celeba, frames.",
 )
 @click.option(
     "--size",
-    callback=choice(SIZES),
+    callback=choice(PICTURE_SIZES),
     help="Image size of an imagefolder. imagenet: about 500x375 and 110 kB, the default. small: about 64x48 and 2 kB, "
     "for tests and emulated VMs.",
 )
@@ -135,7 +133,7 @@ def data_make(
       bench data make --images 64 --size small --classes 8 --json
       bench data make --format mnist --images 60000
     """
-    kind = size or (SIZES[0] if name == "imagefolder" else name)
+    kind = size or (PICTURE_SIZES[0] if DATA_KINDS.get(name).sized else name)
     directory = (out or data_folder(home()) / f"{kind}-{images}").absolute()
 
     def note(said: str) -> None:

@@ -6,8 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scenarios.datasets.identity import progress_of
-from scenarios.datasets.resolve import check_name
+from scenarios.datasets.resolve import check_name, progress_of
 from suite.errors import RequestError, option
 from suite.job.datasets import Dataset
 from worker.data.listing import File, hashes

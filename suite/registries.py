@@ -92,19 +92,6 @@ DATA_KINDS = Registry(
     },
 )
 
-DATA_FORMATS = Registry(
-    "virtbench.data-formats",
-    "format of generated data",
-    {
-        "imagefolder": "scenarios.datasets.formats.imagefolder:IMAGEFOLDER",
-        "mnist": "scenarios.datasets.formats.mnist:MNIST",
-        "cifar10": "scenarios.datasets.formats.cifar10:CIFAR10",
-        "celeba": "scenarios.datasets.formats.celeba:CELEBA",
-        "frames": "scenarios.datasets.formats.frames:FRAMES",
-    },
-)
-"""The kinds of data sets that ``bench data make`` can generate, by the same names."""
-
 PROBES = Registry(
     "virtbench.probes",
     "probe",

@@ -14,7 +14,7 @@ from provisioning import targets
 from provisioning.doctor import Check
 from provisioning.targets import Choices
 from scenarios.command_files import files_of
-from scenarios.datasets.identity import sha256_now
+from scenarios.datasets.resolve import sha256_now
 from suite.errors import RequestError
 from suite.interfaces import OpenTarget, Scenario
 from suite.job.datasets import Dataset

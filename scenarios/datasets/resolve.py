@@ -1,19 +1,34 @@
-"""Resolves ``--data`` to a data set, and reports everything wrong with it before anything is started."""
+"""Resolves ``--data`` to a data set, identified by its contents, and reports what is wrong with it before any start."""
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from scenarios.datasets.found import finished, newest
-from scenarios.datasets.identity import identity, progress_of
-from scenarios.datasets.limited import limited
-from scenarios.datasets.manifest import SetManifest
+from scenarios.datasets.generated import MANIFEST, SetManifest, changed, finished, newest, read_manifest
+from scenarios.datasets.processes import limited
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
-from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, parse_data
+from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, DigestKind, parse_data
 from suite.registries import DATA_KINDS
 from worker.data.kinds.kind import DataKind, DataSetError
-from worker.data.listing import entries_of, summary
+from worker.data.listing import (
+    HASHED_WHOLE_BELOW,
+    File,
+    Progress,
+    digest_of,
+    drawn,
+    entries_of,
+    hashes,
+    identify,
+    summary,
+)
+
+HASHED_AGAIN = 100
+"""The files of a large generated set that are hashed each time, drawn by its digest."""
+_SILENT_S = 5.0
+_known: dict[tuple[Path, str | None, int], tuple[DigestKind, str]] = {}
+"""A process hashes a data set again only if a size or a time has changed."""
 
 
 def resolve(
@@ -21,16 +36,16 @@ def resolve(
 ) -> tuple[str, Dataset]:
     """Return the name of the data in records, and the data set. ``home`` is the suite's folder, for ``generated``.
 
-    ``note`` is told how far hashing is, where that takes more than a few seconds.
+    ``note`` is called with the progress of hashing that takes more than a few seconds.
     Raises RequestError for what is not a data set, or not a whole one.
     """
-    name, given = parse_data(text)
+    name, path = parse_data(text)
     if name == SYNTHETIC:
         raise RequestError(
             f"{option('data')} synthetic is drawn in memory: there are no files",
             remedy=f"use {option('scenario')} synthetic",
         )
-    directory = Path(given).expanduser() if given else newest(home)
+    directory = Path(path).expanduser() if path else newest(home)
     try:
         root = _directory(directory).resolve()
         check_name(root, f"{option('data')} {name}")
@@ -46,7 +61,7 @@ def resolve(
 
 
 def check_name(root: Path, called: str) -> None:
-    """Raise RequestError, about what is ``called`` so, for a directory that engines cannot be told by its name."""
+    """Raise RequestError, about what is ``called`` so, for a directory whose name engines would misread."""
     if '"' in str(root) or not str(root).isprintable():
         raise RequestError(
             f"{called}: {str(root)!r} holds a quotation mark or a control character, and engines would read the name "
@@ -77,8 +92,8 @@ def _dataset(
     root, stride = kind.root(directory), frame_stride or 1
     _refuse_links_that_leave(root)
     entries = tuple(entries_of(root))
-    found = summary((each.path, each.size_bytes) for each in entries)
-    images = limited(lambda: len(kind.open(root, stride)), found.size_bytes)
+    listed = summary((entry.path, entry.size_bytes) for entry in entries)
+    images = limited(lambda: len(kind.open(root, stride)), listed.size_bytes)
     digest, sha256 = identity(root, entries, manifest, progress_of(str(root), note))
     return Dataset(
         kind=name,
@@ -86,10 +101,10 @@ def _dataset(
         directory=str(root),
         sha256=sha256,
         digest=digest,
-        listing_sha256=found.sha256,
+        listing_sha256=listed.sha256,
         images=images,
         frame_stride=stride if kind.has_videos else None,
-        size_bytes=found.size_bytes,
+        size_bytes=listed.size_bytes,
     )
 
 
@@ -116,3 +131,57 @@ def _links(directory: str) -> Iterator[tuple[str, str]]:
                 yield entry.path, str(Path(entry.path).readlink())
             elif entry.is_dir():
                 yield from _links(entry.path)
+
+
+def identity(
+    root: Path, entries: Sequence[File], manifest: SetManifest | None, progress: Progress | None = None
+) -> tuple[DigestKind, str]:
+    """Return the kind of the digest, and the digest. ``manifest`` is that of a generated set.
+
+    Raises RequestError for a generated set that has changed, and OSError for what cannot be read.
+    """
+    key = root, manifest.sha256 if manifest else None, hash(tuple(entries))
+    if key not in _known:
+        computed = _generated(root, entries, manifest, progress) if manifest else identify(root, entries, progress)
+        _known[key] = computed
+    return _known[key]
+
+
+def sha256_now(dataset: Dataset) -> str:
+    """Return the digest of what the directory of the data set holds by now. Raises RequestError and OSError."""
+    root = Path(dataset.directory)
+    manifest = read_manifest(root) if dataset.digest == "manifest" else None
+    _, sha256 = identity(root, tuple(entries_of(root)), manifest)
+    return sha256
+
+
+def progress_of(what: str, note: Callable[[str], object]) -> Progress:
+    """Return a callback that calls ``note`` every few seconds with how much has been hashed."""
+    noted_s = time.monotonic()
+
+    def tell(done: int, of: int) -> None:
+        nonlocal noted_s
+        if time.monotonic() - noted_s > _SILENT_S:
+            noted_s = time.monotonic()
+            note(f"hashing {what}: {done / 1e9:.1f} of {of / 1e9:.1f} GB")
+
+    return tell
+
+
+def _generated(
+    root: Path, entries: Sequence[File], manifest: SetManifest, progress: Progress | None
+) -> tuple[DigestKind, str]:
+    """Return the digest of the contents as the manifest has them; all or some of the files are held against it."""
+    whole = sum(entry.size_bytes for entry in entries) < HASHED_WHOLE_BELOW
+    written_ns = (root / MANIFEST).stat().st_mtime_ns
+    sample = {entry for entry, _ in drawn(manifest.sha256.encode(), entries, HASHED_AGAIN)}
+    by_path = {os.fsencode(path): sha256 for path, sha256 in manifest.files.items()}
+    again = [
+        entry
+        for entry in entries
+        if whole or entry in sample or entry.mtime_ns > written_ns or entry.path not in by_path
+    ]
+    for path, sha256 in hashes(root, again, progress):
+        if by_path.setdefault(path, sha256) != sha256:
+            raise changed(root, manifest)
+    return "contents" if whole else "manifest", digest_of((entry.path, by_path[entry.path]) for entry in entries)

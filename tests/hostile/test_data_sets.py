@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.datasets import limited as limited_module
-from scenarios.datasets.generate import make
-from scenarios.datasets.limited import limited
-from scenarios.datasets.manifest import MANIFEST
+from scenarios.datasets import processes
+from scenarios.datasets.generated import MANIFEST
+from scenarios.datasets.processes import limited
 from scenarios.datasets.resolve import resolve
+from scenarios.datasets.writer import make
 from suite.errors import BenchError, RequestError
 from worker.data.kinds.kind import DataSetError
 from worker.data.sets import FileSet
@@ -109,7 +109,7 @@ def test_a_file_that_claims_gigabytes_is_refused_with_little_memory(
 
 
 def test_the_limit_of_memory_ends_what_no_rule_has_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_module, "_LEAST_BYTES", 1 << 28)
+    monkeypatch.setattr(processes, "_LEAST_BYTES", 1 << 28)
     make(tmp_path, 6, workers=1, name="cifar10")
     (tmp_path / PICKLE).unlink()
     (tmp_path / PICKLE).write_bytes(b"\x80\x02" + b"(" * (8 << 20))  # a list of 100 bytes for each of one

@@ -12,7 +12,7 @@ from analysis.figures.plots import draw
 from analysis.load.reader import Reader
 from analysis.report.export import FORMATS, Format, write
 from provisioning.batch.remote import RemoteExecutor
-from scenarios.datasets.generate import make
+from scenarios.datasets.writer import make
 from suite.errors import BenchError, RequestError
 from suite.records.headers import read_head, read_header
 from suite.records.record import Outcome

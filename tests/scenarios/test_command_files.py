@@ -10,7 +10,7 @@ import pytest
 
 from scenarios import command_files
 from scenarios.command_files import files_of
-from scenarios.datasets import identity
+from scenarios.datasets import resolve
 from suite.errors import RequestError
 from worker.data.listing import hashes
 
@@ -92,7 +92,7 @@ def test_long_hashing_tells_how_far_it_is(mine: Path, monkeypatch: pytest.Monkey
     said: list[str] = []
     files_of(mine, said.append)
     assert said == []
-    monkeypatch.setattr(identity, "_SILENT_S", -1.0)
+    monkeypatch.setattr(resolve, "_SILENT_S", -1.0)
     files_of(mine, said.append)
     assert said[-1] == f"hashing {mine}: 0.0 of 0.0 GB"
 

@@ -1,25 +1,29 @@
 """Generated sets in the formats of known data sets: read back as a user's own copy is."""
 
 import json
+import re
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 
-from scenarios.datasets.generate import make
-from scenarios.datasets.manifest import MANIFEST, PLAN
+from commands.data import data_make
+from scenarios.datasets.generated import MANIFEST, PLAN
 from scenarios.datasets.resolve import resolve
-from scenarios.datasets.verify import verify
+from scenarios.datasets.writer import make, verify
 from suite.errors import RequestError
-from suite.registries import DATA_FORMATS, DATA_KINDS
-from worker.data.kinds.kind import DataKind
+from suite.registries import DATA_KINDS
+from worker.data.kinds.kind import DataKind, DrawnSet
 from worker.data.listing import listing
 from worker.data.sets import FileSet, PixelSet
 from worker.training.models import import_torchvision
 
-OTHERS = [name for name in DATA_FORMATS.own if name != "imagefolder"]
+GENERATED = [name for name in DATA_KINDS.own if DATA_KINDS.get(name).can_be_generated]
+OTHERS = [name for name in GENERATED if name != "imagefolder"]
 IMAGES = 20
 
 
@@ -37,11 +41,41 @@ def opened(name: str, directory: Path, frame_stride: int = 1) -> Any:
     return kind.open(directory, frame_stride)
 
 
-def test_every_format_is_a_kind_of_the_same_name() -> None:
-    assert set(DATA_FORMATS.own) <= set(DATA_KINDS.own)
+def test_the_help_names_every_kind_that_can_be_generated_and_no_other() -> None:
+    (option,) = (one for one in data_make.params if "--format" in one.opts)
+    assert isinstance(option, click.Option)
+    assert {name for name in DATA_KINDS.own if re.search(rf"\b{name}\b", option.help or "")} == set(GENERATED)
 
 
-@pytest.mark.parametrize("name", DATA_FORMATS.own)
+@dataclass(frozen=True, kw_only=True)
+class ToyKind(DataKind):
+    def paths(self, drawn: DrawnSet) -> list[str]:
+        return [f"{number}.txt" for number in range(drawn.images)]
+
+    def content(self, drawn: DrawnSet, number: int) -> bytes:
+        return f"{drawn.seed} {number}".encode()
+
+    def file_bytes(self, drawn: DrawnSet) -> int:  # noqa: ARG002
+        return 10
+
+
+def test_a_kind_of_another_package_can_be_generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATA_KINDS._adopted, "toy", "their_toy:TOY")
+    monkeypatch.setitem(DATA_KINDS._loaded, "toy", ToyKind(name="toy", can_be_generated=True, grows=True))
+    made(tmp_path, "toy", 2)
+    made(tmp_path, "toy", 3, seed=0)
+    assert contents(tmp_path)["2.txt"] == b"0 2"
+    assert verify(tmp_path, workers=1) == []
+
+
+def test_a_kind_that_cannot_be_generated_is_refused_with_those_that_can(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="--format imagenet cannot be generated") as refused:
+        made(tmp_path / "set", "imagenet")
+    assert ", ".join(GENERATED) in str(refused.value.remedy)
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("name", GENERATED)
 def test_a_set_is_whole_and_is_read_as_its_kind_and_as_a_generated_one(name: str, tmp_path: Path) -> None:
     place = made(tmp_path / "set", name, size="small" if name == "imagefolder" else None)
     assert verify(place, workers=1) == []

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from provisioning.data_device import _identity as device_uuid
 from provisioning.volumes import disk_name
-from scenarios.datasets import identity as identity_module
-from scenarios.datasets.generate import make
+from scenarios.datasets import resolve as resolve_module
 from scenarios.datasets.resolve import resolve
+from scenarios.datasets.writer import make
 from suite.errors import RequestError
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
@@ -28,7 +28,7 @@ HOUR_NS = 3600 * 10**9
 
 @pytest.fixture
 def every_set_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (listing_module, identity_module):
+    for module in (listing_module, resolve_module):
         monkeypatch.setattr(module, "HASHED_WHOLE_BELOW", 0)
 
 
@@ -108,7 +108,7 @@ def test_of_a_large_set_names_sizes_times_and_samples_count(change: Callable[[Pa
     assert before.digest == "sampled"
     assert found(folder(tmp_path / "copy")).sha256 == before.sha256, "a copy with its times"
     change(tmp_path / "set/class1/3.jpg")
-    identity_module._known.clear()
+    resolve_module._known.clear()
     after = found(tmp_path / "set")
     assert after.sha256 != before.sha256
     assert disk_name(after) != disk_name(before), "it is packed anew"
@@ -145,7 +145,7 @@ def test_a_large_generated_set_has_the_digest_of_its_manifest(
     whole = found(tmp_path / "set", "generated")
     assert whole.digest == "manifest"
     monkeypatch.undo()
-    identity_module._known.clear()
+    resolve_module._known.clear()
     contents = found(tmp_path / "set", "generated")
     assert (contents.digest, contents.sha256) == ("contents", whole.sha256), "which is that of its contents"
 
@@ -156,14 +156,14 @@ def test_a_generated_set_with_another_byte_is_refused(
     large: bool, drawn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "set", 20, workers=1, name="mnist")
-    monkeypatch.setattr(identity_module, "HASHED_WHOLE_BELOW", 0 if large else 1 << 30)
-    monkeypatch.setattr(identity_module, "HASHED_AGAIN", 100 if drawn else 0)
+    monkeypatch.setattr(resolve_module, "HASHED_WHOLE_BELOW", 0 if large else 1 << 30)
+    monkeypatch.setattr(resolve_module, "HASHED_AGAIN", 100 if drawn else 0)
     found(tmp_path / "set", "generated")
     path = tmp_path / "set/MNIST/raw/train-images-idx3-ubyte"
     altered(path)
     if not drawn:
         os.utime(path)  # what is newer than the manifest is hashed, too
-    identity_module._known.clear()
+    resolve_module._known.clear()
     with pytest.raises(RequestError, match="set has changed since it was made") as refused:
         found(tmp_path / "set", "generated")
     assert "bench data verify" in str(refused.value.remedy)
@@ -176,7 +176,7 @@ def test_one_process_hashes_a_set_once_unless_it_changes(tmp_path: Path, monkeyp
         calls.append(root)
         return identify(root, *rest)
 
-    monkeypatch.setattr(identity_module, "identify", heard)
+    monkeypatch.setattr(resolve_module, "identify", heard)
     first = found(folder(tmp_path / "set"))
     assert found(tmp_path / "set") == first
     assert len(calls) == 1

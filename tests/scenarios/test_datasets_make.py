@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from scenarios.datasets import generate, images, pictures
-from scenarios.datasets.formats import imagefolder
-from scenarios.datasets.generate import make
-from scenarios.datasets.images import JOURNAL, read_journal
-from scenarios.datasets.manifest import MANIFEST, PLAN, SetManifest, read_manifest, write_readable
-from scenarios.datasets.parallel import spread
-from scenarios.datasets.pictures import picture
-from scenarios.datasets.verify import verify
+from scenarios.datasets import writer
+from scenarios.datasets.generated import MANIFEST, PLAN, SetManifest, read_manifest, write_readable
+from scenarios.datasets.processes import spread
+from scenarios.datasets.writer import JOURNAL, make, read_journal, verify
 from suite.errors import BenchError, RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results.files import temporary_name
+from worker.data.kinds import imagefolder, pictures
+from worker.data.kinds.kind import PictureSize
+from worker.data.kinds.pictures import picture
 from worker.data.listing import listing
 
 
@@ -43,21 +42,21 @@ def refused(directory: Path, *words: str, **options: Any) -> None:
 
 def full_after(monkeypatch: pytest.MonkeyPatch, count: int, error: BaseException) -> None:
     """The image after so many cannot be written."""
-    write, left = images.write_whole, iter(range(count))
+    write, left = writer.write_whole, iter(range(count))
 
     def limited(path: Path, content: bytes, directory: Path) -> None:
         if next(left, None) is None:
             raise error
         write(path, content, directory)
 
-    monkeypatch.setattr(images, "write_whole", limited)
+    monkeypatch.setattr(writer, "write_whole", limited)
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the pictures that are drawn from here on."""
     seen: list[int] = []
 
-    def noting(seed: int, index: int, size: pictures.Size) -> bytes:
+    def noting(seed: int, index: int, size: PictureSize) -> bytes:
         seen.append(index)
         return picture(seed, index, size)
 
@@ -202,7 +201,7 @@ def test_an_extension_that_was_stopped_is_not_taken_for_the_shorter_set(
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path, 30)
     assert read_manifest(tmp_path) is None
-    assert sorted(read_journal(tmp_path)) == list(range(10))
+    assert sorted(int(Path(path).stem) for path in read_journal(tmp_path)) == list(range(10))
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", None])
@@ -224,7 +223,7 @@ def test_half_a_line_of_the_journal_and_a_file_cut_short_are_not_trusted(
         with pytest.raises(KeyboardInterrupt):
             small(tmp_path / "set")
     with (tmp_path / "set" / JOURNAL).open("a") as journal:
-        journal.write("16 12ab")
+        journal.write(f"{'12ab' * 16} class-0000/000")
     (tmp_path / "set" / "class-0000" / "00000000.jpg").write_bytes(b"cut")
     small(tmp_path / "set")
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
@@ -421,7 +420,7 @@ def test_nothing_is_said_to_be_there_before_it_is_on_the_disk(tmp_path: Path, mo
         order.append(path.name)
         write(path, text)
 
-    monkeypatch.setattr(generate, "write_readable", noting)
+    monkeypatch.setattr(writer, "write_readable", noting)
     monkeypatch.setattr("os.sync", lambda: order.append("sync"))
     small(tmp_path)
-    assert order == [PLAN, "sync", MANIFEST]
+    assert order == [JOURNAL, PLAN, "sync", MANIFEST]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.datasets.generate import make
-from scenarios.datasets.manifest import MANIFEST
+from scenarios.datasets.generated import MANIFEST
 from scenarios.datasets.resolve import resolve
+from scenarios.datasets.writer import make
 from suite.errors import RequestError
 from worker.data.listing import listing
 from worker.workloads.workload import CLASSES

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.datasets.generate import make
-from scenarios.datasets.manifest import MANIFEST, PLAN
-from scenarios.datasets.verify import verify
+from scenarios.datasets.generated import MANIFEST, PLAN
+from scenarios.datasets.writer import make, verify
 from suite.errors import BenchError, RequestError
 
 VICTIM = "class-0001/00000001.jpg"

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scenarios.datasets.generate import make
 from scenarios.datasets.resolve import resolve
+from scenarios.datasets.writer import make
 from suite.errors import RequestError
 from suite.registries import DATA_KINDS
 from worker.data.images import open_images

@@ -8,13 +8,15 @@ knows the opcodes that CIFAR-10 has alone: others reserve memory that the file o
 import io
 import pickle
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from worker.data.kinds.kind import DataKind, DataSetError, read_bounded
+from worker.data.kinds.kind import DataKind, DataSetError, DrawnSet, held_out, read_bounded
+from worker.data.kinds.pictures import scene
 from worker.data.sets import PixelSet
 
 PLACE = "cifar-10-batches-py"
@@ -22,6 +24,8 @@ BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST, META = "test_batch", "batches.meta"
 SIDE_PX, LABELS = 32, 10
 IMAGE_BYTES = 3 * SIDE_PX * SIDE_PX
+_FILES = (*BATCHES, TEST, META)
+_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _REMEDY = "unpack cifar-10-python.tar.gz in the directory that you name"
 _BROKEN = (
     *(pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError),
@@ -93,6 +97,33 @@ class Cifar10(DataKind):
         planes = np.concatenate([pixels for _, pixels in parts])
         return PixelSet(labels, np.ascontiguousarray(planes.transpose(0, 2, 3, 1)))
 
+    def paths(self, drawn: DrawnSet) -> list[str]:  # noqa: ARG002
+        """Return five batches to train on, of equal size but for one image, one to test with, and the label names."""
+        return [f"{PLACE}/{name}" for name in _FILES]
+
+    def content(self, drawn: DrawnSet, number: int) -> bytes:
+        images, name = drawn.images, _FILES[number]
+        if name == TEST:
+            numbers, title = range(images, images + held_out(images)), "testing batch 1 of 1"
+        else:
+            batch, batches = min(number, len(BATCHES) - 1), len(BATCHES)
+            numbers = range(images * batch // batches, images * (batch + 1) // batches)
+            title = f"training batch {batch + 1} of {batches}"
+        if name == META:
+            names = _list(_text(name) for name in _NAMES)
+            return _pickle(num_cases_per_batch=_int(len(numbers)), label_names=names, num_vis=_int(IMAGE_BYTES))
+        # Bands of a PIL image are planes, as the rows of the array are: red, then green, then blue.
+        scenes = (scene(drawn.seed, image, (SIDE_PX, SIDE_PX)).convert("RGB").split() for image in numbers)
+        return _pickle(
+            batch_label=_text(title),
+            labels=_list(_int(image % LABELS) for image in numbers),
+            data=_array(len(numbers), b"".join(band.tobytes() for bands in scenes for band in bands)),
+            filenames=_list(_text(f"{_NAMES[image % LABELS]}_s_{image:06d}.png") for image in numbers),
+        )
+
+    def file_bytes(self, drawn: DrawnSet) -> int:
+        return 4096 + (drawn.images + held_out(drawn.images)) * (IMAGE_BYTES + 32) // len(_FILES)
+
 
 def _batch(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return labels and pixels, of which each channel is a plane."""
@@ -101,9 +132,36 @@ def _batch(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     if not isinstance(labels, list) or not all(isinstance(each, int) and 0 <= each < LABELS for each in labels):
         raise DataSetError(f"{path} holds no list of labels from 0 to {LABELS - 1}", remedy=_REMEDY)
     if not labels or len(data) != len(labels) * IMAGE_BYTES:
-        told = f"{path} holds {len(data)} bytes of pixels, where {len(labels)} labels ask for {IMAGE_BYTES} each"
-        raise DataSetError(told, remedy=_REMEDY)
+        pixels = f"{path} holds {len(data)} bytes of pixels, where {len(labels)} labels ask for {IMAGE_BYTES} each"
+        raise DataSetError(pixels, remedy=_REMEDY)
     return np.array(labels, np.int64), np.frombuffer(data, np.uint8).reshape(-1, 3, SIDE_PX, SIDE_PX)
 
 
-CIFAR10 = Cifar10(name="cifar10", image_px=SIDE_PX)
+CIFAR10 = Cifar10(name="cifar10", image_px=SIDE_PX, can_be_generated=True, least_images=len(BATCHES))
+
+
+# What follows writes the opcodes of pickletools: Python 3 has no way to write the texts of Python 2, which are bytes.
+
+
+def _pickle(**items: bytes) -> bytes:
+    return b"\x80\x02}(" + b"".join(_text(key) + value for key, value in items.items()) + b"u."
+
+
+def _text(text: str) -> bytes:
+    return b"U" + bytes([len(text)]) + text.encode("ascii")
+
+
+def _int(number: int) -> bytes:
+    return b"J" + struct.pack("<i", number)
+
+
+def _list(items: Iterable[bytes]) -> bytes:
+    return b"](" + b"".join(items) + b"e"
+
+
+def _array(rows: int, content: bytes) -> bytes:
+    """Return an array of unsigned bytes, one row for each image."""
+    kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN" + 2 * _int(-1) + b"K\x00tb"
+    begun = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+    shape = _int(rows) + _int(IMAGE_BYTES) + b"\x86"
+    return begun + b"(K\x01" + shape + kind + b"\x89T" + struct.pack("<i", len(content)) + content + b"tb"

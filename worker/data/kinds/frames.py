@@ -9,13 +9,21 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.data.kinds.kind import MOST_LIST_BYTES, DataKind, DataSetError, read_bounded
+from worker.data.kinds.kind import MOST_LIST_BYTES, DataKind, DataSetError, DrawnSet, held_out, read_bounded
+from worker.data.kinds.pictures import jpeg, scene
 from worker.data.sets import IMAGE_SUFFIXES, FileSet
 from worker.workloads.workload import CLASSES
 
 VIDEOS, LISTS = "UCF-101", "ucfTrainTestlist"
 LIST = f"{LISTS}/trainlist01.txt"
 """The training videos of the first of the three official splits."""
+_TEST_LIST, _CLASS_LIST = f"{LISTS}/testlist01.txt", f"{LISTS}/classInd.txt"
+_SIZE_PX, _STEP_PX = (320, 240), 4
+_FRAMES = 16
+"""The frames of a generated video; the last one to train on may have fewer."""
+_CLASSES = 101
+_GROUPS = {"train": range(8, 26), "test": range(1, 8)}
+"""The groups of videos that the first of UCF101's splits trains on, and tests with."""
 _LINE = re.compile(r"([^/.\s][^/\s]*/[^/.\s][^/\s]*)\.avi (\d{1,4})")
 _REMEDY = f"name the directory that holds {LIST} and, for each of its videos, the frames in {VIDEOS}/CLASS/VIDEO/*.jpg"
 
@@ -38,9 +46,34 @@ class Frames(DataKind):
             if not frames:
                 without.append(video)
         if without:
-            told = f"{len(without)} videos of {root / LIST} have no frames, such as {without[0]}"
-            raise DataSetError(told, remedy=_REMEDY)
+            lacking = f"{len(without)} videos of {root / LIST} have no frames, such as {without[0]}"
+            raise DataSetError(lacking, remedy=_REMEDY)
         return FileSet.of(root, names, labels)
+
+    def paths(self, drawn: DrawnSet) -> list[str]:
+        """Return the frames to train on, those to test with, and the three lists."""
+        counts = {"train": drawn.images, "test": held_out(drawn.images)}
+        frames = (
+            f"{VIDEOS}/{_generated_video(part, frame // _FRAMES)}/{frame % _FRAMES + 1:06d}.jpg"
+            for part, count in counts.items()
+            for frame in range(count)
+        )
+        return [*frames, LIST, _TEST_LIST, _CLASS_LIST]
+
+    def content(self, drawn: DrawnSet, number: int) -> bytes:
+        """Draw a frame: of every video a view that moves over one scene."""
+        tested = held_out(drawn.images)
+        if (which := number - drawn.images - tested) >= 0:
+            return _generated_list(which, -(-drawn.images // _FRAMES), -(-tested // _FRAMES)).encode()
+        first = 0 if number < drawn.images else drawn.images
+        video, frame = divmod(number - first, _FRAMES)
+        width, height = _SIZE_PX
+        view = scene(drawn.seed, first + video, (width + _STEP_PX * _FRAMES, height))
+        left = _STEP_PX * frame
+        return jpeg(view.crop((left, 0, left + width, height)))
+
+    def file_bytes(self, drawn: DrawnSet) -> int:  # noqa: ARG002
+        return 48_000
 
 
 def _videos(path: Path) -> list[tuple[str, int]]:
@@ -66,4 +99,25 @@ def _frames(video: Path) -> list[bytes]:
     return sorted(frame for frame in frames if frame.lower().endswith(suffixes) and not frame.startswith(b"."))
 
 
-FRAMES = Frames(name="frames", has_videos=True)
+def _generated_video(part: str, number: int) -> str:
+    """Return the path of a video of the training or the test, as in the lists, without its suffix."""
+    name = _class(number % _CLASSES)
+    clip, group = divmod(number // _CLASSES, len(_GROUPS[part]))
+    return f"{name}/v_{name}_g{_GROUPS[part][group]:02d}_c{clip + 1:02d}"
+
+
+def _generated_list(which: int, training: int, tests: int) -> str:
+    """Return the list of so many training videos, of so many test videos, or of the classes."""
+    lists = (
+        [f"{_generated_video('train', number)}.avi {number % _CLASSES + 1}" for number in range(training)],
+        [f"{_generated_video('test', number)}.avi" for number in range(tests)],
+        [f"{number + 1} {_class(number)}" for number in range(_CLASSES)],
+    )
+    return "".join(f"{line}\n" for line in lists[which])
+
+
+def _class(number: int) -> str:
+    return f"Generated{number + 1:03d}"
+
+
+FRAMES = Frames(name="frames", has_videos=True, can_be_generated=True)

@@ -5,7 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.data.kinds.kind import DataKind, DataSetError
+from worker.data.kinds.kind import DataKind, DataSetError, DrawnSet
+from worker.data.kinds.pictures import MAKES, picture
 from worker.data.listing import class_names, files
 from worker.data.sets import IMAGE_SUFFIXES, FileSet
 from worker.workloads.workload import CLASSES
@@ -45,6 +46,16 @@ class ImageFolder(DataKind):
         names = [path for path, _ in found]
         return FileSet.of(root, names, (places[path.partition(b"/")[0]] for path in names))
 
+    def paths(self, drawn: DrawnSet) -> list[str]:
+        """Return a path for each image; it does not depend on how many there are."""
+        return [f"class-{image % (drawn.classes or 1):04d}/{image:08d}.jpg" for image in range(drawn.images)]
+
+    def content(self, drawn: DrawnSet, number: int) -> bytes:
+        return picture(drawn.seed, number, drawn.size or "imagenet")
+
+    def file_bytes(self, drawn: DrawnSet) -> int:
+        return MAKES[drawn.size or "imagenet"].disk_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(ImageFolder):
@@ -69,5 +80,5 @@ class ImageNet(ImageFolder):
         return root
 
 
-IMAGEFOLDER = ImageFolder(name="imagefolder")
+IMAGEFOLDER = ImageFolder(name="imagefolder", can_be_generated=True, sized=True, grows=True)
 IMAGENET = ImageNet(name="imagenet")

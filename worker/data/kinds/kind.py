@@ -1,4 +1,4 @@
-"""A kind of data set: its layout in a directory of the user's, and how its images are found there.
+"""A kind of data set: its layout in a user's directory, how its images are found there, and how such a set is drawn.
 
 The same code counts and checks on the host, before anything is started, and opens the set inside a target. It has no
 torch. A kind of another package is one module, of which the text is sent into the target, as for a workload.
@@ -6,9 +6,10 @@ torch. A kind of another package is one module, of which the text is sent into t
 
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from worker.data.sets import ImageSet
@@ -28,6 +29,8 @@ MOST_LIST_BYTES = 1 << 25
 """The largest list of names, ten times CelebA's."""
 _LEAST_ALLOCATED = 0.01
 """The share of a file that is on a disk, at least: a compressing file system keeps several percent."""
+PictureSize = Literal["imagenet", "small"]
+PICTURE_SIZES: tuple[PictureSize, ...] = ("imagenet", "small")
 
 
 def read_bounded(path: Path, remedy: str, most_bytes: int = MOST_BYTES) -> bytes:
@@ -38,27 +41,49 @@ def read_bounded(path: Path, remedy: str, most_bytes: int = MOST_BYTES) -> bytes
         if not stat.S_ISREG(info.st_mode):
             raise DataSetError(f"{path} is no file", remedy=remedy)
         if info.st_size > most_bytes:
-            told = f"{path} has {info.st_size} bytes, and at most {most_bytes} are read"
-            raise DataSetError(told, remedy=remedy)
+            raise DataSetError(f"{path} has {info.st_size} bytes, and at most {most_bytes} are read", remedy=remedy)
         allocated = info.st_blocks * 512
-        # Some file systems, of a network for instance, tell of no blocks at all.
+        # Some file systems, network file systems for instance, report no blocks at all.
         if 0 < allocated < info.st_size * _LEAST_ALLOCATED:
-            told = f"{path} is sparse: of its {info.st_size} bytes {allocated} are on the disk"
-            raise DataSetError(told, remedy=remedy)
+            sparse = f"{path} is sparse: of its {info.st_size} bytes {allocated} are on the disk"
+            raise DataSetError(sparse, remedy=remedy)
         return file.read(most_bytes)
+
+
+class DrawnSet(Protocol):
+    """What decides the bytes of a generated set. ``size`` and ``classes`` are None unless the kind is ``sized``."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def images(self) -> int:
+        """The images to train on."""
+
+    @property
+    def size(self) -> PictureSize | None: ...
+    @property
+    def classes(self) -> int | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataKind:
-    """The declaration of a kind. A subclass implements ``open``."""
+    """The declaration of a kind. A subclass implements ``open``; one that can be generated, the three last methods."""
 
     name: str
     channels: Literal[1, 3] = 3
     """The channels of its images. Files are decoded to three, whatever they hold."""
     image_px: int | None = None
-    """The width and height of its images; None where they are not squares of one size."""
+    """The width and height of its images; None if they are not squares of one size."""
     has_videos: bool = False
     """Whether images are frames of videos, of which one in so many can be taken."""
+    can_be_generated: bool = False
+    """Whether ``bench data make --format`` can draw a set of this kind."""
+    sized: bool = False
+    """Whether ``--size`` and ``--classes`` are for it to choose: other kinds fix their sizes and labels."""
+    grows: bool = False
+    """Whether a longer generated set begins with the files of a shorter one."""
+    least_images: int = 1
+    """The fewest images of a generated set."""
 
     def root(self, directory: Path) -> Path:
         """Return the directory that is read, and that targets see, of the one that the user named."""
@@ -70,3 +95,20 @@ class DataKind:
         Raises DataSetError, or OSError, unless all that the set must have is there.
         """
         raise NotImplementedError
+
+    def paths(self, drawn: DrawnSet) -> Sequence[str]:
+        """Return the path of every file of a generated set; a file's place in it is its number."""
+        raise NotImplementedError
+
+    def content(self, drawn: DrawnSet, number: int) -> bytes:
+        """Draw a file. Its bytes follow from the set's description and the file's number alone."""
+        raise NotImplementedError
+
+    def file_bytes(self, drawn: DrawnSet) -> int:
+        """Return the mean disk space of a file, with what is lost in its last block."""
+        raise NotImplementedError
+
+
+def held_out(images: int) -> int:
+    """Return how many images each part of a generated set has that is not trained on."""
+    return max(1, images // 6)

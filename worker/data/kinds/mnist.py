@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from worker.data.kinds.kind import DataKind, DataSetError, read_bounded
+from worker.data.kinds.kind import DataKind, DataSetError, DrawnSet, held_out, read_bounded
+from worker.data.kinds.pictures import scene
 from worker.data.sets import PixelSet
 
 PLACE = "MNIST/raw"
 SIDE_PX, LABELS = 28, 10
+_PARTS = ("train", "t10k")
 _REMEDY = "put the four files, unpacked (gunzip), into MNIST/raw below the directory that you name"
 
 
@@ -33,8 +35,8 @@ def read_idx(path: Path, *sides: int) -> np.ndarray[Any, Any]:
         raise DataSetError(f"{path} does not begin as an idx file of {what} bytes does", remedy=_REMEDY)
     expected = count * math.prod(sides)
     if not count or len(content) != len(header) + expected:
-        told = f"{len(content) - len(header)} bytes follow the header of {path}, which tells of {expected}"
-        raise DataSetError(told, remedy=_REMEDY)
+        follow = f"{len(content) - len(header)} bytes follow the header of {path}, which tells of {expected}"
+        raise DataSetError(follow, remedy=_REMEDY)
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(count, *sides)
 
 
@@ -44,17 +46,32 @@ class Mnist(DataKind):
 
     def open(self, root: Path, frame_stride: int) -> PixelSet:  # noqa: ARG002 - no frames
         """Return the training images; those of the test are checked, too, since a copy is whole or damaged."""
-        _, (labels, pixels) = (_part(root / PLACE, part) for part in ("t10k", "train"))
+        (labels, pixels), _ = (_part(root / PLACE, part) for part in _PARTS)
         return PixelSet(labels.astype(np.int64), pixels[..., None].copy())
+
+    def paths(self, drawn: DrawnSet) -> list[str]:  # noqa: ARG002
+        """Return the images and labels of the training, then those of the test."""
+        return [f"{PLACE}/{part}-{content}-ubyte" for part in _PARTS for content in ("images-idx3", "labels-idx1")]
+
+    def content(self, drawn: DrawnSet, number: int) -> bytes:
+        first, count = (drawn.images, held_out(drawn.images)) if number // 2 else (0, drawn.images)
+        images = range(first, first + count)
+        if number % 2:
+            return idx_header((count,)) + bytes(image % LABELS for image in images)
+        pixels = (scene(drawn.seed, image, (SIDE_PX, SIDE_PX)).convert("L").tobytes() for image in images)
+        return idx_header((count, SIDE_PX, SIDE_PX)) + b"".join(pixels)
+
+    def file_bytes(self, drawn: DrawnSet) -> int:
+        return 4096 + (drawn.images + held_out(drawn.images)) * (SIDE_PX * SIDE_PX + 1) // 4
 
 
 def _part(place: Path, part: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     pixels = read_idx(place / f"{part}-images-idx3-ubyte", SIDE_PX, SIDE_PX)
     labels = read_idx(place / f"{part}-labels-idx1-ubyte")
     if len(labels) != len(pixels) or labels.max() >= LABELS:
-        told = f"the {part} files in {place} do not belong together: {len(pixels)} images, {len(labels)} labels"
-        raise DataSetError(f"{told} up to {labels.max()}", remedy=_REMEDY)
+        counts = f"{len(pixels)} images, {len(labels)} labels up to {labels.max()}"
+        raise DataSetError(f"the {part} files in {place} do not belong together: {counts}", remedy=_REMEDY)
     return labels, pixels
 
 
-MNIST = Mnist(name="mnist", channels=1, image_px=SIDE_PX)
+MNIST = Mnist(name="mnist", channels=1, image_px=SIDE_PX, can_be_generated=True)

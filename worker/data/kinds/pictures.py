@@ -7,14 +7,11 @@ aspect of 4:3 or 3:2, a quarter of them upright, some far smaller and some far l
 import io
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    import numpy as np
-    from PIL.Image import Image
+import numpy as np
+from PIL import Image
 
-Size = Literal["imagenet", "small"]
-SIZES: tuple[Size, ...] = ("imagenet", "small")
+from worker.data.kinds.kind import PictureSize
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class Make:
     """The mean disk space of one: its file, and what is lost in its last block."""
 
 
-MAKES: dict[Size, Make] = {"imagenet": Make(500, 115_000), "small": Make(64, 6_000)}
+MAKES: dict[PictureSize, Make] = {"imagenet": Make(500, 115_000), "small": Make(64, 6_000)}
 _ASPECTS = ((4 / 3, 0.58), (3 / 2, 0.24), (1.0, 0.10))
 _USUAL, _UPRIGHT = 0.70, 0.25
 _QUALITIES = (85, 90, 93, 95)
@@ -34,29 +31,25 @@ _ROUGHNESS = 0.5
 """Median of the share of white noise where a picture is rough; with ``_QUALITIES`` it gives the size of the files."""
 
 
-def picture(seed: int, index: int, size: Size) -> bytes:
+def picture(seed: int, index: int, size: PictureSize) -> bytes:
     """Return a JPEG file."""
-    import numpy as np
-
     rng = np.random.default_rng((seed, index))
     image = _scene(rng, dimensions(rng, MAKES[size].long_side_px))
     return jpeg(image, _QUALITIES[rng.integers(len(_QUALITIES))])
 
 
-def scene(seed: int, number: int, size_px: tuple[int, int]) -> "Image":
+def scene(seed: int, number: int, size_px: tuple[int, int]) -> Image.Image:
     """Return a picture of a given width and height, in YCbCr."""
-    import numpy as np
-
     return _scene(np.random.default_rng((seed, number)), size_px)
 
 
-def jpeg(image: "Image", quality: int = 90) -> bytes:
+def jpeg(image: Image.Image, quality: int = 90) -> bytes:
     file = io.BytesIO()
     image.save(file, "JPEG", quality=quality)
     return file.getvalue()
 
 
-def dimensions(rng: "np.random.Generator", long_side_px: int) -> tuple[int, int]:
+def dimensions(rng: np.random.Generator, long_side_px: int) -> tuple[int, int]:
     """Return width and height: mostly the usual long side, else between a quarter and three times of it."""
     spread = 1.0 if rng.random() < _USUAL else _within(0.25, rng.lognormal(-0.15, 0.45), 3.2)
     draw, aspect = rng.random(), rng.uniform(1.0, 1.9)
@@ -69,10 +62,8 @@ def dimensions(rng: "np.random.Generator", long_side_px: int) -> tuple[int, int]
     return (short, long) if rng.random() < _UPRIGHT else (long, short)
 
 
-def _scene(rng: "np.random.Generator", size: tuple[int, int]) -> "Image":
+def _scene(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
     """Large soft shapes, some of them textured down to the pixel and some as smooth as a sky; colours change slowly."""
-    from PIL import Image
-
     roughness = _within(0.03, rng.lognormal(math.log(_ROUGHNESS), 0.4), 0.85)
     # White noise alone would be five times the bytes of a photograph, soft shapes alone a tenth.
     shapes = Image.blend(_noise(rng, size, 64), _noise(rng, size, 8), 0.25)
@@ -81,10 +72,8 @@ def _scene(rng: "np.random.Generator", size: tuple[int, int]) -> "Image":
     return Image.merge("YCbCr", (light, _noise(rng, size, 48, pale=True), _noise(rng, size, 48, pale=True)))
 
 
-def _noise(rng: "np.random.Generator", size: tuple[int, int], cell_px: int, *, pale: bool = False) -> "Image":
+def _noise(rng: np.random.Generator, size: tuple[int, int], cell_px: int, *, pale: bool = False) -> Image.Image:
     """One plane whose values change over about ``cell_px``; ``pale`` keeps them near the middle."""
-    from PIL import Image
-
     grid = [max(2, -(-side // cell_px)) for side in size] if cell_px > 1 else size
     plane = Image.frombytes("L", (grid[0], grid[1]), rng.bytes(grid[0] * grid[1]))
     if pale:

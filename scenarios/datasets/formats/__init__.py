@@ -1,1 +1,0 @@
-"""The formats of generated data sets, a file each."""
