@@ -32,10 +32,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def options() -> Iterator[str]:
-    """Yield a table for each group of options."""
-    for part, field in RunRequest.model_fields.items():
-        group = [one for one in OPTIONS.values() if one.part == part]
-        yield from ("", f"### {str(field.annotation.__doc__).rstrip('.')}", "")
+    """Yield a table for each group of options: those of all runs, then those of a scenario or an engine."""
+    fields = RunRequest.model_fields
+    for part in dict.fromkeys(one.part for one in OPTIONS.values()):
+        title = str(fields[part].annotation.__doc__) if part in fields else part.replace(":", " ").capitalize()
+        yield from ("", f"### {title.rstrip('.')}", "")
         yield from table(
             ["option", "key", "scenarios", "meaning"],
             (
@@ -45,7 +46,8 @@ def options() -> Iterator[str]:
                     "" if one.whose() == "any" else one.whose(),
                     one.help(),
                 ]
-                for one in group
+                for one in OPTIONS.values()
+                if one.part == part
             ),
         )
 

@@ -11,7 +11,7 @@ from analysis.report.export import NOT_EXPORTED, STEP_COLUMNS
 from tests import reference
 
 REPOSITORY = Path(__file__).parents[1]
-DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "SECURITY.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
+DOCUMENTS = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md"))]
 EXPORTED = [name for name in COLUMNS if name not in ("metrics", *NOT_EXPORTED)]
 
 

@@ -20,7 +20,7 @@ CODE = [REPOSITORY / "cli.py", *sorted(path for room in ROOMS for path in (REPOS
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md"))]
 
 PATTERNS = {
-    "say, tell, hear, know, believe": r"says?|said|tells?|told|hears?|heard|knows?|known|believes?|believed",
+    "say, tell, hear, know, believe": r"says?|said|tells?|told|hears?|heard|knows?|believes?|believed",
     "beside": r"beside",
     "of its own": r"of (?:its|their|a|one's) own",
     "what is": r"what (?:is|was|are|were)",
@@ -31,21 +31,21 @@ PATTERNS = {
 """Habits of STYLE.md by name, as regular expressions of whole words."""
 BUDGETS = {
     "code": {
-        "say, tell, hear, know, believe": 63.5,
-        "beside": 12,
-        "of its own": 10.5,
-        "what is": 22,
-        "is none": 19,
-        "where for if": 40.5,
-        "asked for": 5.5,
+        "say, tell, hear, know, believe": 57,
+        "beside": 12.5,
+        "of its own": 11,
+        "what is": 22.5,
+        "is none": 20,
+        "where for if": 42,
+        "asked for": 6,
     },
     "pages": {
-        "say, tell, hear, know, believe": 21,
-        "beside": 6,
-        "of its own": 6.5,
-        "what is": 7,
-        "is none": 5,
-        "where for if": 9.5,
+        "say, tell, hear, know, believe": 11,
+        "beside": 5,
+        "of its own": 4.5,
+        "what is": 8.5,
+        "is none": 4,
+        "where for if": 7,
         "asked for": 1,
     },
 }
@@ -60,7 +60,7 @@ EMPTY_NAMES = {
 EMPTY_SHARE = 0.101
 """The largest share of such names among all names that are assigned or are parameters."""
 
-COMPLEX = {12: 96, 15: 40, 20: 8}
+COMPLEX = {12: 100, 15: 44, 20: 9}
 """The most functions whose complexity exceeds each number."""
 
 
