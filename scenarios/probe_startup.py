@@ -1,4 +1,4 @@
-"""The start-up probe: the ordinary training worker with the least workload, and when it came how far.
+"""The start-up probe: times a minimal job from launch to first instruction, import and first step.
 
 All three times are on the host's clock, from launching the job in the ready target until the host hears that the worker
 has got there. (The timeline's launch holds the end of the process too, and needs two clocks.)

@@ -35,7 +35,7 @@ class Host(BaseModel):
         """
         flaws, cpus = facts.get("mitigations"), facts.get("cpus")
         if not isinstance(flaws, dict | None) or not isinstance(cpus, list | None):
-            raise ValueError("mitigations is a table, and cpus a list")
+            raise ValueError("mitigations must be an object and cpus a list")
         known = {"mitigations": flaws and tuple(sorted(flaws.items())), "cpus": cpus and len(cpus)}
         return cls.model_validate({**facts, **known})
 

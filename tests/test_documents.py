@@ -49,6 +49,12 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
     assert broken == []
 
 
+def test_pages_name_files_that_exist() -> None:
+    rooms = "|".join((*reference.ROOMS, "tests", "benchmarks", "docker", "plans"))
+    named = {(page, path) for page in DOCUMENTS for path in re.findall(rf"`((?:{rooms})/[\w./-]+)`", page.read_text())}
+    assert {(page, path) for page, path in named if not (REPOSITORY / path).exists()} == set()
+
+
 def test_the_index_names_every_page() -> None:
     index = REPOSITORY / "docs" / "README.md"
     named = {file for _, file, _ in links(index)}

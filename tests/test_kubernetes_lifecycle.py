@@ -132,7 +132,7 @@ def test_up_trains_then_serves_asks_for_an_image_and_says_where() -> None:
     assert done.stderr.splitlines() == [
         "Job pipeline-train: complete",
         "Deployment pipeline-serve: ready",
-        "asked for an image, it gave one",
+        "the service returned a test image",
     ]
     assert done.stdout.splitlines() == [
         "inside the cluster: http://pipeline-serve.lab:5000/generate",
@@ -390,4 +390,4 @@ def test_an_answer_that_is_no_image_is_an_error_and_a_path_that_is_barred_is_non
     monkeypatch.setattr(Server, "request", barred)
     done = up()
     assert done.exit_code == 0
-    assert "it could not be asked from here: cannot create resource services/proxy" in done.stderr
+    assert "not reachable from here: cannot create resource services/proxy" in done.stderr

@@ -153,7 +153,7 @@ def _bring_up(cluster: Cluster, asked: Pipeline) -> None:
         # The last of each is what the others are for. A ReadWriteOnce volume is on one node at a time: so one by one.
         follow(cluster, asked.name, stage[-1], _note)
     hindrance = ask(cluster, asked)
-    _note(f"it could not be asked from here: {hindrance}" if hindrance else "asked for an image, it gave one")
+    _note(f"not reachable from here: {hindrance}" if hindrance else "the service returned a test image")
     click.echo(f"inside the cluster: {address_of(cluster, asked.name)}")
     forward = f"kubectl --context {cluster.context} -n {cluster.namespace} port-forward"
     click.echo(f"from here: {forward} service/{asked.name}-serve {PORT}")

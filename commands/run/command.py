@@ -88,7 +88,7 @@ def run(
     else:
         for line in as_lines(found, request.repetitions):
             click.echo(line)
-        click.echo("nothing was started: without --dry-run it is", err=True)
+        click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
 
 
 def _measured(

@@ -1,4 +1,4 @@
-"""Foretell a run: its trials, how long they take, and the disk space that it needs. Nothing is started."""
+"""Forecast a run: its trials, time and disk space. Nothing is started."""
 
 import math
 import shutil

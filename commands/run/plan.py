@@ -64,7 +64,7 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     check_engine(request, resolved.choices, targets)
     if resolved.choices.vm_node and (resolved.dataset or _scratch_bytes(resolved, profile)):
         raise RequestError(
-            "container-vm is on another machine, which has no data of this one to read, and no disk of it to write to",
+            "container-vm runs on another machine and cannot reach this machine's data or scratch disk",
             remedy=f"leave container-vm out, or choose another {option('scenario')}, {option('probe')} or aggressor",
         )
     envelope = _envelope(resolved, profile, instances)

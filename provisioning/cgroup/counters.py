@@ -114,6 +114,6 @@ def read(path: Path | None) -> str:
 
 
 def _pairs(path: Path | None) -> dict[str, int]:
-    """Return what the file's lines of a name and a number hold."""
+    """Parse a file of "name number" lines."""
     words = (line.split() for line in read(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}

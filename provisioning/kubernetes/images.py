@@ -1,4 +1,4 @@
-"""The way of the image to a node: into the runtime's own store where the node is this machine, else by a registry."""
+"""Delivers the image to a node: imported locally or pulled from a registry."""
 
 from pathlib import Path
 

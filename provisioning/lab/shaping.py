@@ -101,7 +101,7 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
 
 
 def _refused_shape(node: Node, shape: LinkShape, limiter: Limiter) -> str | None:
-    """Why; None where there is nothing to refuse. The first command names the discipline: who takes it has it."""
+    """Return why the kernel rejects the shape, or None. The first command names the discipline, so it suffices."""
     argvs = shape_argvs("lo", shape, limiter)
     return _refused(node, argvs[0]) if argvs else None
 

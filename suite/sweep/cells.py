@@ -96,7 +96,7 @@ def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
     for key in sweep.options.given():
         if key in sweep.matrix and all(key in included.given() for included in sweep.include):
             raise RequestError(
-                f"options.{key} is of no cell: the matrix gives {key}, too", remedy="take one of them away"
+                f"options.{key} has no effect: matrix.{key} sets it for every cell", remedy="remove one of them"
             )
 
 

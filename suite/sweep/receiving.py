@@ -87,5 +87,5 @@ class Receiver:
             return
         before = read_record(path) if path.exists() else None
         if before and (before.outcome.status == "ok" or place.parent.name == ATTEMPTS):
-            raise TransferError(f"{run.directory.name}/{place} arrived, and another record is there already")
+            raise TransferError(f"{run.directory.name}/{place} arrived, but a different record already exists")
         write_atomic(path, text, below=self._directory.path)

@@ -56,7 +56,7 @@ class SyntheticBatches:
 
 @contextmanager
 def watching_loaders() -> Iterator[None]:
-    """Turn the end of a loader process, wherever the training is just then, into a JobError."""
+    """Raise JobError if a loader process dies."""
     try:
         yield
     except RuntimeError as error:

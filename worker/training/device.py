@@ -55,7 +55,7 @@ def open_devices(kind: str, count: int) -> list[Device]:
 
 
 def prepare(threads: int, device: str) -> dict[str, object]:
-    """Give torch these threads for all that one operation does, and return what ``torch_facts`` then does."""
+    """Set torch's intra-op threads; return ``torch_facts()``."""
     torch.set_num_interop_threads(1)
     torch.set_num_threads(threads)
     return torch_facts(device)

@@ -79,7 +79,7 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
     # The claim has stayed, and is taken.
     up = bench("up", *asked)
     assert f"Job {NAME}-train: complete" in up.stderr
-    assert "asked for an image, it gave one" in up.stderr
+    assert "the service returned a test image" in up.stderr
     assert (tmp_path / "generator.pt").stat().st_size > 0
     found = json.loads(bench("status", "--json").stdout)
     assert {part["kind"]: part["state"] for part in found["parts"]} == {
@@ -89,7 +89,7 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
         "NetworkPolicy": "ready",
         "PersistentVolumeClaim": "ready",
     }
-    assert "asked for an image, it gave one" in bench("up", *asked).stderr, "what is there is gone on with"
+    assert "the service returned a test image" in bench("up", *asked).stderr, "what is there is gone on with"
     refused = bench("up", *asked, "--access-mode", "ReadWriteMany", returncode=2)
     assert "has the access mode ReadWriteOnce" in refused.stderr
     policy = api.path("networkpolicies", f"{NAME}-network", "networking.k8s.io/v1")

@@ -138,7 +138,7 @@ def test_includes_alone_are_a_sweep(sweep: MakeSweep) -> None:
         ({"exclude": [{}]}, "all are excluded"),
         ({"options": {"cache": "cold"}}, "no cell has cache"),
         ({"matrix": {"probe": ["disk"]}}, "no cell has probe"),
-        ({"options": {"model": "alexnet"}}, "options.model is of no cell: the matrix gives model, too"),
+        ({"options": {"model": "alexnet"}}, "options.model has no effect: matrix.model sets it for every cell"),
     ],
 )
 def test_words_that_change_nothing_are_refused(sweep: MakeSweep, change: dict[str, object], message: str) -> None:
