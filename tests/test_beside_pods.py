@@ -13,7 +13,7 @@ from commands.run.resolve import choices_of
 from provisioning import targets
 from provisioning.engines.kubernetes import KubernetesEngine
 from provisioning.images.image import Image
-from provisioning.kubernetes import own_pod
+from provisioning.kubernetes import owned
 from provisioning.kubernetes.node import ClusterNode
 from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
@@ -67,7 +67,7 @@ def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
         assert "--inventory" in str(error.value.remedy)
     booted(boot_id())
     engine.check_machine(place("localhost"))
-    monkeypatch.setenv(own_pod.NODE, "n1")  # bench itself is in a pod of the node, and not on its bare metal
+    monkeypatch.setenv(owned.NODE, "n1")  # bench itself is in a pod of the node, and not on its bare metal
     with pytest.raises(RequestError, match="this machine is not the node n1"):
         engine.check_machine(place("localhost"))
 

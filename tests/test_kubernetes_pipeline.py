@@ -2,13 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from provisioning.batch import kubernetes
+from provisioning.batch.options import KubernetesOptions
+from provisioning.kubernetes.pod import UNPRIVILEGED
+from provisioning.timers import kubernetes as cronjobs
 from tests.kubernetes_schema import invalid
+from tests.provisioning.test_cronjobs import CLAIM, ENGINE, planned
 from worker.serving.request import ServeSpec
 from worker.spec import parse_spec, parsed
 
@@ -119,3 +125,16 @@ def test_what_cannot_be_is_refused_with_a_remedy(words: tuple[str, ...], message
     assert result.exit_code == 2
     assert message in result.output
     assert "what to do:" in result.output
+
+
+def test_every_job_of_the_suite_is_made_in_one_way(tmp_path: Path) -> None:
+    block = kubernetes.manifest(KubernetesOptions(image=IMAGE), "bench-smoke-1a2b3c4d", 3, "", ["bench"])
+    firing = cronjobs.manifest(planned(tmp_path, ENGINE + CLAIM), "batch/v1")["spec"]["jobTemplate"]
+    for job in (block, firing, objects()["Job"]):
+        pod = job["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert job["spec"]["podFailurePolicy"]["rules"][0]["action"] == "Ignore", "an eviction is no failure"
+        assert (pod["restartPolicy"], pod["securityContext"]["runAsNonRoot"]) == ("Never", True)
+        assert container["securityContext"].items() >= UNPRIVILEGED.items()
+        assert pod["automountServiceAccountToken"] is ("serviceAccountName" in pod)
+        assert container["resources"]["requests"] == container["resources"]["limits"]

@@ -15,7 +15,7 @@ from provisioning.engines.base import Allotment, get_engine
 from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine
 from provisioning.images.image import Image
 from provisioning.kubernetes.cluster import Cluster
-from provisioning.kubernetes.inside import PodNode, kernel_inside
+from provisioning.kubernetes.execution import PodNode, kernel_inside
 from provisioning.layers.container import ContainerLayer
 from provisioning.machines.accelerator import Accelerator
 from provisioning.nodes import local_node

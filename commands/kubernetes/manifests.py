@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from provisioning.kubernetes.cluster import MANAGED, Object
-from provisioning.kubernetes.pod import UNPRIVILEGED, USER, as_nobody
+from provisioning.kubernetes.pod import PodVolume, job_manifest, pod_template
 from provisioning.nodes import IMAGE_PYTHON
 from suite.job.profiles import Sizes
 from suite.part import Part
@@ -73,15 +73,13 @@ def training(pipeline: Pipeline) -> list[Object]:
         "resources": {"requests": {"storage": str(pipeline.claim_bytes)}},
         **claim_class,
     }
-    job = {
-        # The training is deterministic: what failed once for a reason of its own fails again.
-        "backoffLimit": 1,
-        "template": _pod(pipeline, "train", ["--train", json.dumps(spec)], read_only=False),
-    }
+    name, labels = f"{pipeline.name}-train", {**pipeline.labels, COMPONENT: "train"}
+    template = _pod(pipeline, "train", ["--train", json.dumps(spec)], read_only=False)
     return [
         _object(pipeline, "train", "v1", "PersistentVolumeClaim", "model", claim),
         _object(pipeline, "train", "networking.k8s.io/v1", "NetworkPolicy", "network", _policy(pipeline)),
-        _object(pipeline, "train", "batch/v1", "Job", "train", job),
+        # The training is deterministic: one that fails twice would fail again.
+        job_manifest(name, labels, template, retries=1),
     ]
 
 
@@ -129,39 +127,21 @@ def _common(pipeline: Pipeline) -> Object:
 def _pod(pipeline: Pipeline, part: str, words: Sequence[str], *, read_only: bool) -> Object:
     """Return the template of a pod that runs the worker."""
     interpreter, python_path = IMAGE_PYTHON
-    resources = {"cpu": str(pipeline.cpus), "memory": str(pipeline.memory_bytes)}
     variables = {"PYTHONPATH": python_path, "HOME": "/tmp", "OMP_NUM_THREADS": str(pipeline.cpus)}  # noqa: S108 (inside)
-    return {
-        "metadata": {"labels": {**pipeline.labels, COMPONENT: part}},
-        "spec": {
-            "restartPolicy": "Never" if part == "train" else "Always",
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            # The volume belongs to the group, so that nobody can write to it.
-            "securityContext": {**as_nobody(), "fsGroup": USER},
-            "containers": [
-                {
-                    "name": part,
-                    "image": pipeline.image,
-                    "command": [interpreter, "-m", "worker", *words],
-                    "env": [{"name": name, "value": value} for name, value in variables.items()],
-                    "resources": {"requests": resources, "limits": resources},
-                    "securityContext": {"readOnlyRootFilesystem": True, **UNPRIVILEGED},
-                    "volumeMounts": [
-                        {"name": "model", "mountPath": _MODEL, "readOnly": read_only},
-                        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (inside)
-                    ],
-                }
-            ],
-            "volumes": [
-                {
-                    "name": "model",
-                    "persistentVolumeClaim": {"claimName": f"{pipeline.name}-model", "readOnly": read_only},
-                },
-                {"name": "tmp", "emptyDir": {}},
-            ],
+    claim = {"persistentVolumeClaim": {"claimName": f"{pipeline.name}-model", "readOnly": read_only}}
+    return pod_template(
+        {
+            "name": part,
+            "image": pipeline.image,
+            "command": [interpreter, "-m", "worker", *words],
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+            "securityContext": {"readOnlyRootFilesystem": True},
         },
-    }
+        {"cpu": str(pipeline.cpus), "memory": str(pipeline.memory_bytes)},
+        [PodVolume("model", claim, _MODEL, read_only=read_only), PodVolume("tmp", {"emptyDir": {}}, "/tmp")],  # noqa: S108 (inside)
+        {**pipeline.labels, COMPONENT: part},
+        restartPolicy="Never" if part == "train" else "Always",
+    )
 
 
 def _policy(pipeline: Pipeline) -> Object:

@@ -1,4 +1,4 @@
-"""The state of each object of a pipeline, and of the pods behind it, as the cluster tells it."""
+"""The state of each object of a pipeline, and of the pods behind it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from commands.kubernetes.manifests import COMPONENT, labels_of
 from provisioning.kubernetes.cluster import Cluster, Object
-from provisioning.kubernetes.faults import failure_of, fault, last_event, unschedulable
-from provisioning.kubernetes.pod import container_status, true_condition
+from provisioning.kubernetes.refusals import fault
+from provisioning.kubernetes.states import JobState, condition, events_of
 from suite.errors import MeasurementError
 
 KINDS = {
@@ -47,13 +47,6 @@ class FollowedPart:
     """The newest pod behind it."""
 
 
-@dataclass(frozen=True)
-class _PodSeen:
-    state: State
-    reason: str
-    fault: MeasurementError | None = None
-
-
 def selector(name: str, component: str | None = None) -> str:
     """Return the label selector of a pipeline's objects, or of those of one component."""
     wanted = labels_of(name) | ({COMPONENT: component} if component else {})
@@ -68,9 +61,8 @@ def parts_of(cluster: Cluster, name: str) -> Iterator[PipelinePart]:
 
 
 def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
-    """Return what an object of the pipeline ``name`` has come to."""
-    about = {"kind": kind, "name": live["metadata"]["name"]}
-    status = live.get("status", {})
+    """Return the state of an object of the pipeline ``name``."""
+    about, status = {"kind": kind, "name": live["metadata"]["name"]}, live.get("status", {})
     if kind == "PersistentVolumeClaim":
         phase = status.get("phase", "Pending")
         state: State = "ready" if phase == "Bound" else "failed" if phase == "Lost" else "waiting"
@@ -78,60 +70,13 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
     if kind not in ("Job", "Deployment"):
         return FollowedPart(PipelinePart(**about, state="ready"))
     pods = cluster.listed("v1/pods", selector(name, "train" if kind == "Job" else "serve"))
-    pod = max(pods, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
-    end = _ended(live, pod) if kind == "Job" else _serves(live)
-    found = end or (_pod_seen(pod) if pod else _without_pod(cluster, live))
-    return FollowedPart(
-        PipelinePart(**about, state=found.state, reason=found.reason),
-        found.fault,
-        pod["metadata"]["name"] if pod else None,
-    )
-
-
-def _ended(live: Object, pod: Object | None) -> _PodSeen | None:
-    """Return how a Job has ended; None while it runs."""
-    condition = true_condition(live, "Complete", "Failed")
-    if condition is None:
-        return None
-    if condition["type"] == "Complete":
-        return _PodSeen("complete", "")
-    why = (pod and failure_of(pod)) or fault("engine", str(condition.get("message", "no pod says why")))
-    return _PodSeen("failed", why.message, why)
-
-
-def _serves(live: Object) -> _PodSeen | None:
-    """Return that a Deployment answers, or can make no pod; None while it waits for one."""
-    if live.get("status", {}).get("readyReplicas"):
-        return _PodSeen("ready", "")
-    refused = true_condition(live, "ReplicaFailure")
-    if refused is None:
-        return None
-    return _PodSeen("failed", refused["message"], fault("engine", refused["message"]))
-
-
-def _without_pod(cluster: Cluster, live: Object) -> _PodSeen:
-    why = fault("engine", f"no pod was made: {last_event(cluster, live['metadata']['name'])}")
-    return _PodSeen("waiting", "for a pod", why)
-
-
-def _pod_seen(pod: Object) -> _PodSeen:
-    status = container_status(pod)
-    why = failure_of(pod)
-    if pod.get("metadata", {}).get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed"):
-        # The Job or the Deployment decides whether there is another one.
-        return _PodSeen("waiting", why.message if why else "its pod has ended")
-    waiting = (status.get("state") or {}).get("waiting") or {}
-    if waiting.get("reason") == "CrashLoopBackOff":
-        ended = (status.get("lastState") or {}).get("terminated") or {}
-        said = f"the container ends again and again: {ended.get('reason')}, exit code {ended.get('exitCode')}"
-        why = fault("engine", said)
-    if why:
-        return _PodSeen("failed", why.message, why)
-    if none := unschedulable(pod):
-        return _PodSeen("waiting", none.message, none)
-    if (status.get("state") or {}).get("running"):
-        return _PodSeen("running", f"on {pod['spec']['nodeName']}")
-    if (status.get("state") or {}).get("terminated"):
-        return _PodSeen("waiting", "its container has ended")
-    node = pod["spec"].get("nodeName")
-    return _PodSeen("waiting", str(waiting.get("reason") or (f"to start on {node}" if node else "for a node")))
+    if kind == "Deployment" and status.get("readyReplicas"):
+        return FollowedPart(PipelinePart(**about, state="ready"))
+    if kind == "Deployment" and (refused := condition(live, "ReplicaFailure")):
+        return FollowedPart(
+            PipelinePart(**about, state="failed", reason=refused["message"]), fault("engine", refused["message"])
+        )
+    # A Deployment has neither of a Job's two ends: until it answers, its pod decides as that of a Job does.
+    job = JobState.of(live, pods, [] if pods else events_of(cluster, about["name"]))
+    part = PipelinePart(**about, state="failed" if job.failure else job.state, reason=job.reason)
+    return FollowedPart(part, job.failure or job.hindrance, job.pod)

@@ -18,7 +18,7 @@ from commands.sweep.resolve import refuse_refused, resolve
 from provisioning import ledger, paths
 from provisioning.batch.outside_pod import run_outside
 from provisioning.images import image
-from provisioning.kubernetes import own_pod
+from provisioning.kubernetes import owned
 from suite import __version__
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Observer
@@ -55,7 +55,7 @@ def block(block: int, name: str, scratch: Path | None, given: Path | None, on_no
     paths.refuse_foreign(directory, "give --scratch a directory that others may not write to")
     if given:
         os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # a pod has one log: no line is cut by another's
-        own_pod.use_account(directory)
+        owned.use_account(directory)
     outbox = Outbox(directory)
     for line in unpacked(given.read_text()) if given else iter(sys.stdin.readline, ""):
         if line.rstrip("\n") == GIVEN:

@@ -12,7 +12,7 @@ import click
 from commands.run.options import PlanFile, shares
 from commands.sweep.schedule import bench_argv, notify_argv, refuse_itself
 from provisioning import foreground
-from provisioning.kubernetes import own_pod
+from provisioning.kubernetes import owned
 from suite.errors import BenchError, RequestError
 from suite.results.runs import contains, find_runs
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic
@@ -52,7 +52,7 @@ def schedule_run(
     if baseline:
         refuse_itself(baseline, into)
     with Run(into).exclusive():  # a firing that still runs is not run beside
-        own_pod.use_account(into)
+        owned.use_account(into)
         result = _fire(file, into, baseline, fail_above)
         result["removed"] = _remove_older(into, keep, baseline) if keep else []
         _store(result)

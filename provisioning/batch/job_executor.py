@@ -48,9 +48,9 @@ class JobExecutor:
             if refused := _refusal(job):
                 kubernetes.remove(self.cluster, job.name)
                 raise refused
-            looks_after_end += job.ended
+            looks_after_end += job.state in ("complete", "failed")
             try:
-                complete = bool(job.pod) and self._hear(block, str(job.pod), taken.setdefault(str(job.pod), []))
+                complete = job.begun and self._hear(block, str(job.pod), taken.setdefault(str(job.pod), []))
             except (RequestError, TransferError) as error:  # what it sends is refused here, and would be again
                 kubernetes.remove(self.cluster, job.name)
                 self._gone(block)
@@ -107,7 +107,9 @@ class JobExecutor:
 
     def _lost(self, job: kubernetes.BlockJob, said: list[str]) -> BenchError:
         """Return an error in bench's own words, where the pod has said some, else in the cluster's."""
-        message = next((line for line in reversed(said) if line.startswith("bench: ")), job.reason)[:1000]
+        message = next(
+            (line for line in reversed(said) if line.startswith("bench: ")), job.reason or "its pod has ended"
+        )[:1000]
         remedy = f"see {self.logs}"
         if f"exit code {RequestError.exit_code}" in job.reason:
             return RequestError(message, remedy=remedy)
@@ -116,6 +118,7 @@ class JobExecutor:
 
 def _refusal(job: kubernetes.BlockJob) -> RequestError | None:
     """Return why a Job that waits will never begin; None where it may."""
-    if job.hindrance is None or job.hindrance.kind not in FOR_EVER:
+    why = job.failure or job.hindrance
+    if job.begun or why is None or why.kind not in FOR_EVER:
         return None
-    return RequestError(f"the pod of bench does not begin: {job.hindrance.message}", remedy=job.hindrance.remedy)
+    return RequestError(f"the pod of bench does not begin: {why.message}", remedy=why.remedy)

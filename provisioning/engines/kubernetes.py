@@ -13,15 +13,14 @@ from pathlib import Path
 from provisioning import ledger
 from provisioning.engines.base import Allotment, ContainerEngine, ContainerSpec, image_reference
 from provisioning.images.image import Image
-from provisioning.kubernetes import owned, service
+from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
-from provisioning.kubernetes.faults import failure_of
-from provisioning.kubernetes.images import CONTAINERD, import_image, local_name
-from provisioning.kubernetes.inside import PodNode, await_end, cpus_inside, first_process, kernel_inside
-from provisioning.kubernetes.node import ClusterNode, others_on
-from provisioning.kubernetes.opening import Opening
-from provisioning.kubernetes.pod import USER, Placement, changed, container_status, manifest
+from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
+from provisioning.kubernetes.node import CONTAINERD, ClusterNode, import_image, local_name, others_on
+from provisioning.kubernetes.opening import SERVICE_RIGHTS, Opening, changed, open_service
+from provisioning.kubernetes.pod import USER, Placement, manifest
 from provisioning.kubernetes.refusals import refused_as_request
+from provisioning.kubernetes.states import PodState, container_status
 from provisioning.nodes import WrappedNode, local_node
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Node
@@ -74,7 +73,7 @@ class KubernetesEngine(ContainerEngine):
 
     def hindrance(self, properties: Properties) -> str | None:
         if properties.service:
-            self._cluster.demand(service.RIGHTS)
+            self._cluster.demand(SERVICE_RIGHTS)
         switched = {name for name, usual in vars(AS_IT_IS).items() if getattr(properties, name) != usual}
         return None if switched <= SWITCHES else "a pod cannot be given it"
 
@@ -214,14 +213,16 @@ class KubernetesEngine(ContainerEngine):
             if container_status(live).get("imageID"):
                 return live
             if time.monotonic() > deadline:
-                raise failure_of(live) or MeasurementError("the server does not tell that the pod runs", kind="engine")
+                raise PodState.of(live).failure or MeasurementError(
+                    "the server does not tell that the pod runs", kind="engine"
+                )
             time.sleep(TOLD_WITHIN_S / 100)
 
     def address(self, node: Node) -> str:
         return str(self._running(_name_of(node))["status"]["podIP"])
 
     def served(self, node: Node, port: int, way: str) -> AbstractContextManager[tuple[str, int]]:
-        return service.opened(self._cluster, _name_of(node), port, way)
+        return open_service(self._cluster, _name_of(node), port, way)
 
     def main_pid(self, node: Node, name: str) -> int | None:  # noqa: ARG002 (see base)
         found = first_process(name) if self._node.here else None

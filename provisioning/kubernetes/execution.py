@@ -1,20 +1,32 @@
-"""Commands in a pod: in this process, over the WebSocket of the API server's ``exec``.
+"""The inside of a pod: a node whose commands start over the WebSocket of the API server's ``exec``, and its processes.
 
-A client program for each command would cost its start inside the measured time.
+This process speaks with the server itself: a client program for each command would cost its start inside the measured
+time.
 """
 
 import json
 import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import IO
+
+import psutil
 
 from provisioning.hearing import PipeTail
 from provisioning.kubernetes.cluster import Cluster, client_library
+from provisioning.kubernetes.states import fate
+from provisioning.nodes import WrappedNode
 from provisioning.processes import HeardProcess
 from suite.errors import BenchError, CommandError, MeasurementError
+from suite.interfaces import Completed
+from suite.job.envelope import parse_cpu_list
+from suite.process_identity import BOOT_ID
 
 STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
 """The channels of the stream: the first byte of each message. The last closes another, from version 5 on."""
@@ -27,6 +39,7 @@ KILL_ALL = ("kill", "-KILL", "--", "-1")
 """Kills everything in the pod but its first process: nothing ends with the stream that has started it."""
 CLOSES = "v5.channel.k8s.io"
 KILLED_WITHIN_S = 20.0
+ENDED_WITHIN_S = 30.0
 NOT_STARTED = 126
 """The exit status of a command that could not be started, as shells have it."""
 _CHUNK = 1 << 16
@@ -168,3 +181,61 @@ def exit_status(content: bytes) -> tuple[int, str]:
 def _write_all(place: IO[bytes] | None, content: bytes) -> None:
     while place and content:
         content = content[place.write(content) :]
+
+
+@dataclass(kw_only=True)
+class PodNode(WrappedNode):
+    """A pod: its commands are started by the API server, and by no command of the node below."""
+
+    cluster: Cluster
+    pod: str
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+        return self.start(argv, stdin=stdin).completed(timeout_s, check=check)
+
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> PodProcess:
+        return PodProcess(self.cluster, self.pod, argv, stdin, partial(fate, self.cluster, self.pod))
+
+
+def cpus_inside(node: PodNode) -> tuple[int, ...]:
+    """Return the CPUs that the pod may use, in the numbers of its node's kernel."""
+    status = node.run(["cat", "/proc/self/status"]).stdout
+    found = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.MULTILINE)
+    if not found:
+        raise MeasurementError("the pod does not say which CPUs it may use", kind="engine")
+    return parse_cpu_list(found[1])
+
+
+def kernel_inside(node: PodNode) -> tuple[str, str]:
+    """Return the number of the boot of the kernel that the pod sees, and what its /proc/cpuinfo holds."""
+    # A sandbox with a kernel of its own may lack the first file: what then stands there is no number of a boot.
+    boot, _, cpuinfo = node.run(["cat", str(BOOT_ID), "/proc/cpuinfo"], check=False).stdout.partition("\n")
+    return boot, cpuinfo
+
+
+def first_process(pod: str) -> psutil.Process | None:
+    """Return the first process of the pod's container on this machine; None where it cannot be seen.
+
+    Its runtime gives it the pod's name as the name of its host.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("HOSTNAME") == pod and process.status() != psutil.STATUS_ZOMBIE:
+                found.append((process.create_time(), process.pid, process))
+        except psutil.Error:
+            continue
+    return min(found)[2] if found else None
+
+
+def await_end(pod: str) -> None:
+    """Return when no process of the pod is left on this machine: the server forgets it up to 2 s before its end."""
+    deadline = time.monotonic() + ENDED_WITHIN_S
+    while first_process(pod):
+        if time.monotonic() > deadline:
+            raise MeasurementError(
+                f"the pod {pod} still runs {ENDED_WITHIN_S:g} s after it was deleted",
+                kind="kubernetes",
+                remedy="see whether the kubelet of its node runs; bench clean tries it again",
+            )
+        time.sleep(0.05)

@@ -1,14 +1,20 @@
-"""The node of a cluster that pods run on: which machine it is, and how its kubelet treats them."""
+"""The node of a cluster that pods run on: which machine it is, how its kubelet treats them, how it gets the image."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from provisioning.kubernetes import own_pod
+from provisioning.engines.base import image_reference
 from provisioning.kubernetes.cluster import Cluster, Object
+from provisioning.kubernetes.owned import own_node
 from provisioning.kubernetes.pod import HOSTNAME_LABEL
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import RequestError, nearest, option
+from suite.interfaces import Node
 from suite.process_identity import boot_id
+
+CONTAINERD = "/run/containerd/containerd.sock"
+IMPORTED_WITHIN_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class ClusterNode:
         """
         nodes = {each["metadata"]["name"]: each for each in cluster.get("/api/v1/nodes")["items"]}
         here = [key for key, each in nodes.items() if cls(each, {}).boot_id == boot_id()]
-        name = name or own_pod.node()
+        name = name or own_node()
         chosen = name or next(iter(here or nodes), "")
         if name is None and not (here or len(nodes) == 1):
             known = ", ".join(sorted(nodes))
@@ -57,7 +63,7 @@ class ClusterNode:
     @property
     def here(self) -> bool:
         """Return whether it is this machine: its kernel was booted here, and bench does not run in a pod of it."""
-        return self.boot_id == boot_id() and not own_pod.node()
+        return self.boot_id == boot_id() and not own_node()
 
     @property
     def whole_cpus(self) -> int:
@@ -100,3 +106,30 @@ def _kubelet(cluster: Cluster, node: str) -> Object:
         return {}
     config: Object = found.get("kubeletconfig", {})
     return config
+
+
+def ctr(address: str, *words: str) -> list[str]:
+    """Return the command that speaks to a containerd about the images of Kubernetes."""
+    return ["ctr", "--address", address, "--namespace", "k8s.io", "images", *words]
+
+
+def local_name(digest: str) -> str:
+    """Return the name under which pods ask for an imported image: no registry is asked for it."""
+    return f"localhost/{image_reference(digest)}"
+
+
+def import_image(host: Node, address: str, digest: str, archive: Path) -> None:
+    """Import the image into the containerd of this machine, once."""
+    reference, name = image_reference(digest), local_name(digest)
+    listed = host.run(ctr(address, "ls", "--quiet"), check=False)
+    if listed.returncode:
+        raise RequestError(
+            f"containerd does not answer at {address}: {listed.stderr.strip()[-200:]}",
+            remedy=f"name its socket with {option('containerd')}, or a registry that has the image with {option('registry')}",
+        )
+    if name in listed.stdout.split():
+        return
+    host.run(ctr(address, "import", str(archive)), timeout_s=IMPORTED_WITHIN_S)
+    # The first is how containerd completes a name without a registry: without it no name of the image is found.
+    for each in (f"docker.io/library/{reference}", name):
+        host.run(ctr(address, "tag", "--force", reference, each))

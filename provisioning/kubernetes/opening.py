@@ -1,14 +1,19 @@
-"""The opening of a pod, stage by stage as the server tells of it."""
+"""The opening of a pod stage by stage, what admission has made of it, and of a service before it."""
 
 import queue
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from provisioning.kubernetes.cluster import Cluster, Object
-from provisioning.kubernetes.faults import failure_of, fault, unschedulable
-from provisioning.kubernetes.pod import container_status, refuse_unfair
-from provisioning.kubernetes.refusals import cause_of
+from provisioning import ledger
+from provisioning.kubernetes import owned
+from provisioning.kubernetes.cluster import OWNER, Cluster, Object, labels
+from provisioning.kubernetes.pod import MIB
+from provisioning.kubernetes.refusals import cause_of, fault
+from provisioning.kubernetes.states import PodState
+from suite.errors import MeasurementError, option
 from suite.interfaces import Stopwatch
 
 OPENED_WITHIN_S = 180.0
@@ -21,6 +26,13 @@ them apart. When one stage has ended so have those before it, even if their even
 SCHEDULED, SANDBOX, IMAGE, CONTAINER, STARTED = range(1, 6)
 ENDS = {"Scheduled": SCHEDULED, "Pulling": SANDBOX, "Pulled": IMAGE, "Created": CONTAINER, "Started": STARTED}
 """How many of the stages have ended by an event's reason."""
+HARMLESS = ("metadata.annotations", "metadata.labels", "spec.tolerations")
+"""What may be changed without any effect on what is measured."""
+CLUSTER_IP, NODE_PORT = "ClusterIP", "NodePort"
+"""The types of services, which are the ways through them."""
+SERVICE_RIGHTS = {"services": ("create", "get", "list", "delete")}
+"""What the user needs for them, by resource."""
+SERVICE_KINDS = ("v1/services",)
 
 
 @dataclass
@@ -68,7 +80,7 @@ class Opening:
                 heard = self._heard.get(timeout=max(0.0, min(deadline, scheduled_by) - time.monotonic()))
             except queue.Empty:
                 late = f"the pod was not started within {OPENED_WITHIN_S:g} s: {self.complaint}"
-                raise unschedulable(self._now()) or fault("engine", late) from None
+                raise PodState.of(self._now()).hindrance or fault("engine", late) from None
             if isinstance(heard, Exception):
                 raise heard
             self._take(*heard)
@@ -81,10 +93,103 @@ class Opening:
                     raise cause
             self.ended = max(self.ended, ENDS.get(str(found.get("reason")), 0))
             return
-        if failure := failure_of(found):
-            raise failure
-        running = (container_status(found).get("state") or {}).get("running")
-        self.ended = max(self.ended, STARTED if running else SCHEDULED if found["spec"].get("nodeName") else 0)
+        now = PodState.of(found)
+        if now.failure:
+            raise now.failure
+        placed = SCHEDULED if found["spec"].get("nodeName") else 0
+        self.ended = max(self.ended, STARTED if now.state == "running" else placed)
 
     def _now(self) -> Object:
         return self.cluster.get(self.cluster.path("pods", self.pod))
+
+
+def changes(sent: object, live: object, path: str = "") -> Iterator[str]:
+    """Yield what admission has changed of what was sent, or added to its lists: ``spec.schedulerName: sent, live``.
+
+    Fields that were not sent are the server's defaults, or its own affairs.
+    """
+    if isinstance(sent, Mapping) and isinstance(live, Mapping):
+        for key, value in sent.items():
+            yield from changes(value, live.get(key), f"{path}.{key}".lstrip("."))
+    elif isinstance(sent, list) and isinstance(live, list):
+        for number, value in enumerate(sent):
+            yield from changes(value, live[number] if number < len(live) else None, f"{path}[{number}]")
+        yield from (f"{path}: {_named(added)} was added" for added in live[len(sent) :])
+    elif not _same(sent, live):
+        yield f"{path}: {live!r} instead of {sent!r}"
+
+
+def _named(value: object) -> str:
+    return str(value.get("name", value)) if isinstance(value, Mapping) else str(value)
+
+
+def _same(sent: object, live: object) -> bool:
+    # What is off by default may be left out of the answer: ``hostNetwork: false``.
+    return sent == live or (not sent and live is None) or _bytes(sent) == _bytes(live) != None  # noqa: E711
+
+
+def _bytes(value: object) -> int | None:
+    """Return a quantity of memory in bytes: the server writes ``1073741824`` as ``1Gi``."""
+    units = {"Ki": 1 << 10, "Mi": MIB, "Gi": 1 << 30, "Ti": 1 << 40}
+    text = str(value)
+    number, unit = (text[:-2], units[text[-2:]]) if text[-2:] in units else (text, 1)
+    return int(number) * unit if number.isdigit() else None
+
+
+def changed(sent: Object, live: Object) -> list[str]:
+    """Return what admission has changed of a pod."""
+    return list(changes({key: sent[key] for key in ("metadata", "spec")}, live))
+
+
+def refuse_unfair(sent: Object, live: Object) -> list[str]:
+    """Return what admission has changed. Raises MeasurementError for a change after which nothing can be compared."""
+    found = changed(sent, live)
+    # The server mounts what it adds: a token of the service account, certificates.
+    unfair = [each for each in found if not each.startswith(HARMLESS)]
+    quality = live.get("status", {}).get("qosClass")
+    if quality not in (None, "Guaranteed"):
+        unfair.append(f"status.qosClass: {quality!r} instead of 'Guaranteed'")
+    if unfair:
+        raise MeasurementError(
+            f"admission has changed the pod so that it is not comparable: {'; '.join(unfair)}",
+            kind="admission",
+            remedy=f"choose a {option('namespace')} without this LimitRange or webhook",
+        )
+    return found
+
+
+def service_manifest(name: str, pod: str, port: int, way: str) -> Object:
+    """Return the service that passes connections on to a port of the pod, which has the pod's name as its owner."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "labels": labels(name), "ownerReferences": owned.owners()},
+        "spec": {
+            "type": way,
+            "selector": {OWNER: pod},
+            "ports": [{"protocol": "TCP", "port": port, "targetPort": port}],
+        },
+    }
+
+
+@contextmanager
+def open_service(cluster: Cluster, pod: str, port: int, way: str) -> Iterator[tuple[str, int]]:
+    """Create the service of a pod that runs. Yields the address and the port to which its clients connect.
+
+    The node's way of passing on connections is set up a moment later.
+    """
+    name = ledger.fresh("virtbench")
+    with ledger.holding("kubernetes", owned.entry(cluster, name, SERVICE_KINDS)):
+        live = cluster.create(service_manifest(name, pod, port, way))
+        if way == CLUSTER_IP:
+            yield str(live["spec"]["clusterIP"]), port
+        else:
+            yield _node_address(cluster, pod), int(live["spec"]["ports"][0]["nodePort"])
+
+
+def _node_address(cluster: Cluster, pod: str) -> str:
+    """Return the address of the pod's own node: the port of another one would add a way between nodes."""
+    found = cluster.get(cluster.path("pods", pod))["status"].get("hostIP")
+    if not found:
+        raise MeasurementError(f"the server does not tell the address of the node of {pod}", kind="kubernetes")
+    return str(found)

@@ -1,14 +1,18 @@
-"""The objects that the suite has made in a cluster, as an entry of the ledger, and its removal by its label.
+"""Who owns the objects that the suite makes in a cluster: an entry of the ledger, and the pod that bench runs in.
 
-The entry names everything that is needed to find the cluster again, and the kinds of objects that were made for the
-owner: nothing else is looked at.
+An entry names everything that is needed to find the cluster again, and the kinds of objects that were made for the
+owner: nothing else is looked at, and they are removed by their label. If bench runs in a pod, which the variables of
+``FIELDS`` show, the pods that it opens belong to that pod, and the cluster removes them with it.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, OWNER, Cluster
 from provisioning.kubernetes.refusals import ApiError
@@ -18,6 +22,10 @@ FORM = r'\[".+", ".+", "[a-z0-9-]+", "[a-z0-9/,.]+", "virtbench-[0-9a-f]{12}"\]'
 GONE_WITHIN_S = 120.0
 LOOKED_EVERY_S = 0.2
 NOT_FOUND = 404
+POD, UID, NODE = "VIRTBENCH_POD", "VIRTBENCH_POD_UID", "VIRTBENCH_NODE"
+FIELDS = {POD: "metadata.name", UID: "metadata.uid", NODE: "spec.nodeName"}
+"""The variables, by the fields of the pod that they hold."""
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def entry(cluster: Cluster, owner: str, kinds: Sequence[str]) -> str:
@@ -78,3 +86,34 @@ def not_found_is_fine() -> Iterator[None]:
     except ApiError as error:
         if error.status != NOT_FOUND:
             raise
+
+
+def own_node() -> str | None:
+    """Return the node of this pod; None where bench runs in no pod."""
+    return os.environ.get(NODE)
+
+
+def owners() -> list[dict[str, str]]:
+    """Return the owner of the pods that are opened from here: with it the cluster removes them, however it ends."""
+    if POD not in os.environ:
+        return []
+    return [{"apiVersion": "v1", "kind": "Pod", "name": os.environ[POD], "uid": os.environ[UID]}]
+
+
+def use_account(directory: Path) -> None:
+    """Reach the cluster with the rights of this pod's service account, by a kubeconfig that is written for it."""
+    if POD not in os.environ:
+        return
+    server = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    context = {"cluster": "own", "user": "own", "namespace": (ACCOUNT / "namespace").read_text()}
+    config: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "own", "cluster": {"server": server, "certificate-authority": f"{ACCOUNT}/ca.crt"}}],
+        "users": [{"name": "own", "user": {"tokenFile": f"{ACCOUNT}/token"}}],
+        "contexts": [{"name": "own", "context": context}],
+        "current-context": "own",
+    }
+    path = directory / ".kubeconfig"
+    path.write_text(json.dumps(config))
+    os.environ["KUBECONFIG"] = str(path)

@@ -1,16 +1,14 @@
-"""The pod that a job runs in: what is sent to the server, as one pure function, and what admission has made of it.
+"""What is sent to the server, as pure functions: the pod that is measured, and Jobs whose pods run with no rights.
 
-Each setting keeps a difference away that would not be the pod's own: docs/guide/kubernetes.md names them.
+Each setting of a measured pod removes a difference that is not the pod's own: docs/guide/kubernetes.md has the sources.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerSpec
-from provisioning.kubernetes import own_pod
 from provisioning.kubernetes.cluster import Object, labels
-from suite.errors import MeasurementError, option
+from provisioning.kubernetes.owned import owners
 
 CONTAINER = "job"
 USER = 65534
@@ -25,8 +23,10 @@ ANNOTATIONS = {
     "linkerd.io/inject": "disabled",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-
-
+POD_FAILURES = {
+    # A pod that the cluster takes away is made again; every other failure is final, or counts as a retry.
+    "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+}
 UNPRIVILEGED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """The security of a container whose work needs no privilege."""
 
@@ -64,7 +64,7 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
             "name": spec.name,
             "labels": labels(spec.name),
             "annotations": ANNOTATIONS,
-            "ownerReferences": own_pod.owners(),
+            "ownerReferences": owners(),
         },
         "spec": {
             "nodeSelector": {HOSTNAME_LABEL: placement.node},
@@ -97,6 +97,61 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
     }
 
 
+@dataclass(frozen=True)
+class PodVolume:
+    """A volume, and where the container of its pod sees it."""
+
+    name: str
+    source: Object
+    path: str
+    read_only: bool = False
+
+
+def pod_template(
+    container: Object,
+    resources: Mapping[str, str],
+    volumes: Sequence[PodVolume],
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+    **settings: object,
+) -> Object:
+    """Return the template of a pod that runs as nobody, without privileges or rights in the cluster.
+
+    ``settings`` are further fields of the pod; with ``serviceAccountName`` it gets the token of that account.
+    """
+    mounts = [{"name": item.name, "mountPath": item.path, "readOnly": item.read_only} for item in volumes]
+    return {
+        "metadata": {"labels": dict(labels), "annotations": dict(annotations or {})},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": "serviceAccountName" in settings,
+            "enableServiceLinks": False,
+            "dnsPolicy": "Default",
+            # The volumes belong to the group, so that nobody can write to them.
+            "securityContext": {**as_nobody(), "fsGroup": USER},
+            "containers": [
+                {
+                    "imagePullPolicy": "IfNotPresent",
+                    "resources": {"requests": resources, "limits": resources},
+                    **container,
+                    "securityContext": {**UNPRIVILEGED, **container.get("securityContext", {})},
+                    "volumeMounts": mounts,
+                }
+            ],
+            "volumes": [{"name": item.name, **item.source} for item in volumes],
+            **settings,
+        },
+    }
+
+
+def job_manifest(
+    name: str, labels: Mapping[str, str], template: Object, *, retries: int = 0, **settings: object
+) -> Object:
+    """Return the Job that runs a pod of the template to its end. ``settings`` are further fields of the Job."""
+    spec = {"backoffLimit": retries, "podFailurePolicy": POD_FAILURES, "template": template, **settings}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
+
+
 def _volumes(spec: ContainerSpec) -> tuple[list[Object], list[Object]]:
     """Return the volumes, and where they are mounted: room in memory where the other engines have it, and the data."""
     half = f"{(spec.memory_bytes or 0) // 2 // MIB}Mi"
@@ -111,75 +166,3 @@ def _volumes(spec: ContainerSpec) -> tuple[list[Object], list[Object]]:
         volumes.append({"name": "data", "hostPath": {"path": directory, "type": "Directory"}})
         mounts.append({"name": "data", "mountPath": target, "readOnly": not writable})
     return volumes, mounts
-
-
-def changes(sent: object, live: object, path: str = "") -> Iterator[str]:
-    """Yield what admission has changed of what was sent, or added to its lists: ``spec.schedulerName: sent, live``.
-
-    Fields that were not sent are the server's defaults, or its own affairs.
-    """
-    if isinstance(sent, Mapping) and isinstance(live, Mapping):
-        for key, value in sent.items():
-            yield from changes(value, live.get(key), f"{path}.{key}".lstrip("."))
-    elif isinstance(sent, list) and isinstance(live, list):
-        for number, value in enumerate(sent):
-            yield from changes(value, live[number] if number < len(live) else None, f"{path}[{number}]")
-        yield from (f"{path}: {_named(added)} was added" for added in live[len(sent) :])
-    elif not _same(sent, live):
-        yield f"{path}: {live!r} instead of {sent!r}"
-
-
-def _named(value: object) -> str:
-    return str(value.get("name", value)) if isinstance(value, Mapping) else str(value)
-
-
-def _same(sent: object, live: object) -> bool:
-    # What is off by default may be left out of the answer: ``hostNetwork: false``.
-    return sent == live or (not sent and live is None) or _bytes(sent) == _bytes(live) != None  # noqa: E711
-
-
-def _bytes(value: object) -> int | None:
-    """Return a quantity of memory in bytes: the server writes ``1073741824`` as ``1Gi``."""
-    units = {"Ki": 1 << 10, "Mi": MIB, "Gi": 1 << 30, "Ti": 1 << 40}
-    text = str(value)
-    number, unit = (text[:-2], units[text[-2:]]) if text[-2:] in units else (text, 1)
-    return int(number) * unit if number.isdigit() else None
-
-
-HARMLESS = ("metadata.annotations", "metadata.labels", "spec.tolerations")
-"""What may be changed without any effect on what is measured."""
-
-
-def changed(sent: Object, live: Object) -> list[str]:
-    """Return what admission has changed of a pod."""
-    return list(changes({key: sent[key] for key in ("metadata", "spec")}, live))
-
-
-def refuse_unfair(sent: Object, live: Object) -> list[str]:
-    """Return what admission has changed. Raises MeasurementError for a change after which nothing can be compared."""
-    found = changed(sent, live)
-    # The server mounts what it adds: a token of the service account, certificates.
-    unfair = [each for each in found if not each.startswith(HARMLESS)]
-    quality = live.get("status", {}).get("qosClass")
-    if quality not in (None, "Guaranteed"):
-        unfair.append(f"status.qosClass: {quality!r} instead of 'Guaranteed'")
-    if unfair:
-        raise MeasurementError(
-            f"admission has changed the pod so that it is not comparable: {'; '.join(unfair)}",
-            kind="admission",
-            remedy=f"choose a {option('namespace')} without this LimitRange or webhook",
-        )
-    return found
-
-
-def true_condition(live: Object, *names: str) -> Object | None:
-    """Return the first of these conditions that is true of an object; None if none is."""
-    conditions: list[Object] = live.get("status", {}).get("conditions") or []
-    return next((each for each in conditions if each["type"] in names and each["status"] == "True"), None)
-
-
-def container_status(live: Object) -> Mapping[str, Any]:
-    """Return the status of the job's container; empty before there is one."""
-    found = live.get("status", {}).get("containerStatuses") or [{}]
-    status: Mapping[str, Any] = found[0]
-    return status

@@ -59,6 +59,13 @@ _CAUSES = (
 """The first that fits counts."""
 _REFUSED = {"invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
 """The kinds of what stays so until the request or the cluster is changed."""
+_REMEDIES = {
+    "unschedulable": f"free what is missing, choose another {option('node')}, or lower {option('cpus')} and {option('memory')}",
+    "evicted": "see why the node was short of it: kubectl describe node",
+    "killed": f"give the targets more with {option('memory')}, or make {option('batch')} smaller",
+    "node-lost": "see why: kubectl describe node",
+}
+"""By the kind of a fault that no text names."""
 
 
 class ApiError(MeasurementError):
@@ -104,6 +111,11 @@ def cause_of(said: str) -> MeasurementError | None:
         if re.search(pattern, said):
             return MeasurementError(f"{meaning}: {said}" if meaning else said, kind=kind, remedy=remedy)
     return None
+
+
+def fault(kind: str, message: str) -> MeasurementError:
+    """Return the error for the cause that the message names, else one of this kind, with its remedy."""
+    return cause_of(message[:1000]) or MeasurementError(message[:1000], kind=kind, remedy=_REMEDIES.get(kind))
 
 
 @contextmanager

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from provisioning.batch.kubernetes import GIVEN_AT, POD_FAILURES, RECORDS_AT, template
+from provisioning.batch.kubernetes import GIVEN_AT, RECORDS_AT, bench_template
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
+from provisioning.kubernetes.pod import job_manifest
 from provisioning.timers.base import Installed, ScheduledJob, Timer
 from suite.errors import BenchError, RequestError
 from suite.sweep.file import load_sweep
@@ -87,6 +88,7 @@ def manifest(job: ScheduledJob, group: str) -> Object:
     labels = {**MANAGED, SCHEDULE: job.name}
     into = f"{RECORDS_AT}/{PurePosixPath(job.log).stem}"
     firing = ["bench", "sweep", "schedule-run", GIVEN_AT, "--into", into, *job.options]
+    template = bench_template(_options(job), labels, job.plan.read_text(), firing)
     spec = {
         "schedule": job.schedule.cron,
         "timeZone": time_zone(),  # dropped by servers before 1.25
@@ -94,11 +96,7 @@ def manifest(job: ScheduledJob, group: str) -> Object:
         "startingDeadlineSeconds": LATE_AT_MOST_S,
         "jobTemplate": {
             "metadata": {"labels": labels},
-            "spec": {
-                "backoffLimit": 0,
-                "podFailurePolicy": POD_FAILURES,
-                "template": template(_options(job), labels, job.plan.read_text(), firing),
-            },
+            "spec": job_manifest(job.name, labels, template)["spec"],
         },
     }
     metadata = {"name": f"virtbench-{job.name}", "labels": labels}

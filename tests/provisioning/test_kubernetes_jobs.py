@@ -111,7 +111,7 @@ class FakeCluster:
 
     def get(self, path: str, **_: object) -> dict[str, Any]:
         assert path == "v1/events"
-        return {"items": [{"message": message} for message in self.events]}
+        return {"items": [{"type": "Warning", "reason": "FailedCreate", "message": message} for message in self.events]}
 
     def request(self, method: str, path: str, **_: object) -> dict[str, Any]:
         if method == "DELETE":
@@ -252,7 +252,7 @@ def test_a_pod_that_a_quota_holds_back_is_waited_for_and_says_so() -> None:
     cluster.create(job())
     cluster.events = [f"{FORBIDDEN}exceeded quota: compute"]
     (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")  # type: ignore[arg-type]
-    assert (found.state, found.reason) == ("waiting", cluster.events[0])
+    assert (found.state, found.reason) == ("waiting", f"no pod was made: FailedCreate: {cluster.events[0]}")
 
 
 def test_stop_leaves_the_job_in_the_cluster(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ OTHERS: list[dict[str, Any]] = [
     {**BENCH_POD, "name": "bench-4", "uid": "5", "labels": {**LABELS, kubernetes.BLOCK: "4"}},
     {**OPENED, "name": "virtbench-2", "ownerReferences": [{"uid": "5"}]},
 ]
-BLOCK_3 = kubernetes.BlockJob(f"{SWEEP}-003", 3, "running", "on n1", "bench-3")
+BLOCK_3 = kubernetes.BlockJob(f"{SWEEP}-003", "running", "on n1", "bench-3", begun=True, block=3)
 
 
 def test_removal_waits_until_the_pods_of_the_blocks_and_those_they_opened_are_gone(

@@ -76,7 +76,7 @@ def _jobs(sweep: Sweep, directory: Path) -> tuple[Cluster, list[kubernetes.Block
 
 def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
     cluster, found = _jobs(sweep, directory)
-    removed = [job for job in found if job.state == "waiting" or not waiting_alone]
+    removed = [job for job in found if not waiting_alone or (job.state == "waiting" and not job.begun)]
     if removed:
         click.echo("waiting until the pods of removed blocks are gone", err=True)
         kubernetes.remove_all(cluster, _label(sweep, directory), removed)

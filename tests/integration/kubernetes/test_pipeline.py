@@ -10,7 +10,7 @@ import pytest
 
 from provisioning.images.image import current
 from provisioning.kubernetes.cluster import Cluster, Object
-from provisioning.kubernetes.images import ctr, local_name
+from provisioning.kubernetes.node import ctr, local_name
 from tests.kubernetes_cluster import cluster as fixture
 from tests.kubernetes_cluster.control import kubectl
 

@@ -9,9 +9,9 @@ import pytest
 
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes.cluster import Cluster
-from provisioning.kubernetes.faults import failure_of, fault
 from provisioning.kubernetes.opening import Opening
-from provisioning.kubernetes.refusals import ApiError, refused_as_request
+from provisioning.kubernetes.refusals import ApiError, fault, refused_as_request
+from provisioning.kubernetes.states import PodState
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Stopwatch
 from tests.provisioning.kubernetes.conftest import Server
@@ -45,7 +45,7 @@ def check_cause_and_ways_out(error: MeasurementError | None) -> None:
 @pytest.mark.parametrize(("reason", "message"), REFUSED_BY_THE_KUBELET)
 def test_an_imported_image_that_a_kubelet_refuses_is_told_by_the_status_of_its_pod(reason: str, message: str) -> None:
     waiting = {"reason": reason, "message": message}
-    check_cause_and_ways_out(failure_of({"status": {"containerStatuses": [{"state": {"waiting": waiting}}]}}))
+    check_cause_and_ways_out(PodState.of({"status": {"containerStatuses": [{"state": {"waiting": waiting}}]}}).failure)
 
 
 def events(*told: tuple[str, str]) -> str:

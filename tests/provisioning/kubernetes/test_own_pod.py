@@ -7,7 +7,7 @@ import certifi
 import pytest
 
 from provisioning.engines.base import ContainerSpec
-from provisioning.kubernetes import own_pod
+from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.pod import Placement, manifest
 from tests.kubernetes_schema import invalid
@@ -23,11 +23,11 @@ def in_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (account / "namespace").write_text("lab")
     (account / "token").write_text("secret")
     shutil.copyfile(certifi.where(), account / "ca.crt")
-    named = {own_pod.POD: "bench-0", own_pod.UID: "u-1", own_pod.NODE: "n2"}
+    named = {owned.POD: "bench-0", owned.UID: "u-1", owned.NODE: "n2"}
     address = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     for name, value in (named | address).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(own_pod, "ACCOUNT", account)
+    monkeypatch.setattr(owned, "ACCOUNT", account)
     return account
 
 
@@ -46,7 +46,7 @@ def test_elsewhere_a_pod_has_no_owner() -> None:
 @pytest.mark.usefixtures("in_pod")
 def test_the_service_account_reaches_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/nowhere")  # put back at the end
-    own_pod.use_account(tmp_path)
+    owned.use_account(tmp_path)
     cluster = Cluster.connect()
-    assert (cluster.namespace, own_pod.node()) == ("lab", "n2")
+    assert (cluster.namespace, owned.own_node()) == ("lab", "n2")
     assert cluster.api.configuration.host == "https://10.0.0.1:443"

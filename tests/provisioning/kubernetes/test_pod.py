@@ -10,8 +10,9 @@ from provisioning.engines.base import ContainerSpec, get_engine
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes.cluster import OWNER
 from provisioning.kubernetes.execution import exit_status
-from provisioning.kubernetes.faults import failure_of, unschedulable
-from provisioning.kubernetes.pod import Placement, changes, manifest, refuse_unfair
+from provisioning.kubernetes.opening import changes, refuse_unfair
+from provisioning.kubernetes.pod import Placement, manifest
+from provisioning.kubernetes.states import JobState, PodState
 from suite.errors import MeasurementError
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
@@ -180,21 +181,68 @@ def state(**container: object) -> dict[str, Any]:
     ],
 )
 def test_a_pod_that_will_not_run_says_why(pod: dict[str, Any], kind: str, said: str) -> None:
-    found = failure_of(pod)
+    found = PodState.of(pod).failure
     assert found is not None
     assert (found.kind, said in found.message) == (kind, True)
 
 
 def test_a_pod_that_waits_for_its_container_has_not_failed() -> None:
-    assert failure_of(state(waiting={"reason": "ContainerCreating"})) is None
+    assert PodState.of(state(waiting={"reason": "ContainerCreating"})).failure is None
+
+
+WAITING, RUNNING, ENDED = {"reason": "ContainerCreating"}, {"startedAt": "now"}, {"reason": "Error", "exitCode": 1}
+GONE = {
+    "metadata": {"name": "p"},
+    "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ENDED}}]},
+}
+QUOTA = {"type": "Warning", "reason": "FailedCreate", "message": "exceeded quota: q"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "events", "said"),
+    [
+        (None, [], ("waiting", "for a pod", False, False, True)),
+        (None, [{**QUOTA, "type": "Normal"}], ("waiting", "for a pod", False, False, True)),
+        (None, [QUOTA], ("waiting", "no pod was made: FailedCreate: exceeded quota: q", False, False, True)),
+        ({"status": {"phase": "Pending"}}, [], ("waiting", "for a node", False, False, False)),
+        (
+            {**state(waiting=WAITING), "spec": {"nodeName": "n1"}},
+            [],
+            ("waiting", WAITING["reason"], False, False, False),
+        ),
+        ({**state(running=RUNNING), "spec": {"nodeName": "n1"}}, [], ("running", "on n1", False, False, False)),
+        (state(terminated=ENDED), [], ("ended", "its container has ended", False, False, False)),
+        (GONE, [], ("ended", "the pod has ended: Error: exit code 1", True, True, False)),
+    ],
+)
+def test_a_pod_has_one_state_with_what_it_waits_for(pod: Any, events: Any, said: tuple[object, ...]) -> None:
+    now = PodState.of(pod, events)
+    assert (now.state, now.reason, now.begun, now.failure is not None, now.hindrance is not None) == said
+
+
+@pytest.mark.parametrize(
+    ("conditions", "pods", "said"),
+    [
+        ([], [GONE], ("waiting", False)),
+        ([{"type": "Failed", "status": "True", "message": "it has reached its limit"}], [GONE], ("failed", True)),
+        ([{"type": "Failed", "status": "True", "message": "it has reached its limit"}], [], ("failed", True)),
+        ([{"type": "Complete", "status": "True"}], [GONE], ("complete", False)),
+        ([{"type": "Failed", "status": "False"}], [], ("waiting", False)),
+    ],
+)
+def test_a_job_decides_whether_the_end_of_its_pod_is_its_own(
+    conditions: Any, pods: Any, said: tuple[str, bool]
+) -> None:
+    now = JobState.of({"metadata": {"name": "j"}, "status": {"conditions": conditions}}, pods)
+    assert (now.state, now.failure is not None) == said
 
 
 def test_the_schedulers_reason_is_told() -> None:
     said = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
-    found = unschedulable({"status": {"conditions": [said]}})
+    found = PodState.of({"status": {"conditions": [said]}}).hindrance
     assert found is not None
     assert "2 Insufficient cpu" in found.message
-    assert unschedulable({"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}) is None
+    assert PodState.of({"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}).hindrance is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes.cluster import OWNER, Cluster
-from provisioning.kubernetes.service import CLUSTER_IP, NODE_PORT, manifest, opened
+from provisioning.kubernetes.opening import CLUSTER_IP, NODE_PORT, open_service, service_manifest
 from provisioning.paths import state
 from suite.errors import RequestError
 from suite.job.ablations import properties_of
@@ -27,7 +27,7 @@ def cluster(server: Server, tmp_path: Path) -> Cluster:
 
 @pytest.mark.parametrize("way", [CLUSTER_IP, NODE_PORT])
 def test_the_service_leads_to_one_pod_and_is_valid_in_both_versions(way: str) -> None:
-    sent = manifest("virtbench-ba9876543210", POD, 5000, way)
+    sent = service_manifest("virtbench-ba9876543210", POD, 5000, way)
     assert invalid(sent) == []
     assert sent["spec"]["selector"] == {OWNER: POD}
     assert sent["metadata"]["labels"][OWNER] == sent["metadata"]["name"], "the ledger removes it by its own name"
@@ -54,7 +54,7 @@ def test_clients_ask_where_the_way_begins_and_nothing_stays(
         f"DELETE {SERVICES}/s": delete,
         f"GET /api/v1/namespaces/lab/pods/{POD}": (200, {"status": {"hostIP": "10.97.0.11"}}),
     }
-    with opened(cluster, POD, 5000, way) as found:
+    with open_service(cluster, POD, 5000, way) as found:
         assert found == place
         (entry,) = state("ledger").glob("*.json")
         assert "v1/services" in entry.read_text()

@@ -1,0 +1,171 @@
+"""The state of a pod, and of the Job behind it: what the server and its events report, and why it does not run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from provisioning.kubernetes.cluster import Cluster, Object
+from provisioning.kubernetes.owned import NOT_FOUND
+from provisioning.kubernetes.refusals import ApiError, cause_of, fault
+from suite.errors import BenchError, MeasurementError
+
+PATIENCE_S = 90.0
+"""How long to wait for the server when a pod is lost: the server may be away, and the pod fine."""
+_NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+"""Reasons for which a container waits forever, in addition to those that ``cause_of`` recognises."""
+
+
+@dataclass(frozen=True)
+class PodState:
+    """How far a pod has come."""
+
+    state: Literal["waiting", "running", "ended"]
+    reason: str
+    """The node, what it waits for, or why it ended."""
+    failure: MeasurementError | None = None
+    """Why this pod will not run any more; another one may."""
+    hindrance: MeasurementError | None = None
+    """What keeps it from running; it may go away: a quota, or nodes that are full."""
+    begun: bool = False
+    """Whether its container has run, and so has a log."""
+
+    @classmethod
+    def of(cls, pod: Object | None, events: Sequence[Object] = ()) -> Self:
+        """Derive the state from the live pod; without a pod from the events of its Job or Deployment."""
+        if pod is None:
+            event = last_event(events)
+            why = fault("engine", f"no pod was made: {event}")
+            return cls(
+                "waiting", why.message if events and events[-1].get("type") == "Warning" else "for a pod", None, why
+            )
+        status, container = pod.get("status", {}), container_status(pod).get("state") or {}
+        begun = status.get("phase") in ("Running", "Succeeded", "Failed")
+        failure = _failure(pod)
+        if pod.get("metadata", {}).get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
+            return cls("ended", failure.message if failure else "its pod has ended", failure, None, begun)
+        if failure:
+            return cls("waiting", failure.message, failure, None, begun)
+        if unplaced := _unschedulable(pod):
+            return cls("waiting", unplaced.message, None, unplaced, begun)
+        if container.get("terminated"):
+            return cls("ended", "its container has ended", begun=begun)
+        node = pod.get("spec", {}).get("nodeName")
+        if container.get("running") or (begun and not container):
+            return cls("running", f"on {node}", begun=begun)
+        waiting = (container.get("waiting") or {}).get("reason")
+        return cls("waiting", str(waiting or (f"to start on {node}" if node else "for a node")), begun=begun)
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How far a Job has come."""
+
+    name: str
+    state: Literal["waiting", "running", "complete", "failed"]
+    reason: str
+    pod: str | None = None
+    """The newest pod behind it; None before there is one."""
+    begun: bool = False
+    """Whether that pod has a log."""
+    failure: MeasurementError | None = None
+    """Why the Job, or the pod that it has now, will not run any more."""
+    hindrance: MeasurementError | None = None
+    """What keeps the pod from running; it may go away."""
+
+    @classmethod
+    def of(cls, job: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> Self:
+        """Derive the state from the live Job, the pods that it has made, and without a pod from its events."""
+        pod = newest(pods)
+        now = PodState.of(pod, events)
+        about = {"name": job["metadata"]["name"], "pod": pod["metadata"]["name"] if pod else None, "begun": now.begun}
+        end = condition(job, "Complete", "Failed")
+        if end and end["type"] == "Complete":
+            return cls(**about, state="complete", reason="")
+        if end:
+            why = now.failure or fault("engine", str(end.get("message", "no pod says why")))
+            return cls(**about, state="failed", reason=why.message, failure=why)
+        if now.state == "ended":  # the Job decides whether there is another pod
+            return cls(**about, state="waiting", reason=now.reason)
+        return cls(**about, state=now.state, reason=now.reason, failure=now.failure, hindrance=now.hindrance)
+
+
+def newest(pods: Sequence[Object]) -> Object | None:
+    """Return the pod that was created last."""
+    return max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
+
+
+def condition(live: Object, *names: str, status: str | None = "True") -> Object | None:
+    """Return the first of these conditions of an object, by default only one that is true; None if it has none."""
+    conditions: list[Object] = live.get("status", {}).get("conditions") or []
+    return next((item for item in conditions if item["type"] in names and status in (None, item["status"])), None)
+
+
+def container_status(pod: Object) -> Mapping[str, Any]:
+    """Return the status of the pod's only container; empty before there is one."""
+    status: Mapping[str, Any] = next(iter(pod.get("status", {}).get("containerStatuses") or ()), {})
+    return status
+
+
+def _failure(pod: Object) -> MeasurementError | None:
+    status, container = pod.get("status", {}), container_status(pod)
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    if waiting.get("reason") == "CrashLoopBackOff":
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        return fault(
+            "engine", f"the container ends again and again: {last.get('reason')}, exit code {last.get('exitCode')}"
+        )
+    not_started = f"the container does not start: {waiting.get('reason')}: {waiting.get('message', '')}"
+    if waiting.get("reason") in _NEVER_STARTS or cause_of(not_started):
+        return fault("engine", not_started)
+    if ended.get("reason") == "OOMKilled":
+        return fault("killed", "the pod was killed: it wanted more memory than its limit (OOMKilled)")
+    if status.get("reason") == "Evicted":
+        return fault("evicted", f"the pod was evicted: {status.get('message', '')}")
+    if status.get("phase") in ("Failed", "Succeeded"):
+        why = status.get("reason") or ended.get("reason") or f"its phase is {status['phase']}"
+        message = status.get("message") or ended.get("message") or f"exit code {ended.get('exitCode')}"
+        return fault("engine", f"the pod has ended: {why}: {message}")
+    if pod.get("metadata", {}).get("deletionTimestamp"):
+        return fault("evicted", "the pod is being deleted by somebody else, or by an eviction")
+    return None
+
+
+def _unschedulable(pod: Object) -> MeasurementError | None:
+    placed = condition(pod, "PodScheduled", status="False")
+    if placed is None:
+        return None
+    return fault("unschedulable", f"the pod cannot be scheduled: {placed.get('message', placed.get('reason'))}")
+
+
+def fate(cluster: Cluster, pod: str) -> BenchError | None:
+    """Return why a pod does not run any more, or why the server cannot be asked; None for one that runs."""
+    try:
+        live = cluster.request("GET", cluster.path("pods", pod), patience_s=PATIENCE_S)
+        if failure := PodState.of(live).failure:
+            return failure
+        node = cluster.get(f"/api/v1/nodes/{live['spec']['nodeName']}")
+        if not condition(node, "Ready"):
+            ready = condition(node, "Ready", status=None) or {}
+            return fault("node-lost", f"the node {node['metadata']['name']} is lost: {ready.get('message')}")
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            return error
+        return fault("evicted", f"the pod was deleted while the job ran: {last_event(events_of(cluster, pod))}")
+    except MeasurementError as error:
+        return error
+    return None
+
+
+def events_of(cluster: Cluster, name: str) -> list[Object]:
+    """Return the events of an object, which may be gone, in their order; none if the user may not see them."""
+    try:
+        events: list[Object] = cluster.get(cluster.path("events"), fieldSelector=f"involvedObject.name={name}")["items"]
+    except MeasurementError:
+        return []
+    return sorted(events, key=lambda event: event.get("lastTimestamp") or "")
+
+
+def last_event(events: Sequence[Object]) -> str:
+    """Return reason and message of the last event."""
+    return f"{events[-1].get('reason')}: {events[-1].get('message')}" if events else "no event says why"
