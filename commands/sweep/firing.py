@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from commands.run.options import PlanFile, shares
-from commands.sweep.schedule import bench_argv, notify_argv, refuse_itself
+from commands.run.options import PlanFile
+from commands.sweep.schedule import bench_argv, firing_options, notify_argv, refuse_itself
 from provisioning import foreground
 from provisioning.kubernetes import owned
 from suite.errors import BenchError, RequestError
 from suite.results.runs import contains, find_runs
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic
 from suite.sweep.locks import holders
+from suite.units import parse_share
 
 RESULT = "schedule.json"
 NOTIFY_TIMEOUT_S = 60.0
@@ -25,18 +26,9 @@ NOTIFY_TIMEOUT_S = 60.0
 @click.command("schedule-run")
 @click.argument("file", type=PlanFile())
 @click.option("--into", required=True, type=click.Path(path_type=Path), help="Parent directory of the firings.")
-@click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare with.")
-@click.option(
-    "--fail-above",
-    callback=shares,
-    help="Report the sweep as slower if it is slower by more than this, for example 5%.",
-)
-@click.option(
-    "--notify", help="Program with arguments to start unless the result is ok; it reads JSON on standard input."
-)
-@click.option("--keep", type=click.IntRange(min=1), help="Number of firings to keep. Default: all.")
+@firing_options
 def schedule_run(
-    file: Path, into: Path, baseline: Path | None, fail_above: float | None, notify: str | None, keep: int | None
+    file: Path, into: Path, baseline: Path | None, fail_above: str | None, notify: str | None, keep: int | None
 ) -> None:
     """Run one firing of a schedule, also by hand. Print the result as JSON, and write it to schedule.json.
 
@@ -48,12 +40,12 @@ def schedule_run(
       bench sweep schedule-run nightly --into results/nightly
       bench sweep schedule-run nightly --into results/nightly --baseline results/good --fail-above 5%
     """
-    words = notify_argv(notify) if notify else None
+    words, share = notify_argv(notify) if notify else None, parse_share(fail_above) if fail_above else None
     if baseline:
         refuse_itself(baseline, into)
-    with Run(into).exclusive():  # a firing that still runs is not run beside
+    with Run(into).exclusive():  # two firings at once would measure each other
         owned.use_account(into)
-        result = _fire(file, into, baseline, fail_above)
+        result = _fire(file, into, baseline, share)
         result["removed"] = _remove_older(into, keep, baseline) if keep else []
         _store(result)
     text = json.dumps(result, indent=1)
@@ -65,7 +57,7 @@ def schedule_run(
 
 
 def _store(result: dict[str, Any]) -> None:
-    """Write the result beside the sweep. A full disk is one more thing to report, and no reason to report nothing."""
+    """Write the result to the sweep's directory. A full disk is one more thing to report."""
     directory = Path(result["directory"])
     try:
         if directory.is_dir():

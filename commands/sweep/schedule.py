@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from commands.output import Output
 from commands.run.options import PlanFile
 from commands.sweep.backends.base import backend_of
-from provisioning.timers.base import ScheduledJob, check_name, parse_schedule
-from provisioning.timers.choose import TIMERS, choose, installed
+from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer, check_name, parse_schedule
+from provisioning.timers.host import Cron, Systemd
+from provisioning.timers.kubernetes import KubernetesTimer
 from suite.errors import RequestError
 from suite.results.runs import contains, find_runs
 from suite.results.store import RESULTS
 from suite.sweep.file import load_sweep
 from suite.units import parse_share
 
+TIMERS: Mapping[str, Callable[[], Timer]] = {"systemd": Systemd, "cron": Cron, "kubernetes": KubernetesTimer}
+"""In the order in which they are tried."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Timers give a job a shorter one, without the programs that make networks and disks."""
 
@@ -41,6 +45,29 @@ class SchedulesOutput(Output):
     schedules: list[Scheduled]
 
 
+def firing_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a firing: ``schedule`` checks them and hands them on to ``schedule-run``."""
+    for option in (
+        click.option(
+            "--keep",
+            type=click.IntRange(min=1),
+            help="Number of firings to keep in addition to the baseline. Default: all.",
+        ),
+        click.option(
+            "--notify",
+            help="Program with arguments to start, without a shell, unless a firing is ok; it reads JSON on standard "
+            "input.",
+        ),
+        click.option(
+            "--fail-above",
+            help="Report a firing as slower if it is slower than the baseline by more than this, for example 5%.",
+        ),
+        click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare every firing with."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("file", required=False, type=PlanFile())
 @click.option("--every", help="Times in this host's time zone: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
@@ -50,20 +77,7 @@ class SchedulesOutput(Output):
     type=click.Path(path_type=Path),
     help="Parent directory of the firings. Default: results/NAME-scheduled.",
 )
-@click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare every firing with.")
-@click.option(
-    "--fail-above",
-    help="Report a firing as slower if it is slower than the baseline by more than this, for example 5%.",
-)
-@click.option(
-    "--notify",
-    help="Program with arguments to start, without a shell, unless a firing is ok; it reads JSON on standard input.",
-)
-@click.option(
-    "--keep",
-    type=click.IntRange(min=1),
-    help="Number of firings to keep in addition to the baseline. Default: all.",
-)
+@firing_options
 @click.option(
     "--with", "kind", type=click.Choice(list(TIMERS)), help="Timer. Default: the first that works on this host."
 )
@@ -71,7 +85,7 @@ class SchedulesOutput(Output):
 @click.option("--list", "listing", is_flag=True, help="List installed schedules.")
 @click.option("--remove", metavar="NAME", help="Remove a schedule.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
-def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
+def schedule(kind: str | None, dry_run: bool, listing: bool, remove: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 (those of the job)
     """Run a sweep at set times: install a systemd timer, a crontab entry, or a Kubernetes CronJob.
 
     A schedule of the same name is replaced. Entries of other programs are never touched.
@@ -86,30 +100,31 @@ def schedule(**options: Any) -> None:  # noqa: ANN401 (one per option above)
       bench sweep schedule --list
       bench sweep schedule --remove nightly
     """
-    if options["listing"]:
-        _list(as_json=options["as_json"])
-    elif name := options["remove"]:
-        check_name(name)
-        holders = [timer for timer, entry in installed() if entry.name == name]
+    if listing:
+        _list(as_json=as_json)
+    elif remove:
+        check_name(remove)
+        holders = [timer for timer, entry in installed() if entry.name == remove]
         if not holders:
-            raise RequestError(f"there is no schedule {name}", remedy="bench sweep schedule --list shows what there is")
+            raise RequestError(f"there is no schedule {remove}", remedy="see them with: bench sweep schedule --list")
         for timer in holders:
-            timer.remove(name)
-        click.echo(f"removed: {name} ({', '.join(timer.kind for timer in holders)})", err=True)
+            timer.remove(remove)
+        click.echo(f"removed: {remove} ({', '.join(timer.kind for timer in holders)})", err=True)
     else:
-        _install(job_of(options), options["kind"], dry_run=options["dry_run"])
+        _install(job_of(**options), kind, dry_run=dry_run)
 
 
 def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:
     timer = TIMERS[kind]() if dry_run and kind else choose(kind)
+    rendered = timer.render(job)
     if dry_run:
         click.echo(f"# {job.name} would run at {job.schedule.text}, by {timer.kind}; nothing is installed.")
-    for place, text in timer.render(job).items():
-        click.echo(f"# {place}:\n{text}")
+    for location, text in rendered.items():
+        click.echo(f"# {location}:\n{text}")
     if dry_run:
         return
     Path(job.log).parent.mkdir(parents=True, exist_ok=True)
-    timer.install(job)
+    timer.install(job.name, rendered)
     click.echo(f"installed: {job.name} ({timer.kind}, {job.schedule.text})", err=True)
     if why := timer.asleep():
         click.echo(f"warning: it will not fire: {why}", err=True)
@@ -128,51 +143,70 @@ def _list(*, as_json: bool) -> None:
         click.echo("nothing is scheduled", err=True)
 
 
-def job_of(options: dict[str, Any]) -> ScheduledJob:
+def choose(kind: str | None) -> Timer:
+    """Return the named timer, or the first that would fire here. Raises RequestError with the reason of each."""
+    reasons: dict[str, str] = {}
+    for timer in [TIMERS[kind]()] if kind else [make() for make in TIMERS.values()]:
+        reason = timer.missing() or (None if kind else timer.asleep())
+        if reason is None:
+            return timer
+        reasons[timer.kind] = reason
+    why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise RequestError(
+        f"this host has no timer to install into ({why})",
+        remedy="install and start cron, or choose one with --with; --dry-run only shows the entry",
+    )
+
+
+def installed() -> list[tuple[Timer, ScheduleEntry]]:
+    """Return the entries of the suite with their timers, whether or not they would fire now."""
+    timers = (make() for make in TIMERS.values())
+    return [(timer, entry) for timer in timers if timer.missing() is None for entry in timer.installed()]
+
+
+def job_of(file: Path | None, every: str | None, name: str | None, into: Path | None, **options: Any) -> ScheduledJob:  # noqa: ANN401
     """Return the job; everything is checked before anything is installed. Raises RequestError."""
-    file = options["file"]
-    if file is None or options["every"] is None:
+    if file is None or every is None:
         raise RequestError(
             "FILE and --every are required",
             remedy='bench sweep schedule FILE --every "02:00 daily"; or --list, --remove NAME',
         )
     sweep = load_sweep(file)  # refused now, and not at two in the morning
     backend_of(sweep).check(sweep)
-    name = check_name(options["name"] or file.stem)
+    name = check_name(name or file.stem)
     # Not results/NAME: there bench sweep run keeps the sweep of this name, which is mostly the baseline.
-    into = (options["into"] or RESULTS / f"{name}-scheduled").absolute()
+    into = (into or RESULTS / f"{name}-scheduled").absolute()
     return ScheduledJob(
         name=name,
-        schedule=parse_schedule(options["every"]),
+        schedule=parse_schedule(every),
         plan=file,
         command=(*bench_argv(), "sweep", "schedule-run", str(file.absolute()), "--into", str(into)),
-        options=_checked(options, into),
+        options=_words(into, **options),
         directory=str(Path.cwd()),
         environment={"PATH": PATH} | {key: os.environ[key] for key in ("VIRTBENCH_HOME",) if key in os.environ},
         log=f"{into}.log",
     )
 
 
-def _checked(options: dict[str, Any], into: Path) -> tuple[str, ...]:
-    """Return the options of ``schedule-run``, each as it will be read there."""
-    baseline, words = options["baseline"], []
-    if (baseline is None) != (options["fail_above"] is None):
+def _words(
+    into: Path, baseline: Path | None, fail_above: str | None, notify: str | None, keep: int | None
+) -> tuple[str, ...]:
+    """Return the options of ``schedule-run``, checked as it will check them."""
+    if (baseline is None) != (fail_above is None):
         raise RequestError("--baseline and --fail-above need each other", remedy="give both, or none")
-    if baseline:
+    words: list[str] = []
+    if baseline and fail_above:
         if not find_runs([baseline]):
             raise RequestError(f"--baseline {baseline} holds no run", remedy="name a run or a sweep")
         refuse_itself(baseline, into)
-        parse_share(options["fail_above"])
-        words += ["--baseline", str(baseline.absolute()), "--fail-above", options["fail_above"]]
-    if options["notify"]:
-        words += ["--notify", shlex.join(notify_argv(options["notify"]))]
-    if options["keep"]:
-        words += ["--keep", str(options["keep"])]
-    return tuple(words)
+        parse_share(fail_above)
+        words += ["--baseline", str(baseline.absolute()), "--fail-above", fail_above]
+    words += ["--notify", shlex.join(notify_argv(notify))] if notify else []
+    return (*words, *(["--keep", str(keep)] if keep else []))
 
 
 def refuse_itself(baseline: Path, into: Path) -> None:
-    """Raise RequestError where every firing would be part of the baseline that it is compared with."""
+    """Raise RequestError if every firing would be part of the baseline that it is compared with."""
     if contains(baseline, into):
         raise RequestError(
             f"--into {into} lies in --baseline {baseline}: each firing would be compared with itself",

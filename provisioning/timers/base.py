@@ -9,7 +9,7 @@ from pathlib import Path
 from suite.errors import RequestError
 
 MARKER = "virtbench-schedule:"
-"""Stands on a line of every entry, with the name behind it: an entry without it belongs to somebody else."""
+"""Stands on a line of every entry with the name behind it: an entry without it belongs to somebody else."""
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _EVERY = re.compile(r"(?P<hour>\d{1,2}):(?P<minute>\d{2}) (?P<days>daily|[a-z,]+)|(?P<number>\d{1,2})(?P<unit>[mh])")
@@ -25,7 +25,7 @@ class Schedule:
     minute: str
     hour: str
     days: tuple[str, ...] = ()
-    """The days of the week; every day without one."""
+    """The days of the week; every day if empty."""
 
     @property
     def cron(self) -> str:
@@ -40,14 +40,14 @@ class Schedule:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Parse the value of ``--every``. Raises RequestError with examples for anything but the few known forms."""
+    """Parse the value of ``--every``. Raises RequestError with examples for anything but the supported forms."""
     words = " ".join(text.lower().split())
     match = _EVERY.fullmatch("1h" if words == "hourly" else words)
     if not match:
         raise RequestError(f"--every {text!r} is not understood", remedy=_FORMS)
     if match["unit"]:
         number, (whole, name) = int(match["number"]), _PERIODS[match["unit"]]
-        # Cron counts anew in each hour and day: a period that does not divide it would not be one.
+        # Cron starts again in each hour and day: a period that does not divide it would not be one.
         if number == 0 or whole % number:
             divisors = ", ".join(f"{n}{match['unit']}" for n in range(1, whole) if whole % n == 0)
             raise RequestError(f"--every {text!r} does not divide the {whole} {name}", remedy=f"choose {divisors}")
@@ -57,10 +57,19 @@ def parse_schedule(text: str) -> Schedule:
         raise RequestError(f"--every {text!r}: there is no {match['hour']}:{match['minute']}", remedy=_FORMS)
     days = set() if match["days"] == "daily" else set(match["days"].split(","))
     if unknown := days - set(DAYS):
-        raise RequestError(
-            f"--every {text!r}: {min(unknown)!r} is not a day", remedy=f"days: {', '.join(DAYS)}; {_FORMS}"
-        )
+        remedy = f"days: {', '.join(DAYS)}; {_FORMS}"
+        raise RequestError(f"--every {text!r}: {min(unknown)!r} is not a day", remedy=remedy)
     return Schedule(words, str(int(match["minute"])), str(int(match["hour"])), tuple(sorted(days, key=DAYS.index)))
+
+
+def check_name(name: str) -> str:
+    """Return the name, which becomes part of a file name and of a crontab. Raises RequestError."""
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            f"{name!r} cannot be the name of a schedule",
+            remedy="use letters, digits, - and _ (at most 64), with --name",
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -73,11 +82,11 @@ class ScheduledJob:
     command: tuple[str, ...]
     """The command on this host, up to ``options``; it names the plan file and the directory of the firings."""
     options: tuple[str, ...]
-    """The options of ``bench sweep schedule-run`` besides."""
+    """The further options of ``bench sweep schedule-run``."""
     directory: str
     environment: Mapping[str, str]
     log: str
-    """The file for its output, where the timer does not keep it itself."""
+    """The file for its output, if the timer does not keep it itself."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -90,13 +99,12 @@ class ScheduledJob:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The whole command on this host."""
         return (*self.command, *self.options)
 
 
 @dataclass(frozen=True)
-class Installed:
-    """An installed entry of the suite; ``line`` is what the timer holds."""
+class ScheduleEntry:
+    """An installed schedule of the suite; ``line`` is what the timer holds."""
 
     name: str
     when: str
@@ -110,7 +118,7 @@ class Timer(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Return why the host has no timer of this kind; None if it has."""
+        """Return why there is no timer of this kind here; None if there is one."""
 
     def asleep(self) -> str | None:
         """Return why an entry can be installed but would not fire now; None if it would."""
@@ -118,26 +126,16 @@ class Timer(ABC):
 
     @abstractmethod
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
-        """Return the text that would be installed, by the place where it would stand."""
+        """Return the texts to install, by where each would stand. Raises RequestError for a job that it cannot hold."""
 
     @abstractmethod
-    def install(self, job: ScheduledJob) -> None:
-        """Install the entry in place of an older one of its name."""
+    def install(self, name: str, rendered: Mapping[str, str]) -> None:
+        """Install a rendered job in place of an older entry of its name."""
 
     @abstractmethod
-    def installed(self) -> list[Installed]:
+    def installed(self) -> list[ScheduleEntry]:
         """Return the entries of the suite."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
         """Remove an installed entry of the suite."""
-
-
-def check_name(name: str) -> str:
-    """Return the name; it becomes a file's and stands in a crontab. Raises RequestError."""
-    if not _NAME.fullmatch(name):
-        raise RequestError(
-            f"{name!r} cannot be the name of a schedule",
-            remedy="use letters, digits, - and _ (at most 64), with --name",
-        )
-    return name

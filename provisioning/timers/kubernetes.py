@@ -4,13 +4,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from provisioning.batch.kubernetes import GIVEN_AT, RECORDS_AT, bench_template
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
 from provisioning.kubernetes.pod import job_manifest
-from provisioning.timers.base import Installed, ScheduledJob, Timer
+from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer
 from suite.errors import BenchError, RequestError
 from suite.sweep.file import load_sweep
 
@@ -27,52 +28,58 @@ _ZONE = re.compile(r"[A-Z]\w*([/+-]\w+)*", re.ASCII)
 
 
 class KubernetesTimer(Timer):
-    """See ``base.Timer``. CronJobs are in the namespace of the kubeconfig's current context."""
+    """A CronJob in the namespace of the kubeconfig's current context."""
 
     kind = "kubernetes"
 
     def missing(self) -> str | None:
         try:
-            cluster = Cluster.connect()
-            cluster.version()
-            cluster.demand({"cronjobs.batch": ("list",)})
+            self._cluster.version()
+            self._cluster.demand({"cronjobs.batch": ("list",)})
         except BenchError as error:
             return error.message
         return None
 
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
-        try:
-            group = _group(Cluster.connect())
-        except BenchError:  # a dry run needs no cluster
-            group = TODAYS
-        made = manifest(job, group)
+        made = manifest(job, self._group)
         return {f"cronjobs/{made['metadata']['name']}": json.dumps(made, indent=2)}
 
-    def install(self, job: ScheduledJob) -> None:
-        cluster = Cluster.connect()
-        cluster.demand(RIGHTS)
-        wanted = manifest(job, _group(cluster))
-        if job.name in {entry.name for entry in self.installed()}:
-            cluster.request("PUT", f"{cluster.path_of(wanted)}/{wanted['metadata']['name']}", wanted)
+    def install(self, name: str, rendered: Mapping[str, str]) -> None:
+        self._cluster.demand(RIGHTS)
+        (cronjob,) = map(json.loads, rendered.values())
+        if name in {entry.name for entry in self.installed()}:
+            self._cluster.request("PUT", f"{self._cluster.path_of(cronjob)}/{cronjob['metadata']['name']}", cronjob)
         else:
-            cluster.create(wanted)
+            self._cluster.create(cronjob)
 
-    def installed(self) -> list[Installed]:
-        cluster = Cluster.connect()
-        wanted = ",".join([*(f"{key}={value}" for key, value in MANAGED.items()), SCHEDULE])
+    def installed(self) -> list[ScheduleEntry]:
+        selector = ",".join([*(f"{key}={value}" for key, value in MANAGED.items()), SCHEDULE])
+        cluster = self._cluster
         return [
-            Installed(
-                each["metadata"]["labels"][SCHEDULE],
-                f"{each['spec']['schedule']} ({each['spec'].get('timeZone', 'in the time zone of the cluster')})",
-                f"cronjobs/{each['metadata']['name']} in {cluster.namespace} of {cluster.context}",
+            ScheduleEntry(
+                item["metadata"]["labels"][SCHEDULE],
+                f"{item['spec']['schedule']} ({item['spec'].get('timeZone', 'in the time zone of the cluster')})",
+                f"cronjobs/{item['metadata']['name']} in {cluster.namespace} of {cluster.context}",
             )
-            for each in cluster.get(cluster.path("cronjobs", group=_group(cluster)), labelSelector=wanted)["items"]
+            for item in cluster.get(cluster.path("cronjobs", group=self._group), labelSelector=selector)["items"]
         ]
 
     def remove(self, name: str) -> None:
-        cluster = Cluster.connect()
-        path = cluster.path("cronjobs", f"virtbench-{name}", group=_group(cluster))
-        cluster.request("DELETE", path, query={"propagationPolicy": "Background"})
+        path = self._cluster.path("cronjobs", f"virtbench-{name}", group=self._group)
+        self._cluster.request("DELETE", path, query={"propagationPolicy": "Background"})
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return Cluster.connect()
+
+    @cached_property
+    def _group(self) -> str:
+        """The version of CronJobs on the server; today's if no server answers: a dry run needs none."""
+        try:
+            resources = self._cluster.get(f"/apis/{TODAYS}")["resources"]
+        except BenchError:
+            return TODAYS
+        return TODAYS if any(item["name"] == "cronjobs" for item in resources) else "batch/v1beta1"
 
 
 def manifest(job: ScheduledJob, group: str) -> Object:
@@ -136,12 +143,3 @@ def _options(job: ScheduledJob) -> KubernetesOptions:
             remedy="leave it out, and use bench compare or bench history with what the claim holds",
         )
     return options
-
-
-def _group(cluster: Cluster) -> str:
-    """Return the version of CronJobs on the server; today's where it does not tell."""
-    try:
-        known = cluster.get("/apis/batch/v1")["resources"]
-    except BenchError:
-        return TODAYS
-    return TODAYS if any(each["name"] == "cronjobs" for each in known) else "batch/v1beta1"

@@ -8,9 +8,8 @@ import pytest
 
 from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
-from provisioning.timers import cron
 from provisioning.timers.base import ScheduledJob, parse_schedule
-from provisioning.timers.systemd import Systemd
+from provisioning.timers.host import Cron, Systemd
 from scenarios.datasets.resolve import resolve
 from suite.errors import RequestError
 from suite.inventory import read_inventory
@@ -114,9 +113,9 @@ def job(**changes: str) -> ScheduledJob:
 
 
 def test_what_cron_would_take_for_the_end_of_the_line_is_refused() -> None:
-    assert r"100\% 'sure'" in cron.line(job(directory="/srv/100% 'sure'")).replace("'\"'\"'", "'")
+    assert r"100\% 'sure'" in "".join(Cron().render(job(directory="/srv/100% 'sure'")).values()).replace("'\"'\"'", "'")
     with pytest.raises(RequestError, match="cron cannot hold"):
-        cron.line(job(log="/srv/a\\%b"))
+        "".join(Cron().render(job(log="/srv/a\\%b")).values())
 
 
 @pytest.mark.parametrize("directory", ["/srv/a\\", "/srv/a "])

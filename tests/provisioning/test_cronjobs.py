@@ -11,7 +11,7 @@ from provisioning.timers.base import ScheduledJob, parse_schedule
 from provisioning.timers.kubernetes import KubernetesTimer
 from suite.errors import RequestError
 from tests.kubernetes_schema import invalid
-from tests.provisioning.test_timers import job
+from tests.provisioning.test_timers import install, job
 
 ENGINE = '[engine]\nkind = "kubernetes"\nimage = "registry.example.org/virtbench-suite:0123456789ab"\n'
 CLAIM = 'claim = "records"\n'
@@ -92,8 +92,8 @@ def test_a_cronjob_is_installed_replaced_listed_and_removed(
     cluster: FakeCluster, nightly: ScheduledJob, tmp_path: Path
 ) -> None:
     timer = KubernetesTimer()
-    timer.install(nightly)
-    timer.install(planned(tmp_path, ENGINE + CLAIM, schedule=parse_schedule("6h")))
+    install(timer, nightly)
+    install(timer, planned(tmp_path, ENGINE + CLAIM, schedule=parse_schedule("6h")))
     (one,) = timer.installed()
     assert (one.name, one.when.split(" (")[0]) == ("night", "0 */6 * * *")
     assert "virtbench-night in lab of here" in one.line

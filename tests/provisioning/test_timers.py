@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 
-from provisioning.timers.base import ScheduledJob, parse_schedule
-from provisioning.timers.choose import TIMERS, choose
-from provisioning.timers.cron import Cron, line, without
-from provisioning.timers.systemd import Systemd, quoted
+from commands.sweep.schedule import TIMERS, choose
+from provisioning.timers.base import ScheduledJob, Timer, parse_schedule
+from provisioning.timers.host import Cron, Systemd, quoted, without
 from suite.errors import CommandError, RequestError
 
 FOREIGN = "MAILTO=me\n# 0 2 * * * old\n\n5 5 * * * /usr/bin/true # virtbench-schedule\n@daily backup --all\n"
+
+
+def line(job: ScheduledJob) -> str:
+    return Cron().render(job)["crontab"]
+
+
+def install(timer: Timer, job: ScheduledJob) -> None:
+    timer.install(job.name, timer.render(job))
 
 
 def job(**changes: Any) -> ScheduledJob:
@@ -75,12 +82,12 @@ esac"""
 def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays(program: Any) -> None:
     table, timer = Path(f"{program('crontab', STORE)}.table"), Cron()
     assert timer.installed() == []
-    timer.install(job())
+    install(timer, job())
     assert table.read_text() == "".join(timer.render(job()).values())
     table.write_text(FOREIGN.rstrip("\n"))  # a last line without a line break
-    timer.install(job())
-    timer.install(job(name="noon"))
-    timer.install(job(schedule=parse_schedule("6h")))
+    install(timer, job())
+    install(timer, job(name="noon"))
+    install(timer, job(schedule=parse_schedule("6h")))
     assert table.read_text().startswith(FOREIGN)
     assert [(one.name, one.when) for one in timer.installed()] == [("noon", "0 2 * * *"), ("night", "0 */6 * * *")]
     timer.remove("night")
@@ -92,7 +99,7 @@ def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays(progr
 def test_a_table_that_cannot_be_read_is_never_overwritten(program: Any) -> None:
     table = Path(f"{program('crontab', STORE.replace('no crontab for me', 'you are not allowed to use this'))}.table")
     with pytest.raises(CommandError, match="not allowed"):
-        Cron().install(job())
+        install(Cron(), job())
     assert not table.exists()
 
 
@@ -103,8 +110,8 @@ def test_a_unit_of_systemd_is_installed_listed_and_removed_and_others_stay(tmp_p
     timer.units.mkdir()
     (timer.units / "virtbench-mine.timer").write_text("[Timer]\nOnCalendar=daily\n")
     assert timer.missing() is None
-    timer.install(job())
-    timer.install(job())
+    install(timer, job())
+    install(timer, job())
     assert [(one.name, one.when) for one in timer.installed()] == [("night", "*-*-* 02:00:00")]
     assert "enable --now virtbench-night.timer" in called.read_text()
     timer.remove("night")

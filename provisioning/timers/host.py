@@ -1,0 +1,182 @@
+"""The timers of a host: systemd's, of the system for root and of the user for others, and the user's crontab."""
+
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from provisioning.foreground import call
+from provisioning.timers.base import MARKER, ScheduledJob, ScheduleEntry, Timer
+from suite.errors import RequestError
+from suite.results.store import write_atomic
+
+_AWAKE = {"running", "degraded", "starting", "initializing", "maintenance"}
+_UNITS = {
+    # With KillMode=mixed the sweep gets the signal, and has time to end.
+    "service": """\
+# {mark}
+[Unit]
+Description=virtbench sweep {name}
+
+[Service]
+Type=oneshot
+WorkingDirectory={directory}
+{environment}ExecStart={command}
+KillMode=mixed
+TimeoutStopSec=5min
+""",
+    "timer": """\
+# {mark}
+[Unit]
+Description=virtbench sweep {name}: {text}
+
+[Timer]
+OnCalendar={when}
+AccuracySec=1s
+
+[Install]
+WantedBy=timers.target
+""",
+}
+_NO_TABLE = r"(?i)no crontab for |can't open '[^']*': No such file"
+DAEMONS = {"cron", "crond", "cronie", "fcron", "busybox-crond"}
+LONGEST_COMMAND = 998
+"""Vixie cron reads no more of a command."""
+_OURS = re.compile(rf"(?m)^(?P<when>(?:\S+[^\S\n]+){{5}}).* # {MARKER}(?P<name>\S+)\n")
+
+
+class Systemd(Timer):
+    """A service and its timer. A service that still runs is not started again."""
+
+    kind = "systemd"
+
+    def __init__(self, units: Path | None = None) -> None:
+        system = os.geteuid() == 0
+        user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
+        self.units = units or (Path("/etc/systemd/system") if system else user)
+        self.systemctl = ["systemctl"] if system else ["systemctl", "--user"]
+
+    def missing(self) -> str | None:
+        if not shutil.which("systemctl"):
+            return "systemctl is not installed"
+        # "offline" if another program is process 1, and nothing at all if the user has no manager.
+        if call([*self.systemctl, "is-system-running"], allowed="").strip() in _AWAKE:
+            return None
+        return f"systemd does not manage this {'host' if len(self.systemctl) == 1 else 'session'}"
+
+    def render(self, job: ScheduledJob) -> Mapping[str, str]:
+        # systemd takes no quotes there.
+        if job.directory != job.directory.strip() or job.directory.endswith("\\"):
+            raise RequestError(
+                f"schedule {job.name}: a unit cannot name the directory {job.directory!r}",
+                remedy="run it from one whose name begins and ends with a letter, or use --with cron",
+            )
+        variables = (quoted(f"{name}={value}") for name, value in sorted(job.environment.items()))
+        values = {
+            "mark": MARKER + job.name,
+            "name": job.name,
+            "text": job.schedule.text,
+            "when": job.schedule.on_calendar,
+            "directory": job.directory.replace("%", "%%"),
+            "environment": "".join(f"Environment={variable}\n" for variable in variables),
+            "command": " ".join(quoted(word.replace("$", "$$")) for word in job.argv),
+        }
+        return {str(self._unit(job.name, suffix)): text.format_map(values) for suffix, text in _UNITS.items()}
+
+    def install(self, name: str, rendered: Mapping[str, str]) -> None:
+        for path, text in rendered.items():
+            write_atomic(Path(path), text)
+        call([*self.systemctl, "daemon-reload"])
+        call([*self.systemctl, "enable", "--now", self._unit(name, "timer").name])
+
+    def installed(self) -> list[ScheduleEntry]:
+        entries = []
+        for path in sorted(self.units.glob("virtbench-*.timer")):
+            text, name = path.read_text(), path.stem.removeprefix("virtbench-")
+            when = re.search(r"^OnCalendar=(.*)$", text, re.MULTILINE)
+            if f"# {MARKER}{name}\n" in text and when:
+                entries.append(ScheduleEntry(name, when[1], str(path)))
+        return entries
+
+    def remove(self, name: str) -> None:
+        call([*self.systemctl, "disable", "--now", self._unit(name, "timer").name])
+        for suffix in _UNITS:
+            self._unit(name, suffix).unlink(missing_ok=True)
+        call([*self.systemctl, "daemon-reload"])
+
+    def _unit(self, name: str, suffix: str) -> Path:
+        return self.units / f"virtbench-{name}.{suffix}"
+
+
+def quoted(word: str) -> str:
+    """Quote a word for systemd; see "Quoting" and "Specifiers" in systemd.unit(5)."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
+
+
+class Cron(Timer):
+    """One line of the user's crontab, which is read with ``-l`` and replaced whole, as ``crontab -e`` does."""
+
+    kind = "cron"
+
+    def missing(self) -> str | None:
+        return None if shutil.which("crontab") else "crontab is not installed"
+
+    def asleep(self) -> str | None:
+        names = {process.info["name"] for process in psutil.process_iter(["name"])}
+        return None if names & DAEMONS else "no cron daemon is running on this host"
+
+    def render(self, job: ScheduledJob) -> Mapping[str, str]:
+        # Cron takes % as the end of the line, unless it is escaped; sh never sees the escape. One that is there already
+        # would be taken with ours for an escaped backslash, and the line would end at the %.
+        if any("\\%" in word for word in (*job.argv, job.directory, job.log, *job.environment.values())):
+            raise RequestError(
+                f"schedule {job.name}: cron cannot hold \\% in a command", remedy="name files without it"
+            )
+        environment = [f"{name}={value}" for name, value in sorted(job.environment.items())]
+        words = shlex.join(["/usr/bin/env", *environment, *job.argv])
+        # The marker is a comment for the shell, so entry and marker cannot come apart.
+        command = f"cd {shlex.quote(job.directory)} && exec {words} >>{shlex.quote(job.log)} 2>&1 # {MARKER}{job.name}"
+        text = command.replace("%", r"\%")
+        if len(text.encode()) > LONGEST_COMMAND:
+            raise RequestError(
+                f"the command of schedule {job.name} is {len(text.encode())} bytes long, cron takes {LONGEST_COMMAND}",
+                remedy="use shorter paths, or a script for --notify",
+            )
+        return {"crontab": f"{job.schedule.cron} {text}\n"}
+
+    def install(self, name: str, rendered: Mapping[str, str]) -> None:
+        _write(without(_table(), name) + rendered["crontab"])
+
+    def installed(self) -> list[ScheduleEntry]:
+        entries = _OURS.finditer(_table())
+        return [ScheduleEntry(entry["name"], entry["when"].strip(), entry[0].rstrip("\n")) for entry in entries]
+
+    def remove(self, name: str) -> None:
+        _write(without(_table(), name))
+
+
+def _table() -> str:
+    """Return the table with its last line ended; empty if the user has none. No other failure may pass for that."""
+    table = call(["crontab", "-l"], allowed=_NO_TABLE)
+    if not table or re.match(_NO_TABLE, table):
+        return ""
+    return table.removesuffix("\n") + "\n"
+
+
+def _write(table: str) -> None:
+    # From a file: of a standard input that ends too early, crontab would take the rest for removed.
+    with tempfile.NamedTemporaryFile("w", prefix="virtbench-", suffix=".crontab") as file:
+        file.write(table)
+        file.flush()
+        call(["crontab", file.name])
+
+
+def without(table: str, name: str) -> str:
+    """Return the table without the entry of this name."""
+    return _OURS.sub(lambda entry: "" if entry["name"] == name else entry[0], table)
