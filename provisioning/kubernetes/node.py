@@ -125,7 +125,8 @@ def import_image(host: Node, address: str, digest: str, archive: Path) -> None:
     if listed.returncode:
         raise RequestError(
             f"containerd does not answer at {address}: {listed.stderr.strip()[-200:]}",
-            remedy=f"name its socket with {option('containerd')}, or a registry that has the image with {option('registry')}",
+            remedy=f"name its socket with {option('containerd')}, or a registry that has the image with "
+            f"{option('registry')}",
         )
     if name in listed.stdout.split():
         return

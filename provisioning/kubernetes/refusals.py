@@ -60,7 +60,8 @@ _CAUSES = (
 _REFUSED = {"invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
 """The kinds of what stays so until the request or the cluster is changed."""
 _REMEDIES = {
-    "unschedulable": f"free what is missing, choose another {option('node')}, or lower {option('cpus')} and {option('memory')}",
+    "unschedulable": f"free what is missing, choose another {option('node')}, or lower {option('cpus')} and "
+    f"{option('memory')}",
     "evicted": "see why the node was short of it: kubectl describe node",
     "killed": f"give the targets more with {option('memory')}, or make {option('batch')} smaller",
     "node-lost": "see why: kubectl describe node",
