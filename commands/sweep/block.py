@@ -13,7 +13,7 @@ import click
 from commands.run.prepare import host_environment, observing
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.local import run_block
-from commands.sweep.backends.remote import BLOCK
+from commands.sweep.backends.rounds import BLOCK
 from commands.sweep.resolve import refuse_refused, resolve
 from provisioning import ledger, paths
 from provisioning.batch.outside_pod import run_outside

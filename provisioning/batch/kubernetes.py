@@ -5,18 +5,22 @@ directory, and a block has one name, which the server gives to one Job at a time
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from provisioning.batch.options import KubernetesOptions
+from provisioning.batch.remote import lost
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGED, Cluster, Object
 from provisioning.kubernetes.owned import await_gone, not_found_is_fine
 from provisioning.kubernetes.pod import HOSTNAME_LABEL, PodVolume, job_manifest, pod_template
-from provisioning.kubernetes.refusals import ApiError, refused_as_request
+from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_request
 from provisioning.kubernetes.states import JobState, events_of
-from suite.errors import RequestError
+from suite.errors import BenchError, MeasurementError, RequestError
+from suite.results.files import appending
+from suite.sweep.file_transfer import ENDED, FILE
 
 SWEEP, BLOCK = "virtbench.dev/sweep", "virtbench.dev/block"
 """The labels by which Jobs and their pods are found."""
@@ -39,6 +43,12 @@ RIGHTS = {
 }
 """What the user who submits needs; the pods need what ``--engine kubernetes`` does."""
 CONFLICT = 409
+SILENT_S = 10.0
+"""Seconds after which a log without new lines is opened again, and a stop is noticed."""
+FINAL = ("image", "runtime-class", "admission", "namespace")
+"""The kinds of hindrances that no waiting removes: unlike a quota, or nodes that are full."""
+MOST_LOOKS = 3
+"""The log of a pod that has just ended may be empty at first."""
 
 
 @dataclass(frozen=True)
@@ -177,3 +187,91 @@ def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> Non
                 yield about["name"]
 
     await_gone(cluster, "pods", lambda: list(left()), GONE_WITHIN_S)
+
+
+class JobProcess:
+    """The Job of a block, followed through the log of its pod. See ``pool.BlockProcess``.
+
+    A Job outlives this process: stopping leaves it in the cluster, and the next run of the sweep follows it.
+    """
+
+    def __init__(self, cluster: Cluster, sweep: str, block: int, manifest: Object, logs: Path, poll_s: float) -> None:
+        """Make the Job, unless it is there already. ``logs`` is the directory for what the pod writes apart from files.
+
+        Raises RequestError for a Job that this cluster takes from nobody.
+        """
+        self._cluster, self._sweep, self._block, self._poll_s = cluster, sweep, block, poll_s
+        self._log = logs / f"kubernetes-{block:03d}.log"
+        self._job = BlockJob(manifest["metadata"]["name"], "waiting", "", block=block)
+        self._output: dict[str, list[str]] = {}
+        """The lines of each pod so far, those of files left empty."""
+        self._stays = False
+        self._stopped = threading.Event()
+        submit(cluster, manifest)
+
+    @property
+    def where(self) -> str:
+        return self._job.reason
+
+    def lines(self) -> Generator[str, None, None]:
+        looks_after_end = 0
+        try:
+            while looks_after_end <= MOST_LOOKS:
+                if self._stopped.is_set():
+                    raise MeasurementError("it is not followed any more", kind="stopped")
+                self._look()
+                looks_after_end += self._job.state in ("complete", "failed")
+                if self._job.begun and self._job.pod:
+                    yield from self._new_lines(self._job.pod)
+                self._stopped.wait(self._poll_s)
+        except MeasurementError:  # the Job may run on, unlike one that is refused or lost
+            self._stays = True
+            raise
+
+    def _look(self) -> None:
+        live = jobs(self._cluster, self._sweep, self._block)
+        if not live:
+            raise MeasurementError("its Job was removed", kind="lost", remedy="bench sweep run tries it again")
+        self._job = live[0]
+        why = self._job.failure or self._job.hindrance
+        if why and why.kind in FINAL and not self._job.begun:
+            raise RequestError(f"the pod of bench does not begin: {why.message}", remedy=why.remedy)
+
+    def _new_lines(self, pod: str) -> Iterator[str]:
+        """Yield what is new in a pod's log until it is silent or ends."""
+        output = self._output.setdefault(pod, [])
+        old = len(output)
+        try:
+            for number, line in enumerate(self._cluster.log_lines(pod, SILENT_S)):
+                if number < old:
+                    continue
+                output.append("" if line.startswith(FILE) else line)
+                if line == ENDED or line.startswith(FILE):
+                    yield line
+                else:
+                    with appending(self._log, self._log.parents[1]) as log:
+                        log.write(f"{line}\n".encode())
+                if self._stopped.is_set():
+                    return
+        except AwayError:  # it was silent, or the server is away: it is asked again
+            return
+        except ApiError as error:  # the pod has gone meanwhile
+            if error.status != owned.NOT_FOUND:
+                raise
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Remove the Job, unless it may run on, and wait until its name is free: the next try has the same one."""
+        if self._stays:
+            return
+        remove(self._cluster, self._job.name)
+        while jobs(self._cluster, self._sweep, self._block) and not self._stopped.wait(self._poll_s):
+            pass
+
+    def lost(self) -> BenchError:
+        output = "\n".join(filter(None, self._output.get(str(self._job.pod), [])))
+        refused = f"exit code {RequestError.exit_code}" in self._job.reason
+        bench = [line for line in output.splitlines() if line.startswith("bench: ")]
+        return lost("\n".join(bench), self._job.reason or "its pod has ended", self._log, refused=refused)

@@ -1,11 +1,14 @@
-"""Hand the blocks of a sweep to executors as these become free: machines, or srun."""
+"""Hand the blocks of a sweep to executors as these become free: machines, or jobs of a scheduler."""
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from suite.errors import BenchError, RequestError
+from suite.sweep.file_transfer import ENDED, TransferError
 
 LOSSES_ALLOWED = 3
 """A block that was lost so often, wherever it ran, is given up."""
@@ -13,17 +16,78 @@ FAILURES_ALLOWED = 2
 """An executor that has failed so often in a row gets no more blocks."""
 
 
-class Executor(Protocol):
-    """Runs one block at a time."""
+class BlockProcess(Protocol):
+    """A block that runs on another machine, and sends its records back as lines."""
 
     @property
-    def name(self) -> str: ...
+    def where(self) -> str:
+        """Where it runs, if the name of its executor does not already say so; else empty."""
+
+    def lines(self) -> Generator[str, None, None]:
+        """Yield what it sends, ``ENDED`` last; fewer lines if it is lost.
+
+        Raises BenchError if it will never begin, or cannot be followed any more.
+        """
+
+    def stop(self) -> None:
+        """End it in order, or cease to follow one that outlives this process. Called from another thread."""
+
+    def close(self) -> None:
+        """Release what it holds, once no more lines are read."""
+
+    def lost(self) -> BenchError:
+        """Return why it ended before it had sent everything. Called after ``close``."""
+
+
+OpenBlock = Callable[[int], BlockProcess]
+"""Starts a block, or takes up one that is running already. Raises BenchError."""
+
+
+@dataclass
+class Executor:
+    """Runs one block at a time: on a machine, or as a job of a scheduler."""
+
+    name: str
+    open: OpenBlock
+    receive: Callable[[int, str], None]
+    """Takes the block and every line that comes back. Called from the thread that runs the block."""
+    _stopped: bool = False
+    _process: BlockProcess | None = None
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, block: int) -> None:
         """Run the block to its end and receive its records on the way. Raises BenchError if it was not completed."""
+        process = self.open(block)
+        with self._guard:
+            self._process = process
+            stopped = self._stopped
+        if stopped:  # while it was being opened
+            process.stop()
+        try:
+            with closing(process.lines()) as lines:
+                for line in lines:
+                    if line == ENDED:
+                        return
+                    self._receive(block, process, line)
+        finally:
+            process.close()
+        raise process.lost()
+
+    def _receive(self, block: int, process: BlockProcess, line: str) -> None:
+        try:
+            self.receive(block, line)
+        except (RequestError, TransferError) as error:
+            if not process.where:
+                raise
+            raise type(error)(f"{process.where}: {error.message}", remedy=error.remedy) from error
 
     def stop(self) -> None:
-        """End what runs now, in order; ``run`` then raises. Called from another thread."""
+        """Stop what runs now; ``run`` then raises. Called from another thread."""
+        with self._guard:
+            self._stopped = True
+            process = self._process
+        if process:
+            process.stop()
 
 
 class Pool:

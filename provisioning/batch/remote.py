@@ -3,17 +3,14 @@
 import os
 import shlex
 import subprocess
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
 
 from provisioning.hearing import PipeTail
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
-from suite.sweep.file_transfer import ENDED, GIVEN, LONGEST_LINE_BYTES, TransferError
+from suite.sweep.file_transfer import GIVEN, LONGEST_LINE_BYTES, TransferError
 
 MOST_LOG_BYTES = 16 << 20
 """What one block may write into the log; the rest is forgotten."""
@@ -26,107 +23,80 @@ Wrap = Callable[[Sequence[str]], list[str]]
 """Returns the command that runs a command on another machine."""
 
 
-@dataclass
-class RemoteExecutor:
-    """Runs ``command`` with the block's number behind it, through ``wrap``: by ssh or by srun.
+class StreamProcess:
+    """A block that a command runs, by ssh or srun, with its files on standard input and records on standard output.
 
-    While it runs its standard input stays open. The far side ends itself, in order, when that closes: by ``stop``, by
-    the death of this process, or by that of the connection.
+    Standard input stays open while it runs. The far side ends itself, in order, when that closes: by ``stop``, by the
+    death of this process, or by that of the connection. See ``pool.BlockProcess``.
     """
 
-    name: str
-    wrap: Wrap
-    command: Sequence[str]
-    receive: Callable[[int, str], None]
-    """Takes the block and every line that comes back; called from the thread that runs the block."""
-    files: Callable[[int], Iterable[str]]
-    """Returns the files that a block needs, as lines: the plan, and the records that are there already."""
-    log: Path
-    """The file to which the standard error of the far side is appended, ``MOST_LOG_BYTES`` of each block at most."""
-    _stopped: bool = False
-    _process: "subprocess.Popen[bytes] | None" = None
-    _guard: threading.Lock = field(default_factory=threading.Lock)
+    where = ""
 
-    def run(self, block: int) -> None:
-        """See ``provisioning.batch.pool.Executor``."""
-        argv = self.wrap([*self.command, str(block)])
-        with appending(self.log, self.log.parents[1]) as log:
-            process, complaints = self._start(argv, log)
+    def __init__(self, argv: Sequence[str], files: Iterable[str], log: Path) -> None:
+        """Start the command. ``files`` are what the block needs, as lines; standard error is appended to ``log``.
+
+        Raises RequestError if the program is not installed.
+        """
+        self.argv, self.files, self.log = list(argv), files, log
+        with ExitStack() as stack:
+            file = stack.enter_context(appending(log, log.parents[1]))
+            reading, writing = os.pipe()
             try:
-                ended = self._exchange(process, block)
+                # A session of its own: Ctrl-C reaches this process alone, which then ends the far side in order.
+                self._process = subprocess.Popen(
+                    self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, start_new_session=True
+                )
+            except FileNotFoundError as error:
+                os.close(reading)
+                raise RequestError(f"{argv[0]} is not installed", remedy="see docs/guide/clusters.md") from error
             finally:
-                self._close(process)
-                said = complaints.text()
-        if not ended:
-            raise self._lost(process.returncode, argv, said)
+                os.close(writing)
+            self._complaints = PipeTail(reading, file, MOST_LOG_BYTES)
+            self._open = stack.pop_all()
 
-    def stop(self) -> None:
-        """See ``provisioning.batch.pool.Executor``."""
-        with self._guard:
-            self._stopped = True
-            process = self._process
-        if process:
-            self._end_input(process)
-
-    def _end_input(self, process: "subprocess.Popen[bytes]") -> None:
-        assert process.stdin is not None  # noqa: S101 (opened as a pipe)
-        with suppress(OSError, ValueError):
-            process.stdin.close()
-
-    def _start(self, argv: list[str], log: IO[bytes]) -> "tuple[subprocess.Popen[bytes], PipeTail]":
-        reading, writing = os.pipe()
-        try:
-            # A session of its own: Ctrl-C reaches this process alone, which then ends the far side in order.
-            process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, start_new_session=True
-            )
-        except FileNotFoundError as error:
-            os.close(reading)
-            raise RequestError(f"{argv[0]} is not installed", remedy="see docs/guide/clusters.md") from error
-        finally:
-            os.close(writing)
-        complaints = PipeTail(reading, log, MOST_LOG_BYTES)
-        with self._guard:
-            self._process = process
-            stopped = self._stopped
-        if stopped:  # while it was being started
-            self._end_input(process)
-        return process, complaints
-
-    def _exchange(self, process: "subprocess.Popen[bytes]", block: int) -> bool:
-        """Send the files and receive what comes; return whether the far side completed the block."""
-        assert process.stdin is not None  # noqa: S101 (opened as pipes above)
-        assert process.stdout is not None  # noqa: S101
-        with suppress(BrokenPipeError, ValueError):  # what it has died of is in its log; stopped: closed by stop
-            for line in (*self.files(block), GIVEN):
-                process.stdin.write(line.encode() + b"\n")
-            process.stdin.flush()
-        while raw := process.stdout.readline(LONGEST_LINE_BYTES):
+    def lines(self) -> Generator[str, None, None]:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None  # noqa: S101 (opened as pipes above)
+        assert stdout is not None  # noqa: S101
+        with suppress(BrokenPipeError, ValueError):  # why it died is in its log; stopped: closed by ``stop``
+            for line in (*self.files, GIVEN):
+                stdin.write(line.encode() + b"\n")
+            stdin.flush()
+        while raw := stdout.readline(LONGEST_LINE_BYTES):
             if len(raw) == LONGEST_LINE_BYTES:
                 raise TransferError(f"a line of more than {LONGEST_LINE_BYTES >> 20} MiB arrived")
-            text = raw.decode(errors="replace").rstrip("\n")
-            if text == ENDED:
-                return True
-            self.receive(block, text)
-        return False
+            yield raw.decode(errors="replace").rstrip("\n")
 
-    def _close(self, process: "subprocess.Popen[bytes]") -> None:
-        self._end_input(process)
-        try:
-            process.wait(CLOSES_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout:
-            process.stdout.close()
+    def stop(self) -> None:
+        assert self._process.stdin is not None  # noqa: S101 (opened as a pipe)
+        with suppress(OSError, ValueError):
+            self._process.stdin.close()
 
-    def _lost(self, returncode: int, argv: list[str], said: str) -> BenchError:
+    def close(self) -> None:
+        self.stop()
+        with self._open:
+            try:
+                self._process.wait(CLOSES_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            if self._process.stdout:
+                self._process.stdout.close()
+            self._complaints.text()  # all of it is in the log then
+
+    def lost(self) -> BenchError:
         """Return an error in the far side's own words: bench's message, else the last line."""
-        lines = said.strip().splitlines() or [f"exit status {returncode}"]
-        message = next((line for line in reversed(lines) if line.startswith("bench: ")), lines[-1])[:1000]
-        if returncode == RequestError.exit_code:
-            return RequestError(message, remedy=f"see {self.log}")
-        return MeasurementError(message, kind="lost", command=argv, output_tail=said, remedy=f"see {self.log}")
+        status, complaints = self._process.returncode, self._complaints.text()
+        return lost(complaints, f"exit status {status}", self.log, refused=status == RequestError.exit_code)
+
+
+def lost(output: str, otherwise: str, log: Path, *, refused: bool) -> BenchError:
+    """Return why a block was lost: bench's own message in its output, else the last line, else ``otherwise``."""
+    lines = output.strip().splitlines() or [otherwise]
+    message = next((line for line in reversed(lines) if line.startswith("bench: ")), lines[-1])[:1000]
+    if refused:
+        return RequestError(message, remedy=f"see {log}")
+    return MeasurementError(message, kind="lost", output_tail=output, remedy=f"see {log}")
 
 
 def ssh_wrap(host: str, *, port: int | None = None, config: Path | None = None) -> Wrap:

@@ -8,13 +8,16 @@ import hashlib
 import math
 import shlex
 import shutil
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.batch.options import SlurmOptions
 from provisioning.foreground import call
-from suite.errors import RequestError
+from suite.errors import BenchError, MeasurementError, RequestError
+from suite.sweep import file_transfer
 from suite.units import parse_duration_s
 
 ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
@@ -38,6 +41,12 @@ class ArrayTask:
     def ended(self) -> bool:
         """Return whether the task has ended and was not requeued."""
         return self.state in ENDED
+
+    def __str__(self) -> str:
+        """Return ``running on n1``, ``waiting (Resources)``, or ``ended (CD)``."""
+        if self.state == "PD":
+            return f"waiting ({self.reason})"
+        return f"ended ({self.state})" if self.ended else f"{self.state} on {self.node}".replace("R on", "running on")
 
 
 def job_name(name: str, directory: Path) -> str:
@@ -151,3 +160,57 @@ def require() -> None:
                 f"{program} is not on the PATH: this machine submits to no Slurm",
                 remedy="go to a login node of the cluster, or choose another kind in [engine]",
             )
+
+
+class FollowedQueue:
+    """The tasks of a sweep in the queue, which is asked once for all blocks that are followed."""
+
+    def __init__(self, name: str, poll_s: float, note: Callable[[str], None], before: Iterable[ArrayTask] = ()) -> None:
+        """``note`` gets each change since the tasks ``before``."""
+        self._name, self.poll_s, self._note = name, poll_s, note
+        self._asking = threading.Lock()
+        self._asked_s = -math.inf
+        self._newest = {task.block: task for task in before}
+
+    def newest(self, block: int) -> ArrayTask | None:
+        """Return the newest task of a block, not older than ``poll_s``; None if Slurm has forgotten it."""
+        with self._asking:
+            if time.monotonic() - self._asked_s >= self.poll_s:
+                tasks = sorted(queue(self._name), key=lambda task: (not task.ended, int(task.job)))
+                newest = {task.block: task for task in tasks}
+                for number, task in sorted(newest.items()):
+                    if str(task) != str(self._newest.get(number)):
+                        self._note(f"block {number}: {task}")
+                self._newest, self._asked_s = newest, time.monotonic()
+            return self._newest.get(block)
+
+
+class TaskProcess:
+    """A task of an array job, which writes its records into the common directory itself. See ``pool.BlockProcess``.
+
+    The task outlives this process: stopping leaves it in the queue.
+    """
+
+    where = ""
+
+    def __init__(self, tasks: FollowedQueue, block: int) -> None:
+        self._tasks, self._block = tasks, block
+        self._stopped = threading.Event()
+
+    def lines(self) -> Generator[str, None, None]:
+        """Wait until the task is not in the queue any more; whether its records are whole, the directory shows."""
+        while not self._stopped.is_set():
+            task = self._tasks.newest(self._block)
+            if task is None or task.ended:
+                yield file_transfer.ENDED
+                return
+            self._stopped.wait(self._tasks.poll_s)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Release nothing."""
+
+    def lost(self) -> BenchError:
+        return MeasurementError("it is not followed any more", kind="stopped")

@@ -11,7 +11,7 @@ from analysis.compare.results import Comparison
 from analysis.figures.plots import draw
 from analysis.load.reader import Reader
 from analysis.report.export import FORMATS, Format, write
-from provisioning.batch.remote import RemoteExecutor
+from provisioning.batch.remote import StreamProcess
 from scenarios.datasets.writer import make
 from suite.errors import BenchError, RequestError
 from suite.records.headers import read_head, read_header
@@ -142,9 +142,8 @@ def test_what_another_machine_sends_is_not_written_through_a_linked_cell(run: Pa
 def test_the_log_of_a_machine_is_not_appended_to_what_a_link_leads_to(run: Path, victim: Path) -> None:
     (run / "logs").mkdir()
     (run / "logs/n1.log").symlink_to(victim / "file")
-    far = RemoteExecutor("n1", list, ["true"], print, lambda _: [], run / "logs/n1.log")
     with pytest.raises(OSError, match="links are not followed"):
-        far.run(0)
+        StreamProcess(["true"], [], run / "logs/n1.log")
     assert untouched(victim)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from provisioning.batch import kubernetes
-from provisioning.batch.job_executor import JobExecutor
+from provisioning.batch.kubernetes import JobProcess
 from provisioning.batch.options import KubernetesOptions
+from provisioning.batch.pool import Executor
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import MANAGED
 from provisioning.kubernetes.refusals import ApiError, AwayError
@@ -148,16 +149,11 @@ DONE = {"status": {"phase": "Succeeded"}, "job": "Complete"}
 RECORD = encode("cell/trials/000-vm.json", "{}")
 
 
-def executor(cluster: FakeCluster, tmp_path: Path, received: list[str]) -> JobExecutor:
-    return JobExecutor(
-        name="kubernetes-0",
-        cluster=cluster,  # type: ignore[arg-type]
-        sweep="bench-smoke-1a2b3c4d",
-        manifest=job,
-        receive=lambda _, line: received.append(line),
-        logs=tmp_path / "logs",
-        poll_s=0.001,
-    )
+def executor(cluster: FakeCluster, tmp_path: Path, received: list[str]) -> Executor:
+    def start(block: int) -> JobProcess:
+        return JobProcess(cluster, SWEEP, block, job(block), tmp_path / "logs", 0.001)  # type: ignore[arg-type]
+
+    return Executor("kubernetes-0", start, lambda _, line: received.append(line))
 
 
 def test_a_block_is_followed_through_its_log_and_its_job_removed(tmp_path: Path) -> None:

@@ -3,22 +3,25 @@
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
 
 import pytest
 
-from provisioning.batch.pool import FAILURES_ALLOWED, LOSSES_ALLOWED, Pool
+from provisioning.batch.pool import FAILURES_ALLOWED, LOSSES_ALLOWED, BlockProcess, Executor, Pool
 from suite.errors import MeasurementError, RequestError
 
 
-@dataclass
-class FakeExecutor:
+def never(block: int) -> BlockProcess:
+    raise NotImplementedError(block)
+
+
+class FakeExecutor(Executor):
     """Ends every block at once, but for the first ``failing`` of them, which it loses."""
 
-    name: str
-    failing: int = 0
-    done: list[int] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
+    def __init__(self, name: str, failing: int = 0) -> None:
+        super().__init__(name, never, print)
+        self.failing = failing
+        self.done: list[int] = []
+        self.lost: list[int] = []
 
     def run(self, block: int) -> None:
         if len(self.lost) < self.failing:
@@ -30,16 +33,15 @@ class FakeExecutor:
         """Nothing runs for long."""
 
 
-@dataclass
-class Waiting:
+class Waiting(Executor):
     """Holds its block until it is stopped."""
 
-    name: str = "slow"
-    began: threading.Event = field(default_factory=threading.Event)
-    stopped: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        super().__init__("slow", never, print)
+        self.began, self.stopped, self.ended = threading.Event(), threading.Event(), threading.Event()
 
-    def run(self, _block: int) -> None:
+    def run(self, block: int) -> None:
+        del block
         self.began.set()
         self.stopped.wait(60)
         time.sleep(0.3)  # to end in order takes a while

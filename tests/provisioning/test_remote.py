@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.batch.remote import RemoteExecutor, srun_wrap, ssh_wrap
+from provisioning.batch.pool import Executor
+from provisioning.batch.remote import StreamProcess, srun_wrap, ssh_wrap
 from suite.errors import MeasurementError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, receive_file
 
@@ -26,14 +27,12 @@ def void(_result: object) -> None:
     """What a callback that returns nothing does with what it got."""
 
 
-def far_side(tmp_path: Path, then: str) -> RemoteExecutor:
-    return RemoteExecutor(
+def far_side(tmp_path: Path, then: str, *words: str, program: str = sys.executable) -> Executor:
+    argv, log = [program, "-c", FAR.format(given=GIVEN, then=then), *words], tmp_path / "logs/far.log"
+    return Executor(
         name="far",
-        wrap=lambda argv: [sys.executable, *argv],
-        command=["-c", FAR.format(given=GIVEN, then=then)],
+        open=lambda block: StreamProcess([*argv, str(block)], [encode("plan.toml", f"plan of {block}")], log),
         receive=lambda _block, line: void(receive_file(tmp_path / "out", line)),
-        files=lambda block: [encode("plan.toml", f"plan of {block}")],
-        log=tmp_path / "logs/far.log",
     )
 
 
@@ -43,14 +42,14 @@ def test_what_the_far_side_finishes_arrives_and_its_words_are_kept(tmp_path: Pat
     far.run(4)
     for block in (3, 4):
         assert (tmp_path / f"out/cell/trials/t-b{block}.json").read_text() == f"plan of {block}"
-    assert far.log.read_text() == "hello\nhello\n"
+    assert (tmp_path / "logs/far.log").read_text() == "hello\nhello\n"
 
 
 def test_a_far_side_that_dies_is_told_with_its_last_words_and_what_arrived_is_kept(tmp_path: Path) -> None:
     far = far_side(tmp_path, "sys.exit('no image is built')")
     with pytest.raises(MeasurementError, match="no image is built") as raised:
         far.run(0)
-    assert str(far.log) in str(raised.value.remedy)
+    assert str(tmp_path / "logs/far.log") in str(raised.value.remedy)
     assert (tmp_path / "out/cell/trials/t-b0.json").exists()
 
 
@@ -61,8 +60,7 @@ def test_a_far_side_that_refuses_is_told_in_its_own_words(tmp_path: Path) -> Non
 
 
 def test_to_stop_closes_the_far_sides_input_and_waits_for_its_end(tmp_path: Path) -> None:
-    far = far_side(tmp_path, "sys.stdin.read(); open(sys.argv[1], 'w').write('in order')")
-    far.command = [*far.command, str(tmp_path / "left")]
+    far = far_side(tmp_path, "sys.stdin.read(); open(sys.argv[1], 'w').write('in order')", str(tmp_path / "left"))
     raised: list[MeasurementError] = []
 
     def run() -> None:
@@ -92,10 +90,8 @@ def test_what_is_no_file_is_refused_and_the_far_side_ended(tmp_path: Path) -> No
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
-    far = far_side(tmp_path, "")
-    far.wrap = lambda argv: ["no-such-ssh", *argv]
     with pytest.raises(RequestError, match="no-such-ssh is not installed"):
-        far.run(0)
+        far_side(tmp_path, "", program="no-such-ssh").run(0)
 
 
 def test_ssh_gets_one_string_that_a_shell_reads_as_the_same_words(tmp_path: Path) -> None:

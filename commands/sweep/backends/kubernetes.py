@@ -6,10 +6,9 @@ from pathlib import Path
 import click
 
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
-from commands.sweep.backends.remote import BLOCK, run_on
-from commands.sweep.backends.rounds import blocks_left, files_to_send, next_round, run_rounds
+from commands.sweep.backends.rounds import BLOCK, blocks_left, files_to_send, next_round, run_on, run_rounds
 from provisioning.batch import kubernetes
-from provisioning.batch.job_executor import JobExecutor
+from provisioning.batch.kubernetes import JobProcess
 from provisioning.batch.options import KubernetesOptions
 from provisioning.batch.slurm import job_name
 from provisioning.kubernetes.cluster import Cluster, Object
@@ -18,7 +17,6 @@ from suite.sweep.cells import cells_of
 from suite.sweep.directory import Accepted
 from suite.sweep.file_transfer import GIVEN, encode, encode_file, packed
 from suite.sweep.model import Sweep
-from suite.sweep.receiving import Receiver
 
 
 class KubernetesBackend(Backend):
@@ -95,23 +93,10 @@ def _manifest(request: SweepRequest, options: KubernetesOptions, block: int) -> 
 
 
 def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster, blocks: list[int]) -> None:
-    label = _label(request.sweep, request.directory.path)
-    receive = Receiver(request.sweep, request.directory)
-    executors = [
-        JobExecutor(
-            name=f"kubernetes-{number}",
-            cluster=cluster,
-            sweep=label,
-            manifest=lambda block: _manifest(request, options, block),
-            receive=receive,
-            logs=request.directory.path / "logs",
-            poll_s=options.poll_s,
-        )
-        for number in range(min(len(blocks), options.at_once))
-    ]
-    try:
-        run_on(executors, request, blocks)
-    except KeyboardInterrupt:
-        request.observer.note("the Jobs stay in the cluster; bench sweep run follows them again")
-        request.observer.note(f"end them with: bench sweep cancel {request.directory.path}")
-        raise
+    label, logs = _label(request.sweep, request.directory.path), request.directory.path / "logs"
+
+    def start(block: int) -> JobProcess:
+        return JobProcess(cluster, label, block, _manifest(request, options, block), logs, options.poll_s)
+
+    names = [f"kubernetes-{number}" for number in range(min(len(blocks), options.at_once))]
+    run_on(dict.fromkeys(names, start), request, blocks, stay="the Jobs stay in the cluster")

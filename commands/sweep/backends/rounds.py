@@ -1,10 +1,13 @@
-"""Hand out what is left of a sweep to other machines, round by round."""
+"""Hand out what is left of a sweep to other machines, round by round, and receive the records."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from commands.sweep.backends.base import SweepEnd, SweepRequest
 from commands.sweep.stop_rule import decisions_of
+from provisioning.batch.pool import Executor, OpenBlock, Pool
+from provisioning.batch.remote import StreamProcess, Wrap
+from provisioning.batch.slurm import job_name
 from suite.errors import MeasurementError, RequestError
 from suite.plan import Plan
 from suite.records.record import TrialRecord
@@ -13,8 +16,13 @@ from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CONVERGED
 from suite.sweep.estimate import durations_below, total
+from suite.sweep.file_transfer import encode_file
 from suite.sweep.pool import POOL
+from suite.sweep.receiving import Receiver
 from suite.trial_names import files_of_block
+
+BLOCK = ("sweep", "block")
+"""The command that runs a block on another machine."""
 
 
 def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once: int) -> SweepEnd:
@@ -34,6 +42,36 @@ def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once:
             )
     made = [record for key, record in _records(request).items() if before.get(key) != record]
     return SweepEnd(made, "it was asked to stop" if request.directory.stop_requested() else None)
+
+
+def run_on(
+    openers: Mapping[str, OpenBlock], request: SweepRequest, blocks: list[int], *, stay: str | None = None
+) -> None:
+    """Run the blocks as executors become free: for each name, what starts a block there.
+
+    ``stay`` notes on Ctrl-C that blocks which run now go on without this process.
+    """
+    receive = Receiver(request.sweep, request.directory)
+    executors = [Executor(name, open_block, receive) for name, open_block in openers.items()]
+    try:
+        Pool(executors, blocks, request.observer.note, request.directory.stop_requested).run()
+    except KeyboardInterrupt:
+        if stay:
+            request.observer.note(f"{stay}; bench sweep run follows them again")
+            request.observer.note(f"end them with: bench sweep cancel {request.directory.path}")
+        raise
+
+
+def stream(request: SweepRequest, name: str, wrap: Wrap, command: Sequence[str]) -> OpenBlock:
+    """Return what starts a block by ``bench sweep block`` through ``wrap``; ``command`` is the one to start there."""
+    directory = request.directory.path.absolute()
+    words = [*command, "--name", job_name(request.sweep.name, directory)]
+
+    def start(block: int) -> StreamProcess:
+        files = [encode_file(directory, path) for path in files_to_send(directory, block)]
+        return StreamProcess(wrap([*words, str(block)]), files, directory / "logs" / f"{name}.log")
+
+    return start
 
 
 def blocks_left(request: SweepRequest) -> list[int]:

@@ -1,26 +1,26 @@
 """The sweep backend ``slurm``: blocks as tasks of an array job, or each as a job of srun."""
 
 import sys
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
-from commands.sweep.backends.remote import BLOCK, executor_of, run_on
-from commands.sweep.backends.rounds import estimate_s, next_round, run_rounds
+from commands.sweep.backends.rounds import BLOCK, estimate_s, next_round, run_on, run_rounds, stream
 from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
 from provisioning.batch.remote import srun_wrap
 from suite.errors import BenchError
 from suite.sweep.cells import cells_of
 from suite.sweep.model import Sweep
-from suite.sweep.receiving import Receiver
 
 BENCH = str(Path(sys.executable).with_name("bench"))
 AT_ONCE = 16
-"""The most blocks at once with srun, where every block that runs or waits is a process here."""
+"""The most blocks at once with srun, which is a process here for every block that runs or waits."""
+MOST_FOLLOWED = 256
+"""The most blocks of an array job that are followed at once, each by a thread; the others follow in their turn."""
 
 
 class Slurm(Backend):
@@ -50,7 +50,7 @@ class Slurm(Backend):
         except BenchError as error:  # the records are here all the same
             return [f"the queue cannot be seen from here: {error.message}"]
         waiting = [task for task in tasks if not task.ended]
-        return [f"in the queue: block {task.block} of job {task.job}, {described(task)}" for task in waiting]
+        return [f"in the queue: block {task.block} of job {task.job}, {task}" for task in waiting]
 
     def stop(self, sweep: Sweep, directory: Path) -> list[str]:
         """Take the tasks that have not begun out of the queue."""
@@ -61,19 +61,12 @@ class Slurm(Backend):
         return _remove(sweep, directory, waiting_alone=False)
 
 
-def described(task: slurm.ArrayTask) -> str:
-    """Return ``running on n1``, ``waiting (Resources)``, or ``ended (CD)``."""
-    if task.state == "PD":
-        return f"waiting ({task.reason})"
-    return f"ended ({task.state})" if task.ended else f"{task.state} on {task.node}".replace("R on", "running on")
-
-
 def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
     name = slurm.job_name(sweep.name, directory)
     tasks = [task for task in slurm.queue(name) if not task.ended and (task.state == "PD" or not waiting_alone)]
     if tasks:
         slurm.cancel(name, waiting_alone=waiting_alone)
-    return [f"block {task.block} of job {task.job} was removed from the queue ({described(task)})" for task in tasks]
+    return [f"block {task.block} of job {task.job} was removed from the queue ({task})" for task in tasks]
 
 
 def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
@@ -86,12 +79,11 @@ def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -
         request.observer.note(f"job {job} ({name}): {len(new)} blocks in the queue")
     if queued:
         request.observer.note(f"{len(queued)} blocks are in the queue already and are followed")
-    try:
-        _follow(request, options, name, {task.block: described(task) for task in before if task.ended})
-    except KeyboardInterrupt:
-        request.observer.note("the jobs stay in the queue; bench sweep run follows them again")
-        request.observer.note(f"end them with: bench sweep cancel {request.directory.path}")
-        raise
+    tasks = slurm.FollowedQueue(name, options.poll_s, request.observer.note, [task for task in before if task.ended])
+    openers = {
+        f"slurm-{number}": partial(slurm.TaskProcess, tasks) for number in range(min(len(blocks), MOST_FOLLOWED))
+    }
+    run_on(openers, request, blocks, stay="the jobs stay in the queue")
 
 
 def _script(request: SweepRequest, options: SlurmOptions, blocks: Sequence[int]) -> str:
@@ -101,26 +93,10 @@ def _script(request: SweepRequest, options: SlurmOptions, blocks: Sequence[int])
     return slurm.script(options, slurm.job_name(request.sweep.name, directory), directory, run, blocks, limit)
 
 
-def _follow(request: SweepRequest, options: SlurmOptions, name: str, seen: dict[int, str]) -> None:
-    """Wait until no task of the sweep is in the queue, and note what changes since ``seen``."""
-    while True:
-        tasks = slurm.queue(name)
-        newest = {task.block: task for task in sorted(tasks, key=lambda task: (not task.ended, int(task.job)))}
-        for block, task in sorted(newest.items()):
-            if seen.get(block) != (now := described(task)):
-                request.observer.note(f"block {block}: {now}")
-            seen[block] = now
-        if all(task.ended for task in tasks):
-            return
-        time.sleep(options.poll_s)
-
-
 def _by_srun(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
     name = slurm.job_name(request.sweep.name, request.directory.path)
     limit = slurm.time_limit(options, estimate_s(request))
     wrap = srun_wrap(slurm.resources(options, name, limit))
     command = [options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
-    receive = Receiver(request.sweep, request.directory)
-    count = min(len(blocks), options.at_once or AT_ONCE)
-    executors = [executor_of(request, f"srun-{number}", wrap, command, receive) for number in range(count)]
-    run_on(executors, request, blocks)
+    names = [f"srun-{number}" for number in range(min(len(blocks), options.at_once or AT_ONCE))]
+    run_on({name: stream(request, name, wrap, command) for name in names}, request, blocks)
