@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import cli
 from commands.kubernetes import lifecycle
-from commands.kubernetes.parts import seen
+from commands.kubernetes.lifecycle import seen
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import RequestError

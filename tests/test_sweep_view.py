@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commands.sweep.view import SweepDisplay, lines, matrix
+from commands.sweep.status import SweepDisplay, lines, matrix
 from suite.process_identity import ProcessIdentity
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory

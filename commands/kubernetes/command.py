@@ -8,9 +8,8 @@ from collections.abc import Callable
 import click
 from pydantic import ValidationError
 
-from commands.kubernetes.lifecycle import RIGHTS, address_of, ask, ensure, follow, remove
+from commands.kubernetes.lifecycle import RIGHTS, PipelinePart, address_of, ask, ensure, follow, parts_of, remove
 from commands.kubernetes.manifests import NAME, PORT, Pipeline, service, training
-from commands.kubernetes.parts import PipelinePart, parts_of
 from commands.output import Output
 from provisioning.kubernetes.cluster import Cluster
 from suite.errors import RequestError

@@ -18,9 +18,8 @@ from commands.sweep.firing import schedule_run
 from commands.sweep.plan import plan
 from commands.sweep.resolve import Planned, refuse_refused, resolve
 from commands.sweep.schedule import schedule
-from commands.sweep.status import status
+from commands.sweep.status import SweepDisplay, status
 from commands.sweep.stop import cancel, stop
-from commands.sweep.view import SweepDisplay
 from provisioning import ledger, neighbours
 from suite.errors import RequestError
 from suite.sweep.cells import cells_of

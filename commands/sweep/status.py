@@ -1,19 +1,124 @@
-"""``bench sweep status``: how far a sweep is."""
+"""Show a sweep: a matrix of cells and targets, what runs now, and how much is left."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
 
 from commands.output import Output
 from commands.sweep.backends.base import backend_of
-from commands.sweep.stop_rule import stop_rule_of
-from commands.sweep.view import Widths, lines, matrix, widths_of
+from commands.sweep.backends.rounds import stop_rule_of
 from suite.errors import RequestError
+from suite.plan import Trial
+from suite.progress import Allowance, Display
+from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import lock_files
-from suite.sweep.status import SweepStatus, latest_sweep, status_of
+from suite.sweep.status import CellStatus, SweepStatus, latest_sweep, status_of
+from suite.units import format_duration
 from suite.untrusted.console import PlainConsole
+
+Widths = Mapping[str, float | None]
+"""Half widths of the intervals of one cell, as shares, by the name of the ratio."""
+
+
+def widths_of(run: Path) -> Widths:
+    """Return the half widths of a cell so far; none where no record counts."""
+    # Not at the top: pandas and scipy take most of a second, which only commands that show the intervals need.
+    from analysis.compare.convergence import half_widths
+    from analysis.load.records import load
+
+    try:
+        return half_widths(load([run]))
+    except RequestError:
+        return {}
+
+
+def matrix(status: SweepStatus, widths: Mapping[str, Widths]) -> Table:
+    """Return a table with a row per cell and a column per arm: trials done of all, failures, width of the interval."""
+    targets = list(dict.fromkeys(name for cell in status.cells for name in cell.arms))
+    table = Table(
+        Column("cell", no_wrap=True), *targets, title=f"{status.name}: {status.state}", title_justify="left", box=None
+    )
+    for cell in status.cells:
+        own = widths.get(cell.cell_id, {})
+        table.add_row(cell.cell_id, *(_entry(cell, target, own) for target in targets))
+    return table
+
+
+def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
+    counts = cell.arms.get(target)
+    if counts is None:
+        return Text("")
+    known = [width for name, width in widths.items() if width is not None and f" on {target}," in f"{name},"]
+    width = f" ±{max(known):.1%}" if known else ""
+    of = counts.done + counts.failed + counts.running + counts.missing
+    failed = f", {counts.failed} failed" if counts.failed else ""
+    style = "red" if counts.failed else "cyan" if counts.running else "dim" if counts.missing else "green"
+    return Text(f"{counts.done}/{of}{failed}{' running' if counts.running else ''}{width}", style)
+
+
+def lines(status: SweepStatus) -> list[str]:
+    """Return what runs now and how much is left, as lines."""
+    found = [
+        f"now: trial {holder.number} of {holder.of}, {holder.trial} of {holder.cell}, by {holder.owner}"
+        for holder in status.running
+        if holder.trial
+    ]
+    if status.blocks_left:
+        seconds = "unknown" if status.left_s is None else format_duration(status.left_s)
+        blocks = f"{len(status.blocks_left)} blocks"
+        found.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
+    if failed := status.count("failed"):
+        found.append(f"{failed} trials failed: their records say why")
+    return found
+
+
+class SweepDisplay(Display):
+    """Shows the matrix and one line below it, redrawn on each call and never by itself."""
+
+    def __init__(self, console: Console, directory: Path) -> None:
+        super().__init__(console)
+        self._directory = directory
+        self._widths: dict[str, Widths] = {}
+        self._matrix: Table | None = None
+        self._block = -1
+        self._allowance = Allowance()
+
+    def trial_started(self, trial: Trial, number: int, of: int) -> None:
+        super().trial_started(trial, number, of)
+        self._look(trial.block)
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self._look(record.block)
+        super().trial_finished(record)
+
+    def close(self) -> None:
+        """Leave the matrix as it is in the end on the terminal."""
+        super().close()
+        if self._matrix:
+            status = status_of(self._directory)
+            widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
+            self._console.print(matrix(status, widths))
+
+    def _look(self, block: int) -> None:
+        """Make the matrix anew, unless that takes too much of the time."""
+        if not self._allowance.left():
+            return
+        with self._allowance.spending():
+            status = status_of(self._directory)
+            if block != self._block:  # the intervals change with blocks, and take a moment to compute
+                self._block = block
+                self._widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
+            self._matrix = matrix(status, self._widths)
+
+    def _shown(self, line: Text) -> RenderableType:
+        return Group(self._matrix, line) if self._matrix else line
+
 
 WATCH_S = 2.0
 """The interval at which ``--watch`` looks at the locks: a directory and a file. It reads more only if they changed."""

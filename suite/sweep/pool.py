@@ -1,19 +1,28 @@
-"""The pool of machines that run a sweep: equal enough for their records to stand in one table.
+"""Take in what a machine of a pool sends: the records of the block that was handed out to it, and nothing else.
 
-A block is measured on one machine, so its ratios never mix two. But blocks of unequal machines vary for a reason
-that no target has, and their mean is that of no machine.
+Such a machine runs code of others, and its word is not taken: it cannot write the sweep's plan, another block's
+records, or another record in place of one that is ok.
 """
 
+import threading
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite import host_compatibility
 from suite.errors import RequestError
 from suite.host_compatibility import Host
+from suite.plan import Plan, Trial
 from suite.records.environment import Environment
+from suite.records.record import TrialRecord
 from suite.results.files import SpecialFileError, read, whole
+from suite.results.store import ATTEMPTS, PLAN, TRIALS, read_record, write_atomic
+from suite.sweep.cells import Cell, cells_of, request_of
+from suite.sweep.directory import CellRun, SweepDirectory
+from suite.sweep.file_transfer import TransferError, decode
+from suite.sweep.model import Sweep
+from suite.trial_names import attempt_file, record_file
 
 POOL = "pool.json"
 
@@ -70,3 +79,73 @@ def _first(path: Path) -> PoolMember | None:
         return None
     except (SpecialFileError, ValidationError) as error:
         raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error
+
+
+_SAME = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
+"""The fields of a record that its trial decides."""
+
+
+class Receiver:
+    """Writes what the machines of a pool send into the sweep's directory, one file after the other."""
+
+    def __init__(self, sweep: Sweep, directory: SweepDirectory) -> None:
+        self._sweep, self._directory = sweep, directory
+        self._cells = {cell.cell_id: cell for cell in cells_of(sweep)}
+        self._writing = threading.Lock()  # two machines may send a cell's plan at the same moment
+
+    def __call__(self, block: int, line: str) -> None:
+        """Take in a line that the machine which runs the block has sent.
+
+        Raises TransferError for what is none of the block's, RequestError for a plan or a machine unlike the first
+        one's, and StoreError.
+        """
+        name, text = decode(line)
+        with self._writing:
+            try:
+                self._take(block, PurePosixPath(name).parts, text)
+            except (ValidationError, ValueError, RecursionError) as error:
+                raise TransferError(f"{name} arrived, and is not valid") from error
+
+    def _take(self, block: int, parts: tuple[str, ...], text: str) -> None:
+        match parts:
+            case (name,) if name == POOL:
+                join_pool(self._directory.path, PoolMember.model_validate_json(text))
+            case (cell, name) if cell in self._cells and name == PLAN:
+                self._take_plan(self._cells[cell], Plan.model_validate_json(text))
+            case (cell, folder, name) if cell in self._cells and folder in (TRIALS, ATTEMPTS):
+                self._take_record(block, self._run(cell), Path(folder) / name, text)
+            case _:
+                raise TransferError(f"{'/'.join(parts)} arrived, and no machine of the pool has to send it")
+
+    def _run(self, cell: str) -> CellRun:
+        return self._directory.cell(cell, self._sweep.budget.retries)
+
+    def _take_plan(self, cell: Cell, plan: Plan) -> None:
+        """Store the plan of a cell that was not begun; of one that was, refuse another plan."""
+        request = request_of(self._sweep, cell)
+        repeated = request.repetitions
+        wanted = (self._sweep.block_count, repeated.seed, repeated.aa, request.measurement)
+        if (plan.blocks, plan.seed, plan.aa, plan.request and plan.request.measurement) != wanted:
+            raise TransferError(f"the plan of {cell.cell_id} that arrived is not the one that the sweep asks for")
+        self._run(cell.cell_id).begin(plan)
+
+    def _take_record(self, block: int, run: CellRun, place: Path, text: str) -> None:
+        record, plan = TrialRecord.model_validate_json(text), run.plan()
+        trials = plan.with_cpus_of(record.job.envelope).trials_of(block) if plan else ()
+        planned = next((trial for trial in trials if trial.trial_id == record.trial_id), None)
+        if planned is None or any(getattr(planned, name) != getattr(record, name) for name in _SAME):
+            raise TransferError(f"{run.directory.name}/{place} arrived, and is no record of block {block}")
+        path, failed = run.directory / place, record.outcome.status == "failed"
+        if place.parent.name == ATTEMPTS:
+            numbers = range(1, run.retries + 2)
+            named = failed and place.name in {attempt_file(record.trial_id, number) for number in numbers}
+        else:
+            named = place.name == record_file(record.trial_id)
+        if not named:
+            raise TransferError(f"{run.directory.name}/{place} arrived, and has the name of another record")
+        if path.exists() and read(path) == text.encode():
+            return
+        before = read_record(path) if path.exists() else None
+        if before and (before.outcome.status == "ok" or place.parent.name == ATTEMPTS):
+            raise TransferError(f"{run.directory.name}/{place} arrived, but a different record already exists")
+        write_atomic(path, text, below=self._directory.path)

@@ -10,9 +10,8 @@ from suite.plan import Plan, Trial
 from suite.records.environment import Environment
 from suite.records.headers import headers
 from suite.records.record import TrialRecord
-from suite.sweep.cell_run import CellRun, StopRule
 from suite.sweep.cells import Cell
-from suite.sweep.directory import SweepDirectory
+from suite.sweep.directory import CellRun, StopRule, SweepDirectory
 from suite.sweep.locks import Lock, block_lock, locked, remove_stale
 from suite.sweep.model import Sweep
 

@@ -9,8 +9,7 @@ from suite.errors import RequestError
 from suite.part import Part
 from suite.records.headers import headers
 from suite.results.store import RESULTS
-from suite.sweep.cell_run import CellRun, StopRule
-from suite.sweep.directory import SweepDirectory
+from suite.sweep.directory import CellRun, StopRule, SweepDirectory
 from suite.sweep.estimate import Durations, total
 from suite.sweep.locks import LockHolder, holders
 from suite.sweep.model import Sweep

@@ -19,8 +19,7 @@ from suite.records.record import Outcome
 from suite.results import files
 from suite.results.manifest import MANIFEST, ListedFile, read_manifest
 from suite.results.store import PLAN, Run, StoreError, read_record, stored_plan, sweep_temporaries, write_atomic
-from suite.sweep.cell_run import CellRun
-from suite.sweep.directory import SweepDirectory
+from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.file_transfer import Outbox, encode, receive_file
 from suite.sweep.locks import holders, locked
 from suite.sweep.pool import POOL

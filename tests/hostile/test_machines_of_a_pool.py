@@ -17,7 +17,7 @@ from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import read_sweep
 from suite.sweep.file_transfer import TransferError, encode
 from suite.sweep.model import Sweep
-from suite.sweep.receiving import Receiver
+from suite.sweep.pool import Receiver
 from tests.jobs import plan_of
 from tests.suite.conftest import ENVELOPE, WORKLOAD
 

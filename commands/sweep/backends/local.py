@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from commands.run.prepare import host_environment
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest
+from commands.sweep.backends.rounds import stop_rule_of
 from commands.sweep.resolve import once
-from commands.sweep.stop_rule import stop_rule_of
 from provisioning.metrics import accounting
-from suite.sweep.cell_run import CellRun, StopRule
+from suite.sweep.directory import CellRun, StopRule
 from suite.sweep.runner import ReadyCell, Runner
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from commands.sweep.backends.base import SweepEnd, SweepRequest
-from commands.sweep.stop_rule import decisions_of
 from provisioning.batch.pool import Executor, OpenBlock, Pool
 from provisioning.batch.remote import StreamProcess, Wrap
 from provisioning.batch.slurm import job_name
@@ -12,13 +12,12 @@ from suite.errors import MeasurementError, RequestError
 from suite.plan import Plan
 from suite.records.record import TrialRecord
 from suite.results.store import PLAN, stored_plan
-from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import cells_of
-from suite.sweep.directory import CONVERGED
+from suite.sweep.directory import CONVERGED, CellRun, StopRule
 from suite.sweep.estimate import durations_below, total
 from suite.sweep.file_transfer import encode_file
-from suite.sweep.pool import POOL
-from suite.sweep.receiving import Receiver
+from suite.sweep.model import Sweep
+from suite.sweep.pool import POOL, Receiver
 from suite.trial_names import files_of_block
 
 BLOCK = ("sweep", "block")
@@ -152,3 +151,43 @@ def _readable_plan(run: Path) -> Plan | None:
         return stored_plan(run)
     except RequestError:  # what lies beside this sweep may be of any version of the suite
         return None
+
+
+if TYPE_CHECKING:
+    from analysis.statistics.sequential import Decision
+
+
+def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
+    """Return what decides from a cell's records whether it needs no further block. The sweep is open-ended."""
+    # Not at the top: pandas and scipy take most of a second, and few sweeps are open-ended.
+    from analysis.compare.convergence import should_stop_run
+    from analysis.compare.detection import should_stop_detecting
+    from analysis.load.records import load
+    from analysis.statistics.sequential import LEAST_BLOCKS
+
+    # One more than there are: the rule must not stop for want of blocks, or a last one that was cut off would stay so.
+    most = sweep.block_count + 1
+    least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.block_count)
+
+    def until(run: CellRun) -> "Decision":
+        counts = any(not record.warm_up for record in run.records())
+        records = load([run.directory]) if counts else None
+        return should_stop_run(records, sweep, min_blocks=least, max_blocks=most)
+
+    def detect(run: CellRun) -> "Decision":
+        plan, finished = run.plan(), set(run.finished())
+        every = range(sweep.block_count if plan else 0)
+        blocks = sum(all(trial.trial_id in finished for trial in plan.trials_of(block)) for block in every if plan)
+        return should_stop_detecting(
+            lambda: load([run.directory]), sweep.difference or 0.0, blocks, least=least, most=sweep.block_count
+        )
+
+    return until if sweep.until else detect
+
+
+def stop_rule_of(sweep: Sweep) -> StopRule | None:
+    """Return why a cell needs no further block, decided from its records; None unless the sweep is open-ended."""
+    if not sweep.open_ended:
+        return None
+    decision = decisions_of(sweep)
+    return lambda run: now.reason if (now := decision(run)).stop else None

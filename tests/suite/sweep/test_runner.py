@@ -8,9 +8,8 @@ import pytest
 from suite.loop import Loop
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.sweep.cell_run import CellRun
 from suite.sweep.cells import cells_of
-from suite.sweep.directory import SweepDirectory
+from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.model import Sweep
 from suite.sweep.runner import ReadyCell, Runner
 from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
