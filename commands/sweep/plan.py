@@ -114,16 +114,15 @@ def _cell(sweep: Sweep, directory: SweepDirectory, each: Planned, durations: Dur
         message, remedy = (each.refusal.message, each.refusal.remedy) if each.refusal else ("refused", None)
         return cell.model_copy(update={"refused": message, "remedy": remedy})
     plan = each.ready.plan
-    trials = [trial.trial_id for trial in plan.trials()]
-    finished = set(directory.cell(each.cell.cell_id, sweep.budget.retries).finished())
-    found = {
+    run = directory.cell(each.cell.cell_id, sweep.budget.retries)
+    planned = {
         "targets": plan.targets,
-        "trials": len(trials),
-        "trials_left": sum(trial not in finished for trial in trials),
+        "trials": sum(1 for _ in plan.trials()),
+        "trials_left": sum(map(len, run.left(plan, range(plan.blocks)).values())),
         "first_s": durations.of_block(plan, 0),
         "block_s": durations.of_block(plan, 1),
     }
-    return cell.model_copy(update=found)
+    return cell.model_copy(update=planned)
 
 
 def _print(described: PlannedOutput) -> None:

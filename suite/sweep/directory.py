@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from suite.errors import RequestError
 from suite.part import Part
+from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
 from suite.results.files import read
 from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, StoreError, read_record, write_atomic
@@ -71,6 +72,12 @@ class CellRun(Run):
             if failed > self.retries:
                 self._restore(trial_id, failed)
                 yield trial_id
+
+    def left(self, plan: Plan, blocks: Iterable[int]) -> dict[int, list[Trial]]:
+        """Return the trials that are still to be run, by block; blocks without one are left out."""
+        finished = set(self.finished())
+        left = {block: [item for item in plan.trials_of(block) if item.trial_id not in finished] for block in blocks}
+        return {block: trials for block, trials in left.items() if trials}
 
     def _restore(self, trial_id: str, failed: int) -> None:
         """Write the record that a kill between writing the attempt and writing the trial has left out."""

@@ -101,12 +101,7 @@ class Runner:
 
 
 def _missing(runs: "dict[ReadyCell, CellRun]", blocks: Sequence[int]) -> int:
-    """Return how many trials of the blocks are still to be run."""
-    total = 0
-    for ready, run in runs.items():
-        finished = set(run.finished())
-        total += sum(trial.trial_id not in finished for block in blocks for trial in ready.plan.trials_of(block))
-    return total
+    return sum(len(trials) for ready, run in runs.items() for trials in run.left(ready.plan, blocks).values())
 
 
 class _SweepObserver:

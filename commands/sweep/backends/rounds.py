@@ -133,16 +133,11 @@ def _records(request: SweepRequest) -> dict[tuple[str, str], TrialRecord]:
 
 
 def _left(request: SweepRequest, converged: Collection[str]) -> list[int]:
-    left: set[int] = set()
+    blocks, left = range(request.sweep.block_count), set[int]()
     for run in _runs(request):
-        if run.directory.name in converged:
-            continue
-        plan, done = run.plan(), set(run.finished())
-        left |= {
-            block
-            for block in range(request.sweep.block_count)
-            if plan is None or any(trial.trial_id not in done for trial in plan.trials_of(block))
-        }
+        if run.directory.name not in converged:
+            plan = run.plan()
+            left |= {*(run.left(plan, blocks) if plan else blocks)}
     return sorted(left)
 
 
