@@ -174,7 +174,7 @@ def test_a_job_that_failed_is_told_with_its_reason_and_its_last_lines(server: Se
     assert "Job pipeline-train: the pod has ended: Error: exit code 1" in done.stderr
     assert "line 29" in done.stderr
     assert "line 9\n" not in done.stderr
-    assert "what to do: mend what it says, remove it with bench kubernetes pipeline down" in done.stderr
+    assert "what to do: fix the cause, remove the pipeline with bench kubernetes pipeline down" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(s
     up()
     done = up("--access-mode", "ReadWriteMany")
     assert done.exit_code == 2
-    assert "has the access mode ReadWriteOnce, and ReadWriteMany is asked for" in done.stderr
+    assert "has the access mode ReadWriteOnce, and ReadWriteMany is requested" in done.stderr
     done = up("--model", "dcgan")
     assert done.exit_code == 2
-    assert "Job pipeline-train is there already, and is not what is asked for: spec.template.spec" in done.stderr
+    assert "Job pipeline-train exists already, and differs from the request: spec.template.spec" in done.stderr
     assert len(kinds(server)) == 5
 
 
@@ -277,7 +277,7 @@ def test_an_object_of_its_name_that_somebody_else_has_made_is_refused_with_what_
     server.objects[place]["spec"] = changed(server.objects[place]["spec"], change)
     done = up()
     assert done.exit_code == 2, done.output
-    assert "is there already, and is not what is asked for: " in done.stderr
+    assert "exists already, and differs from the request: " in done.stderr
     assert said in done.stderr
     assert "bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
 
@@ -289,7 +289,10 @@ def test_an_object_without_the_labels_is_refused_and_said_to_be_of_somebody_else
         server.objects[place]["metadata"] = {**kept, "labels": {"app.kubernetes.io/instance": "pipeline"}}
         done = up()
         assert done.exit_code == 2, place
-        assert "is there already, and not of this pipeline: it has no label app.kubernetes.io/managed" in done.stderr
+        assert (
+            "exists already, and does not belong to this pipeline: it has no label app.kubernetes.io/managed"
+            in done.stderr
+        )
         server.objects[place]["metadata"] = {**kept, "labels": {**kept["labels"], "team": "vision"}}
         assert up().exit_code == 0, "labels of its own do not matter"
 
@@ -321,7 +324,7 @@ def test_every_single_change_of_a_specification_is_found(server: Server) -> None
         lifecycle.ensure(server, manifest)
         for spec in mutations(made["spec"]):
             server.objects[path] = made | {"spec": spec | selector}
-            with pytest.raises(RequestError, match="is not what is asked for"):
+            with pytest.raises(RequestError, match="differs from the request"):
                 lifecycle.ensure(server, manifest)
             tried += 1
     assert tried > 300

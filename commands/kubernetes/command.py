@@ -58,7 +58,7 @@ def pipeline() -> None:
 
 
 def _named(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Return the name of a pipeline: in a selector of labels another text would say something else."""
+    """Return the name of a pipeline, which must be safe in a label selector. Raises RequestError."""
     if not re.fullmatch(NAME, name):
         raise RequestError(f"--name {name!r} is not a name of a pipeline", remedy=_REMEDIES["name"])
     return name
@@ -66,7 +66,7 @@ def _named(_context: click.Context, _option: click.Parameter, name: str) -> str:
 
 def _place(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which pipeline, and in which cluster."""
-    for each in (
+    for option in (
         click.option("--namespace", help="Namespace. Default: the kubeconfig's."),
         click.option("--context", help="Context of the kubeconfig. Default: the current one."),
         click.option(
@@ -77,7 +77,7 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
             help="Prefix of the names of all objects.",
         ),
     ):
-        command = each(command)
+        command = option(command)
     return command
 
 
@@ -111,23 +111,23 @@ def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) 
       bench kubernetes pipeline up --image NAME@sha256:… --model dcgan --storage-class fast
       bench kubernetes pipeline up --image NAME@sha256:… --dry-run > pipeline.json
     """
-    asked = _checked(**given)
+    requested = _checked(**given)
     if dry_run:
-        items = [*training(asked), *service(asked)]
+        items = [*training(requested), *service(requested)]
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
         return
     cluster = Cluster.connect(context, namespace)
     cluster.demand(RIGHTS)
     try:
-        _bring_up(cluster, asked)
+        _bring_up(cluster, requested)
     except KeyboardInterrupt:
-        _note("interrupted: what was made stays in the cluster, and goes on there")
+        _note("interrupted: the objects stay in the cluster, and the training goes on there")
         _note("follow it again with the same command; remove it with bench kubernetes pipeline down")
         click.get_current_context().exit(128 + signal.SIGINT)
 
 
 def _checked(model: str, profile: str, memory: str, claim: str, **given: object) -> Pipeline:
-    """Return the pipeline that was asked for. Raises RequestError."""
+    """Return the requested pipeline. Raises RequestError."""
     able = [name for name in WORKLOADS.own if WORKLOADS.get(name).generates]
     if model not in able:
         raise RequestError(f"--model {model}: the image holds no such generator", remedy=f"use {' or '.join(able)}")
@@ -141,21 +141,21 @@ def _checked(model: str, profile: str, memory: str, claim: str, **given: object)
         name = str(first["loc"][0])
         raise RequestError(
             f"--{name} {first['input']!r}: {first['msg']}",
-            remedy=_REMEDIES.get(name, "bench kubernetes pipeline up --help says what it takes"),
+            remedy=_REMEDIES.get(name, "see bench kubernetes pipeline up --help"),
         ) from None
 
 
-def _bring_up(cluster: Cluster, asked: Pipeline) -> None:
-    for stage in (training(asked), service(asked)):
+def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
+    for stage in (training(requested), service(requested)):
         for manifest in stage:
             ensure(cluster, manifest)
         # The last of each is what the others are for. A ReadWriteOnce volume is on one node at a time: so one by one.
-        follow(cluster, asked.name, stage[-1], _note)
-    hindrance = ask(cluster, asked)
+        follow(cluster, requested.name, stage[-1], _note)
+    hindrance = ask(cluster, requested)
     _note(f"not reachable from here: {hindrance}" if hindrance else "the service returned a test image")
-    click.echo(f"inside the cluster: {address_of(cluster, asked.name)}")
+    click.echo(f"inside the cluster: {address_of(cluster, requested.name)}")
     forward = f"kubectl --context {cluster.context} -n {cluster.namespace} port-forward"
-    click.echo(f"from here: {forward} service/{asked.name}-serve {PORT}")
+    click.echo(f"from here: {forward} service/{requested.name}-serve {PORT}")
 
 
 @pipeline.command()
@@ -195,7 +195,7 @@ def down(name: str, context: str | None, namespace: str | None, claim: bool) -> 
       bench kubernetes pipeline down --name faces --claim
     """
     removed = remove(Cluster.connect(context, namespace), name, claim=claim)
-    click.echo("\n".join(f"removed {each}" for each in removed) or "nothing is there")
+    click.echo("\n".join(f"removed {item}" for item in removed) or "nothing is there")
 
 
 def _note(text: str) -> None:

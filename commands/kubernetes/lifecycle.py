@@ -110,10 +110,10 @@ _GIVEN = re.compile(
 """What the server gives to each Service and each Job by itself."""
 INTERNAL_ERROR = 500
 _REMEDIES = {
-    "unschedulable": "free what is missing, then the same command goes on; or remove it with down and ask for less",
-    "killed": "remove it with bench kubernetes pipeline down, and give it more with --memory",
+    "unschedulable": "free what is missing, and the same command continues; or remove it with down and request less",
+    "killed": "remove the pipeline with bench kubernetes pipeline down, and give it more with --memory",
 }
-_AGAIN = "mend what it says, remove it with bench kubernetes pipeline down, and bring it up again"
+_AGAIN = "fix the cause, remove the pipeline with bench kubernetes pipeline down, and bring it up again"
 
 
 def ensure(cluster: Cluster, manifest: Object) -> None:
@@ -135,76 +135,76 @@ def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
     there = live["metadata"].get("labels") or {}
     if missing := [f"{key}={value}" for key, value in labels.items() if there.get(key) != value]:
         raise RequestError(
-            f"the {called} is there already, and not of this pipeline: it has no label {missing[0]}",
-            remedy="choose another --name, or remove it yourself; a claim of your own is taken if it has "
+            f"the {called} exists already, and does not belong to this pipeline: it has no label {missing[0]}",
+            remedy="choose another --name, or remove it yourself; a claim that you made is used if it has "
             + ", ".join(f"{key}={value}" for key, value in labels.items()),
         )
     if manifest["kind"] == "PersistentVolumeClaim":
-        wanted, found = (each["spec"]["accessModes"] for each in (manifest, live))
-        if wanted != found:
+        wanted, present = (item["spec"]["accessModes"] for item in (manifest, live))
+        if wanted != present:
             raise RequestError(
-                f"the {called} has the access mode {', '.join(found)}, and {', '.join(wanted)} is asked for",
-                remedy=f"take it as it is with --access-mode {found[0]}, or choose another --name",
+                f"the {called} has the access mode {', '.join(present)}, and {', '.join(wanted)} is requested",
+                remedy=f"take it as it is with --access-mode {present[0]}, or choose another --name",
             )
         return
     # The server's own answer holds its defaults, and what admission adds: both are its version's.
     unnamed = {key: value for key, value in manifest["metadata"].items() if key != "name"}
     metadata = {**unnamed, "generateName": f"{manifest['metadata']['name']}-"}
-    made = cluster.create({**manifest, "metadata": metadata}, dryRun="All")
-    if different := list(_differences(made["spec"], live["spec"])):
+    expected = cluster.create({**manifest, "metadata": metadata}, dryRun="All")
+    if different := list(_differences(expected["spec"], live["spec"])):
         more = f", and {len(different) - MOST_SHOWN} more" if len(different) > MOST_SHOWN else ""
         raise RequestError(
-            f"the {called} is there already, and is not what is asked for: {'; '.join(different[:MOST_SHOWN])}{more}",
+            f"the {called} exists already, and differs from the request: {'; '.join(different[:MOST_SHOWN])}{more}",
             remedy="remove it with bench kubernetes pipeline down, or choose another --name",
         )
 
 
-def _differences(wanted: object, found: object, path: str = "spec") -> Iterator[str]:
+def _differences(wanted: object, live: object, path: str = "spec") -> Iterator[str]:
     """Yield where two values differ, in either direction. Nothing is taken for equal that is not."""
-    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
-        for key in sorted({*wanted, *found}):
-            yield from _differences(wanted.get(key), found.get(key), f"{path}.{key}")
-    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        for number, (one, other) in enumerate(zip(wanted, found, strict=True)):
-            yield from _differences(one, other, f"{path}[{number}]")
-    elif wanted != found and not _GIVEN.fullmatch(path):
-        yield f"{path}: {json.dumps(found)[:MOST_TEXT]} instead of {json.dumps(wanted)[:MOST_TEXT]}"
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        for key in sorted({*wanted, *live}):
+            yield from _differences(wanted.get(key), live.get(key), f"{path}.{key}")
+    elif isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
+        for number, (first, second) in enumerate(zip(wanted, live, strict=True)):
+            yield from _differences(first, second, f"{path}[{number}]")
+    elif wanted != live and not _GIVEN.fullmatch(path):
+        yield f"{path}: {json.dumps(live)[:MOST_TEXT]} instead of {json.dumps(wanted)[:MOST_TEXT]}"
 
 
-def follow(cluster: Cluster, name: str, manifest: Object, tell: Callable[[str], None]) -> None:
-    """Wait until a Job is complete or a Deployment answers, and tell what changes.
+def follow(cluster: Cluster, name: str, manifest: Object, note: Callable[[str], None]) -> None:
+    """Wait until a Job is complete or a Deployment answers, and note each change.
 
     Raises MeasurementError for what has failed, and for what keeps it waiting over ``SCHEDULED_WITHIN_S``.
     """
     kind, path = manifest["kind"], f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}"
-    told, well_s = None, time.monotonic()
+    shown, well_s = None, time.monotonic()
     while True:
-        found = seen(cluster, name, kind, cluster.request("GET", path, patience_s=AWAY_AT_MOST_S))
-        part, now_s = found.part, time.monotonic()
-        if part != told and part.state != "failed":
-            told = part
-            tell(f"{part.kind} {part.name}: {part.state} {part.reason}".rstrip())
+        now = seen(cluster, name, kind, cluster.request("GET", path, patience_s=AWAY_AT_MOST_S))
+        part, now_s = now.part, time.monotonic()
+        if part != shown and part.state != "failed":
+            shown = part
+            note(f"{part.kind} {part.name}: {part.state} {part.reason}".rstrip())
         if part.state in ("complete", "ready"):
             return
-        if found.fault is None:
+        if now.fault is None:
             well_s = now_s
         elif part.state == "failed" or now_s - well_s > SCHEDULED_WITHIN_S:
-            raise _failure(cluster, found, found.fault)
+            raise _failure(cluster, now, now.fault)
         time.sleep(LOOKED_EVERY_S)
 
 
-def _failure(cluster: Cluster, found: FollowedPart, fault: MeasurementError) -> MeasurementError:
+def _failure(cluster: Cluster, followed: FollowedPart, fault: MeasurementError) -> MeasurementError:
     """Return why a part does not go on, with the end of its log."""
-    said: deque[str] = deque(maxlen=SAID_LINES)
-    if found.pod:
+    output: deque[str] = deque(maxlen=SAID_LINES)
+    if followed.pod:
         try:
-            said.extend(cluster.log_lines(found.pod, SAID_WITHIN_S))
+            output.extend(cluster.log_lines(followed.pod, SAID_WITHIN_S))
         except MeasurementError:  # a container that was never started has no log
-            said.clear()
+            output.clear()
     return MeasurementError(
-        f"{found.part.kind} {found.part.name}: {fault.message}",
+        f"{followed.part.kind} {followed.part.name}: {fault.message}",
         kind=fault.kind,
-        output_tail="\n".join(said),
+        output_tail="\n".join(output),
         remedy=_REMEDIES.get(fault.kind) or fault.remedy or _AGAIN,
     )
 
@@ -225,10 +225,10 @@ def ask(cluster: Cluster, pipeline: Pipeline) -> str | None:
         return error.message
     text = str(answer.get("text", ""))
     if text[1:4] != "PNG":
-        said = text[:300] or json.dumps(answer)[:300]
+        content = text[:300] or json.dumps(answer)[:300]
         raise MeasurementError(
-            f"Service {pipeline.name}-serve: no image, but {said}",
-            remedy=f"kubectl logs deployment/{pipeline.name}-serve says more",
+            f"Service {pipeline.name}-serve: no image, but {content}",
+            remedy=f"kubectl logs deployment/{pipeline.name}-serve has the reason",
         )
     return None
 
@@ -239,8 +239,8 @@ def address_of(cluster: Cluster, name: str) -> str:
 
 
 def remove(cluster: Cluster, name: str, *, claim: bool) -> list[str]:
-    """Remove the objects with the pipeline's labels, the claim only where it is asked for; return their names."""
+    """Remove the objects with the pipeline's labels, the claim only if requested; return their names."""
     *others, claims = KINDS.values()
     # A ReplicaSet that is there would make another pod; and a volume that is in use cannot be removed.
-    made = ["apps/v1/replicasets", "v1/pods"]
-    return remove_selected(cluster, selector(name), [*others, *made, *([claims] if claim else [])])
+    created = ["apps/v1/replicasets", "v1/pods"]
+    return remove_selected(cluster, selector(name), [*others, *created, *([claims] if claim else [])])

@@ -1,4 +1,4 @@
-"""The manifests of a pipeline from claim to image: pure functions of what was asked for.
+"""The manifests of a pipeline from claim to image: pure functions of the request.
 
 A Job trains a generator and writes it to a volume; a Deployment mounts the volume read-only, loads the numbers without
 running code, and answers on port 5000. Both run the image of the targets, as nobody, with what a pod can do without.
@@ -24,7 +24,7 @@ DATASET = "synthetic"
 """The images that it trains on are drawn."""
 _MODEL, _PLACE = "/model", "/model/generator.pt"
 INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
-"""The labels with the name of the pipeline, and with ``train`` or ``serve``: what is applied first, and what then."""
+"""The labels with the name of the pipeline, and with ``train`` or ``serve``: the first is applied before the second."""
 _FIRST_ANSWER_S, _PROBED_EVERY_S = 600, 5
 """How long loading may take, on a slow node."""
 
@@ -92,7 +92,7 @@ def service(pipeline: Pipeline) -> list[Object]:
         **_common(pipeline),
         "dataset": DATASET,
         "model": pipeline.model,
-        "address": "0.0.0.0",  # noqa: S104 (all addresses of the pod; the policy says who reaches them)
+        "address": "0.0.0.0",  # noqa: S104 (all addresses of the pod; the policy limits the clients)
         "port": PORT,
     }
     template = _pod(pipeline, "serve", ["--serve", json.dumps(spec)], read_only=True)
@@ -145,7 +145,7 @@ def _pod(pipeline: Pipeline, part: str, words: Sequence[str], *, read_only: bool
 
 
 def _policy(pipeline: Pipeline) -> Object:
-    """Return who may speak with whom: the pods of the namespace with the port of the service, and nothing else."""
+    """Return the policy: pods of the namespace may connect to the port of the service; nothing else is allowed."""
     ingress = {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": PORT}]}
     selector = {"matchLabels": pipeline.labels}
     return {"podSelector": selector, "policyTypes": ["Ingress", "Egress"], "ingress": [ingress], "egress": []}

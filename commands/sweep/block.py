@@ -120,17 +120,18 @@ def _write_line(line: str) -> None:
         print(line, flush=True)
     except OSError as error:
         raise MeasurementError(
-            "the machine that asked for this block has gone; the records are kept here", kind="connection"
+            "the connection to the machine that requested this block is lost; the records are kept here",
+            kind="connection",
         ) from error
 
 
 def _run(directory: Path, block: int, observer: Observer) -> None:
-    place = SweepDirectory(directory)
-    accepted = place.accepted()
+    sweep_directory = SweepDirectory(directory)
+    accepted = sweep_directory.accepted()
     if accepted is None:
         raise MeasurementError("sweep.json did not arrive", kind="connection")
     with locked(directory, WHOLE), ledger.holding("run-directory", str(directory.absolute())):
         join_pool(directory, this_machine())
         planned = resolve(accepted.sweep, observer.note)
         refuse_refused(planned)
-        run_block(SweepRequest(directory, accepted.sweep, place, planned, observer), block, take_over=True)
+        run_block(SweepRequest(directory, accepted.sweep, sweep_directory, planned, observer), block, take_over=True)

@@ -84,7 +84,7 @@ def run(
       bench sweep run smoke --only-block 3
     """
     if dry_run and as_json:
-        raise RequestError("--dry-run prints no JSON", remedy=f"bench sweep plan {file} --json says what will run")
+        raise RequestError("--dry-run prints no JSON", remedy=f"see bench sweep plan {file} --json")
     planned = load_sweep(file)
     backend = backend_of(planned)
     backend.check(planned)
@@ -154,7 +154,7 @@ def _run(
 
 def _cpus(planned: Sequence[Planned]) -> list[int]:
     """Return the CPUs of this machine that any of the cells is given."""
-    plans = [each.ready.plan for each in planned if each.ready and not each.ready.choices.inventory]
+    plans = [cell.ready.plan for cell in planned if cell.ready and not cell.ready.choices.inventory]
     return sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
 
 
@@ -163,8 +163,10 @@ def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block
     failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
     if as_json:
         where, measured = str(directory.path), len(end.made)
-        told = SweepOutput(name=planned.name, directory=where, measured=measured, failed=failed, ended_early=end.reason)
-        told.tell()
+        output = SweepOutput(
+            name=planned.name, directory=where, measured=measured, failed=failed, ended_early=end.reason
+        )
+        output.tell()
     else:
         click.echo(f"{len(end.made)} trials run now, {len(failed)} failed in the end: {directory.path}", err=True)
         if end.reason:

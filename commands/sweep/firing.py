@@ -71,7 +71,7 @@ def _failure(error: BenchError) -> dict[str, Any]:
 
 
 def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | None) -> dict[str, Any]:
-    """Run and judge the sweep. ``outcome``: ``ok``, ``failed`` (with ``reason``), or what the gate says but green."""
+    """Run and judge the sweep. ``outcome``: ``ok``, ``failed`` (with ``reason``), or the verdict of the gate."""
     out = new_run_directory(into)
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     code = foreground.run([*bench_argv(), "sweep", "run", str(file), "--out", str(out)])

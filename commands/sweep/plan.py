@@ -37,7 +37,7 @@ class PlannedCell(BaseModel):
 
 
 class PlannedOutput(Output):
-    """The trials that a sweep will run; ``changes`` are lines. Seconds are None where no earlier trial tells them."""
+    """The trials that a sweep will run; ``changes`` are lines. Seconds are None if no earlier trial gives them."""
 
     name: str
     directory: str
@@ -81,17 +81,17 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
         described.tell()
     else:
         _print(described)
-    if any(each.refusal for each in planned):
+    if any(cell.refusal for cell in planned):
         sys.exit(2)
 
 
 def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> PlannedOutput:
-    cells = [_cell(sweep, directory, each, durations) for each in planned]
+    cells = [_cell(sweep, directory, item, durations) for item in planned]
     runnable = [cell for cell in cells if not cell.refused]
     first_s, block_s = (
         total(getattr(cell, name) for cell in runnable) if runnable else None for name in ("first_s", "block_s")
     )
-    known = None not in (first_s, block_s)
+    is_known = None not in (first_s, block_s)
     return PlannedOutput(
         name=sweep.name,
         directory=str(directory.path),
@@ -102,8 +102,8 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
         trials=sum(cell.trials for cell in cells),
         trials_left=sum(cell.trials_left for cell in cells),
         block_s=block_s,
-        total_s=(first_s or 0) + (sweep.block_count - 1) * (block_s or 0) if known else None,
-        changes=directory.changes(sweep, [each.cell for each in planned]).lines(),
+        total_s=(first_s or 0) + (sweep.block_count - 1) * (block_s or 0) if is_known else None,
+        changes=directory.changes(sweep, [item.cell for item in planned]).lines(),
         cells=cells,
     )
 

@@ -20,13 +20,13 @@ class Planned:
 
     cell: Cell
     request: RunRequest | None = None
-    """None where the cell asks for what no machine can do."""
+    """None if no machine can run the cell."""
     ready: Ready | None = None
     refusal: RequestError | None = None
 
     @property
     def command(self) -> list[str]:
-        """Return the command that runs such a cell by itself; empty where there is none."""
+        """Return the command that runs such a cell by itself; empty if there is none."""
         return self.request.command() if self.request else []
 
 
@@ -46,16 +46,16 @@ def _planned(sweep: Sweep, cell: Cell, checks: Sequence[Check], note: Note) -> P
     request = None
     try:
         request = request_of(sweep, cell)
-        made = ready(request, note, checks)
+        prepared = ready(request, note, checks)
     except RequestError as error:
         return Planned(cell, request, refusal=error.spelled(key_of))
-    plan = made.plan.model_copy(update={"blocks": sweep.block_count})
-    return Planned(cell, request, replace(made, plan=plan))
+    plan = prepared.plan.model_copy(update={"blocks": sweep.block_count})
+    return Planned(cell, request, replace(prepared, plan=plan))
 
 
 def refuse_refused(planned: Sequence[Planned]) -> None:
     """Raise RequestError naming every cell that cannot be run."""
-    refused = [(each.cell.cell_id, each.refusal) for each in planned if each.refusal]
+    refused = [(cell.cell.cell_id, cell.refusal) for cell in planned if cell.refusal]
     if refused:
         reasons = "; ".join(f"{name}: {error.message}" for name, error in refused if error)
         remedies = dict.fromkeys(error.remedy for _, error in refused if error and error.remedy)
@@ -66,12 +66,12 @@ def refuse_refused(planned: Sequence[Planned]) -> None:
 
 
 def once(note: Note) -> Note:
-    """Return a ``note`` that says nothing twice: what was said of one cell holds for the next."""
-    said: set[str] = set()
+    """Return a ``note`` that prints each text once: it holds for all cells."""
+    noted: set[str] = set()
 
-    def say(text: str) -> None:
-        if text not in said:
-            said.add(text)
+    def note_new(text: str) -> None:
+        if text not in noted:
+            noted.add(text)
             note(text)
 
-    return say
+    return note_new

@@ -27,7 +27,7 @@ Widths = Mapping[str, float | None]
 
 
 def widths_of(run: Path) -> Widths:
-    """Return the half widths of a cell so far; none where no record counts."""
+    """Return the half widths of a cell so far; none if no record counts."""
     # Not at the top: pandas and scipy take most of a second, which only commands that show the intervals need.
     from analysis.compare.convergence import half_widths
     from analysis.load.records import load
@@ -45,8 +45,8 @@ def matrix(status: SweepStatus, widths: Mapping[str, Widths]) -> Table:
         Column("cell", no_wrap=True), *targets, title=f"{status.name}: {status.state}", title_justify="left", box=None
     )
     for cell in status.cells:
-        own = widths.get(cell.cell_id, {})
-        table.add_row(cell.cell_id, *(_entry(cell, target, own) for target in targets))
+        cell_widths = widths.get(cell.cell_id, {})
+        table.add_row(cell.cell_id, *(_entry(cell, target, cell_widths) for target in targets))
     return table
 
 
@@ -54,8 +54,8 @@ def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
     counts = cell.arms.get(target)
     if counts is None:
         return Text("")
-    known = [width for name, width in widths.items() if width is not None and f" on {target}," in f"{name},"]
-    width = f" ±{max(known):.1%}" if known else ""
+    widest = [width for name, width in widths.items() if width is not None and f" on {target}," in f"{name},"]
+    width = f" ±{max(widest):.1%}" if widest else ""
     of = counts.done + counts.failed + counts.running + counts.missing
     failed = f", {counts.failed} failed" if counts.failed else ""
     style = "red" if counts.failed else "cyan" if counts.running else "dim" if counts.missing else "green"
@@ -64,7 +64,7 @@ def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
 
 def lines(status: SweepStatus) -> list[str]:
     """Return what runs now and how much is left, as lines."""
-    found = [
+    shown = [
         f"now: trial {holder.number} of {holder.of}, {holder.trial} of {holder.cell}, by {holder.owner}"
         for holder in status.running
         if holder.trial
@@ -72,10 +72,10 @@ def lines(status: SweepStatus) -> list[str]:
     if status.blocks_left:
         seconds = "unknown" if status.left_s is None else format_duration(status.left_s)
         blocks = f"{len(status.blocks_left)} blocks"
-        found.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
+        shown.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
     if failed := status.count("failed"):
-        found.append(f"{failed} trials failed: their records say why")
-    return found
+        shown.append(f"{failed} trials failed: see their records")
+    return shown
 
 
 class SweepDisplay(Display):
@@ -161,7 +161,7 @@ def status(directory: Path | None, watch: bool, as_json: bool) -> None:
 
 
 def _stamp(path: Path) -> object:
-    """Return a value that changes with every trial that begins or ends: the locks say what is run."""
+    """Return a value that changes with every trial that begins or ends: the locks name what runs."""
     try:
         return [(file.name, file.stat().st_mtime_ns) for file in lock_files(path)]
     except FileNotFoundError:
@@ -171,17 +171,17 @@ def _stamp(path: Path) -> object:
 def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
     """Print the status; return whether the sweep is running."""
     sweep = SweepDirectory(path).begun().sweep
-    found = status_of(path, stop_rule_of(sweep))
+    progress = status_of(path, stop_rule_of(sweep))
     try:
         queue = backend_of(sweep).queue(sweep, path)
     except RequestError as error:  # a backend that is not installed here; the records are here all the same
         queue = [f"the queue cannot be seen from here: {error.message}"]
-    widths = {cell.cell_id: widths_of(path / cell.cell_id) for cell in found.cells}
+    widths = {cell.cell_id: widths_of(path / cell.cell_id) for cell in progress.cells}
     if as_json:
-        StatusOutput(**dict(found), half_widths=widths, engine=queue).tell(None if as_lines else 1)
+        StatusOutput(**dict(progress), half_widths=widths, engine=queue).tell(None if as_lines else 1)
     else:
         console = PlainConsole()
-        console.print(matrix(found, widths))
-        for line in (*lines(found), *queue):
+        console.print(matrix(progress, widths))
+        for line in (*lines(progress), *queue):
             console.print(line)
-    return found.state in ("running", "stopping")
+    return progress.state in ("running", "stopping")

@@ -50,8 +50,8 @@ def cancel(directory: Path | None) -> None:
     """
     path = directory or latest_sweep()
     sweep = SweepDirectory(path).begun().sweep
-    found = holders(path)
-    here = {holder.owner.pid: holder for holder in found if holder.owner.lives_here()}
+    running = holders(path)
+    here = {holder.owner.pid: holder for holder in running if holder.owner.lives_here()}
     try:
         # The sweep before its blocks, and both before the queue: it would take what leaves the queue for lost.
         for holder in reversed(here.values()):
@@ -61,10 +61,10 @@ def cancel(directory: Path | None) -> None:
         for line in done:
             click.echo(line, err=True)
     if not here and not done:
-        where = f"it is {', '.join(str(holder.owner) for holder in found)}: cancel it there"
+        where = f"it is {', '.join(str(holder.owner) for holder in running)}: cancel it there"
         raise RequestError(
             f"no process that is seen from here runs the sweep in {path}",
-            remedy=where if found else f"see bench sweep status {path}",
+            remedy=where if running else f"see bench sweep status {path}",
         )
 
 
@@ -83,11 +83,11 @@ def _end(directory: Path, holder: LockHolder) -> str:
         if not owner.lives_here():
             return f"{owner} has ended"
         if not is_held(directory, holder):
-            if all(each.owner != owner for each in holders(directory)):
+            if all(other.owner != owner for other in holders(directory)):
                 return f"{owner} has ended"  # by itself: the file of a lock goes before its socket
             raise RequestError(
                 f"{owner} is left alone: {directory} names it, and it does not hold the sweep's lock",
-                remedy="see who has written .locks there; a bench of another user, or in another network namespace, is "
+                remedy="check who wrote .locks there; a bench of another user, or in another network namespace, is "
                 "cancelled by that user, or there",
             )
         try:

@@ -44,7 +44,7 @@ FURTHER = frozenset(
         "wckey",
     }
 )
-"""Options of sbatch(1) that say which nodes a block gets, when, and who hears of it.
+"""Options of sbatch(1) that select nodes, time, and mail notifications of a block.
 
 Others name programs to start (``--prolog``), files to write (``--output``) or variables (``--export``), and belong
 into the configuration of the cluster.
@@ -119,7 +119,7 @@ class KubernetesOptions(_Options):
     nodes: tuple[ObjectName, ...] = ()
     """The nodes to use, by their label ``kubernetes.io/hostname``. Default: any."""
     at_once: Annotated[int, Field(gt=0)] = 1
-    """The most blocks to run at the same time, each on a node of its own."""
+    """The most blocks to run at the same time, each on a different node."""
     memory: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[KMG]i$")] = "1Gi"
     """The memory of the pod that runs bench; what is measured has its own."""
     claim: ObjectName | None = None
@@ -135,7 +135,9 @@ class KubernetesOptions(_Options):
     @model_validator(mode="after")
     def _records_come_through_the_log(self) -> Self:
         if self.privileged_bench and self.claim:
-            raise ValueError("privileged_bench runs outside of the pod, where no claim is: leave one of them out")
+            raise ValueError(
+                "privileged_bench runs outside of the pod and has no access to the claim: leave one of them out"
+            )
         return self
 
 

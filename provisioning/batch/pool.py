@@ -164,8 +164,8 @@ class Pool:
                 self._return(executor, back=self._losses[block] < LOSSES_ALLOWED)
                 if not self._stopped:
                     what = "gets no more" if failures == FAILURES_ALLOWED else "is tried again"
-                    said = f"{error.message}; {error.remedy or ''}"
-                    self._note(f"block {block}: lost on {executor.name}, which {what} ({said})")
+                    reason = f"{error.message}; {error.remedy or ''}"
+                    self._note(f"block {block}: lost on {executor.name}, which {what} ({reason})")
             else:
                 failures = 0
                 self._note(f"block {block}: ended on {executor.name}")

@@ -23,13 +23,13 @@ from suite.units import parse_duration_s
 ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
 """Codes of squeue for tasks that have ended and were not requeued."""
 NOTICE_S = 60
-"""Seconds before the time limit at which bench is told to end: closing a target in order takes a VM seconds."""
-REMEDY = "the message is Slurm's; sinfo tells whether the controller answers: docs/guide/clusters.md"
+"""Seconds before the time limit at which bench is asked to end: closing a target in order takes a VM seconds."""
+REMEDY = "the message is Slurm's; sinfo shows whether the controller answers: docs/guide/clusters.md"
 
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """One block in the queue, as squeue shows it: ``state`` is its short code, ``reason`` says why it waits."""
+    """One block in the queue, as squeue shows it: ``state`` is its short code, ``reason`` is why it waits."""
 
     job: str
     block: int

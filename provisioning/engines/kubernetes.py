@@ -62,14 +62,14 @@ class KubernetesEngine(ContainerEngine):
         return replace(self, given=given, named=True)
 
     def on_vm(self, node: str) -> "KubernetesEngine":
-        found = replace(self, given={**self.given, "node": node}, virtual=True)
-        if found._node.boot_id == self._node.boot_id:
+        other = replace(self, given={**self.given, "node": node}, virtual=True)
+        if other._node.boot_id == self._node.boot_id:
             raise RequestError(
                 f"{option('node')}: {self._node.name} of container and {node} of container-vm run under one kernel, so "
-                f"{node} is no virtual machine beside {self._node.name}",
+                f"{node} is no virtual machine apart from {self._node.name}",
                 remedy="name a node for container-vm that is a virtual machine",
             )
-        return found
+        return other
 
     def hindrance(self, properties: Properties) -> str | None:
         if properties.service:
@@ -89,12 +89,12 @@ class KubernetesEngine(ContainerEngine):
             )
 
     def check_machine(self, node: Node) -> None:
-        found = self._node
-        if not (found.here if node.local else node.run(["cat", str(BOOT_ID)]).stdout.strip() == found.boot_id):
+        expected = self._node
+        if not (expected.here if node.local else node.run(["cat", str(BOOT_ID)]).stdout.strip() == expected.boot_id):
             name = "this machine" if node.local else f"{node.name} of the inventory"
             raise RequestError(
-                f"{name} is not the node {found.name} of the cluster: nothing on it can be compared with its pods",
-                remedy=f"list the node {found.name} in {option('inventory')}, as ssh reaches it, choose another "
+                f"{name} is not the node {expected.name} of the cluster: nothing on it can be compared with its pods",
+                remedy=f"list the node {expected.name} in {option('inventory')}, as ssh reaches it, choose another "
                 f"{option('node')}, or use {option('target')} container alone",
             )
 
@@ -107,7 +107,7 @@ class KubernetesEngine(ContainerEngine):
             raise not_installed()
         if self.named:
             return self._cluster.version()
-        if not any(Path(place).is_file() for place in kubeconfig().split(os.pathsep)):
+        if not any(Path(path).is_file() for path in kubeconfig().split(os.pathsep)):
             raise RequestError(f"there is no kubeconfig at {kubeconfig()}", remedy="set KUBECONFIG, or name another")
         # Asked before every run, also of other engines: a server that is away must not hold it up.
         cluster = Cluster.connect()
@@ -125,7 +125,7 @@ class KubernetesEngine(ContainerEngine):
                 remedy=f"name the one that has {image_reference(image.digest)} with {option('registry')}",
             )
         cpuinfo = ""
-        found: list[tuple[int, ...]] = []
+        cpu_sets: list[tuple[int, ...]] = []
         with local_node((), None) as host, ExitStack() as stack:
             self.load(host, image.digest, image.file("oci.tar"))
             for name in [ledger.fresh("virtbench") for _ in range(count)]:
@@ -135,10 +135,10 @@ class KubernetesEngine(ContainerEngine):
                 self._try(host, spec)
                 inside = self._inside(host, name)
                 cpuinfo = self._attested(inside)
-                found.append(cpus_inside(inside))
+                cpu_sets.append(cpus_inside(inside))
         # The kubelet hands out those that are free in the same order again.
-        whole = self._exclusive and all(len(each) == cpus for each in found)
-        return Allotment(tuple(cpu for each in found for cpu in each) if whole else None, cpuinfo)
+        whole = self._exclusive and all(len(cpu_set) == cpus for cpu_set in cpu_sets)
+        return Allotment(tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if whole else None, cpuinfo)
 
     def _try(self, host: Node, spec: ContainerSpec) -> None:
         """Open a pod before anything is measured. Raises RequestError where the cluster or the node refuses it."""
@@ -214,7 +214,7 @@ class KubernetesEngine(ContainerEngine):
                 return live
             if time.monotonic() > deadline:
                 raise PodState.of(live).failure or MeasurementError(
-                    "the server does not tell that the pod runs", kind="engine"
+                    "the server does not report that the pod runs", kind="engine"
                 )
             time.sleep(TOLD_WITHIN_S / 100)
 
@@ -225,8 +225,8 @@ class KubernetesEngine(ContainerEngine):
         return open_service(self._cluster, _name_of(node), port, way)
 
     def main_pid(self, node: Node, name: str) -> int | None:  # noqa: ARG002 (see base)
-        found = first_process(name) if self._node.here else None
-        return found.pid if found else None
+        process = first_process(name) if self._node.here else None
+        return process.pid if process else None
 
     def entry(self, name: str) -> tuple[str, str]:
         return "kubernetes", owned.entry(self._cluster, name, KINDS)

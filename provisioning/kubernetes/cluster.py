@@ -27,13 +27,13 @@ MANAGED = {"app.kubernetes.io/managed-by": "virtbench"}
 REQUEST_WITHIN_S, ANSWERS_WITHIN_S = 30.0, 5.0
 RETRIED_EVERY_S = 1.0
 AWAY_AT_MOST_S = 120.0
-"""How long a server that is away is waited for by those who follow or remove something."""
+"""How long following or removing something waits for a server that is away."""
 AUTHENTICATION = ["BearerToken"]
 _PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
 
 
 def client_library(module: str = "kubernetes") -> Any:  # noqa: ANN401 (an optional package, without types)
-    """Return a module of the official client. Raises RequestError where it is not installed."""
+    """Return a module of the official client. Raises RequestError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -42,8 +42,8 @@ def client_library(module: str = "kubernetes") -> Any:  # noqa: ANN401 (an optio
 
 def not_installed() -> RequestError:
     """Return the error of an environment without the client."""
-    said = "the Python client of Kubernetes is not installed"
-    return RequestError(said, remedy="pip install 'virtbench[kubernetes]'")
+    message = "the Python client of Kubernetes is not installed"
+    return RequestError(message, remedy="pip install 'virtbench[kubernetes]'")
 
 
 def kubeconfig() -> str:
@@ -72,27 +72,29 @@ class Cluster:
 
         ``context`` and ``namespace`` are the kubeconfig's own where they are None. Raises RequestError.
         """
-        library, place = client_library(), config or kubeconfig()
-        known, current = _contexts(place)
+        library, path = client_library(), config or kubeconfig()
+        contexts, current = _contexts(path)
         name = context or current
-        if name not in known:
-            said = f"no context {name!r} in {place}" if name else f"{place} has no current context"
-            named = f"use {option('context')} with one of: {', '.join(known)}" if known else "kubectl config view"
-            raise RequestError(said, remedy=named)
+        if name not in contexts:
+            message = f"no context {name!r} in {path}" if name else f"{path} has no current context"
+            remedy = (
+                f"use {option('context')} with one of: {', '.join(contexts)}" if contexts else "kubectl config view"
+            )
+            raise RequestError(message, remedy=remedy)
         configuration = library.client.Configuration()
         try:
-            library.config.load_kube_config(place, name, configuration)
+            library.config.load_kube_config(path, name, configuration)
         except Exception as error:  # whatever the plugin of a cloud's credentials raises
             raise RequestError(
                 f"the credentials of the context {name} do not work: {_last_line(error)}",
-                remedy=f"kubectl --context {name} get pods says the same; sign in to the cluster again",
+                remedy=f"kubectl --context {name} get pods fails in the same way; sign in to the cluster again",
             ) from error
-        # What has not answered is asked again by those who can wait, and is an error for all others.
+        # Callers that can wait retry by themselves; for all others no answer is an error.
         configuration.retries = False
         if not configuration.verify_ssl:
-            # The kubeconfig says so itself; the library would say it again with every request.
+            # The kubeconfig turns it off; the library would warn again with every request.
             client_library("urllib3").disable_warnings()
-        return cls(place, name, namespace or known[name] or "default", library.client.ApiClient(configuration))
+        return cls(path, name, namespace or contexts[name] or "default", library.client.ApiClient(configuration))
 
     def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
         """Return the path of a resource of the namespace: ``path("jobs", "train", "batch/v1")``."""
@@ -130,8 +132,8 @@ class Cluster:
     def listed(self, kind: str, selector: str) -> list[Object]:
         """Return the objects of a kind (``batch/v1/jobs``) with these labels. A server that is away is waited for."""
         path, query = self.path_of_kind(kind), {"labelSelector": selector}
-        found: list[Object] = self.request("GET", path, patience_s=AWAY_AT_MOST_S, query=query)["items"]
-        return found
+        items: list[Object] = self.request("GET", path, patience_s=AWAY_AT_MOST_S, query=query)["items"]
+        return items
 
     def create(self, manifest: Object, **query: object) -> Object:
         """Create an object of the namespace, and return it as admission has left it."""
@@ -149,8 +151,8 @@ class Cluster:
 
     def events(self, path: str, within_s: float, **query: object) -> Iterator[tuple[str, Object]]:
         """Yield each change of what a list holds, as type and object, until ``within_s`` are over."""
-        asked = {"watch": "true", "timeoutSeconds": max(1, round(within_s)), **query}
-        with self._response("GET", path, None, within_s + REQUEST_WITHIN_S, asked) as response:
+        parameters = {"watch": "true", "timeoutSeconds": max(1, round(within_s)), **query}
+        with self._response("GET", path, None, within_s + REQUEST_WITHIN_S, parameters) as response:
             for line in _lines(response):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
@@ -176,11 +178,11 @@ class Cluster:
             raise refusal("POST", path, status, _last_line(error)) from error
 
     def may(self, verb: str, name: str) -> bool:
-        """Return whether the user may do this in the namespace, as the server says itself. See ``demand``."""
+        """Return whether the user may do this in the namespace, according to the server. See ``demand``."""
         whole, _, part = name.partition("/")
         resource, _, group = whole.partition(".")
-        asked = {"verb": verb, "group": group, "resource": resource, "subresource": part}
-        wanted = {"namespace": self.namespace, **asked}
+        attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
+        wanted = {"namespace": self.namespace, **attributes}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -208,9 +210,9 @@ class Cluster:
 
     def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401
         headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body else {})}
-        asked = {"header_params": headers, "query_params": query, "body": body, "auth_settings": AUTHENTICATION}
+        options = {"header_params": headers, "query_params": query, "body": body, "auth_settings": AUTHENTICATION}
         try:
-            return self.api.param_serialize(method, path, **asked)
+            return self.api.param_serialize(method, path, **options)
         except Exception as error:  # a plugin of a cloud's credentials is asked here once more
             raise MeasurementError(
                 f"the credentials of the context {self.context} do not work: {_last_line(error)}",
@@ -231,17 +233,17 @@ class Cluster:
             raise AwayError(self.context, str(error)) from error
 
 
-def _contexts(place: str) -> tuple[dict[str, str | None], str | None]:
+def _contexts(path: str) -> tuple[dict[str, str | None], str | None]:
     """Return the namespace of each context of a kubeconfig by name, and the name of the current one."""
     loader = client_library("kubernetes.config.kube_config")
     try:
-        config = loader.KubeConfigMerger(place).config
+        config = loader.KubeConfigMerger(path).config
     except Exception as error:
-        raise RequestError(f"{place}: {_last_line(error)}", remedy="kubectl config view says more") from error
+        raise RequestError(f"{path}: {_last_line(error)}", remedy="see kubectl config view") from error
     if config is None:
-        raise RequestError(f"there is no kubeconfig at {place}", remedy="set KUBECONFIG to the file that kubectl uses")
-    contexts: list[Any] = [getattr(each, "value", each) for each in config.value.get("contexts") or []]
-    names = {each["name"]: each["context"].get("namespace") for each in contexts}
+        raise RequestError(f"there is no kubeconfig at {path}", remedy="set KUBECONFIG to the file that kubectl uses")
+    contexts: list[Any] = [getattr(item, "value", item) for item in config.value.get("contexts") or []]
+    names = {item["name"]: item["context"].get("namespace") for item in contexts}
     return names, config.value.get("current-context")
 
 

@@ -62,8 +62,8 @@ class PodProcess(HeardProcess):
         self._killed = False
         self._status: int | None = None
         self._ended = threading.Event()
-        said = [*ENDED_HERE, str(len(stdin)), *argv] if isinstance(stdin, bytes) and stdin else list(argv)
-        query = [("command", word) for word in said]
+        words = [*ENDED_HERE, str(len(stdin)), *argv] if isinstance(stdin, bytes) and stdin else list(argv)
+        query = [("command", word) for word in words]
         query += [(name, "true") for name in ("stdout", "stderr", *(["stdin"] if stdin else []))]
         self._library = client_library("websocket")
         self._socket = cluster.websocket(cluster.path("pods", pod, part="exec"), query)
@@ -73,7 +73,7 @@ class PodProcess(HeardProcess):
         self._reader = threading.Thread(target=self._read, args=(writing, error_writing), daemon=True, name="exec")
         self._reader.start()
         if stdin:
-            # A thread: what the command says meanwhile must be heard, or neither side goes on.
+            # A thread: the output must be read at the same time, or both sides block.
             threading.Thread(target=self._feed, args=(stdin,), daemon=True, name="standard input").start()
 
     def lines(self, timeout_s: float) -> Iterator[str]:
@@ -122,7 +122,7 @@ class PodProcess(HeardProcess):
         self._stdout.close()
 
     def _send(self, channel: int, content: bytes) -> None:
-        # The server may have closed the stream: the reader says why.
+        # The server may have closed the stream: the reader finds out why.
         with suppress(OSError, self._library.WebSocketException):
             self._socket.send_binary(bytes([channel]) + content)
 
@@ -141,8 +141,8 @@ class PodProcess(HeardProcess):
 
     def _read(self, stdout: int, stderr: int) -> None:
         """Take the stream apart until it ends; called by a thread."""
-        # The pipes are closed in the end, whatever comes: who reads them waits for it.
-        with os.fdopen(stdout, "wb", buffering=0) as said, os.fdopen(stderr, "wb", buffering=0) as complained:
+        # The pipes are closed in every case: their readers wait for that.
+        with os.fdopen(stdout, "wb", buffering=0) as output, os.fdopen(stderr, "wb", buffering=0) as errors:
             try:
                 with suppress(OSError, self._library.WebSocketException):
                     while content := self._next():
@@ -150,9 +150,9 @@ class PodProcess(HeardProcess):
                         if channel == STATUS:
                             self._status, why = exit_status(content)
                             channel, content = STDERR, why.encode()
-                        _write_all({STDOUT: said, STDERR: complained}.get(channel), content)
+                        _write_all({STDOUT: output, STDERR: errors}.get(channel), content)
             finally:
-                # Before the pipes are closed: who has heard the end of the output kills nothing else of the pod.
+                # Before the pipes are closed: a reader that has seen the end of the output must kill nothing else.
                 self._ended.set()
             self._socket.shutdown()
 
@@ -169,18 +169,18 @@ class PodProcess(HeardProcess):
 
 def exit_status(content: bytes) -> tuple[int, str]:
     """Return the exit status in the last message of a stream, and why there is none of the command's own."""
-    said = json.loads(content)
-    if said.get("status") == "Success":
+    status = json.loads(content)
+    if status.get("status") == "Success":
         return 0, ""
-    causes = (said.get("details") or {}).get("causes") or []
-    if said.get("reason") == "NonZeroExitCode" and causes:
+    causes = (status.get("details") or {}).get("causes") or []
+    if status.get("reason") == "NonZeroExitCode" and causes:
         return int(causes[0]["message"]), ""
-    return NOT_STARTED, str(said.get("message"))
+    return NOT_STARTED, str(status.get("message"))
 
 
-def _write_all(place: IO[bytes] | None, content: bytes) -> None:
-    while place and content:
-        content = content[place.write(content) :]
+def _write_all(pipe: IO[bytes] | None, content: bytes) -> None:
+    while pipe and content:
+        content = content[pipe.write(content) :]
 
 
 @dataclass(kw_only=True)
@@ -200,10 +200,10 @@ class PodNode(WrappedNode):
 def cpus_inside(node: PodNode) -> tuple[int, ...]:
     """Return the CPUs that the pod may use, in the numbers of its node's kernel."""
     status = node.run(["cat", "/proc/self/status"]).stdout
-    found = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.MULTILINE)
-    if not found:
-        raise MeasurementError("the pod does not say which CPUs it may use", kind="engine")
-    return parse_cpu_list(found[1])
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.MULTILINE)
+    if not match:
+        raise MeasurementError("the pod does not report which CPUs it may use", kind="engine")
+    return parse_cpu_list(match[1])
 
 
 def kernel_inside(node: PodNode) -> tuple[str, str]:
@@ -214,18 +214,18 @@ def kernel_inside(node: PodNode) -> tuple[str, str]:
 
 
 def first_process(pod: str) -> psutil.Process | None:
-    """Return the first process of the pod's container on this machine; None where it cannot be seen.
+    """Return the first process of the pod's container on this machine; None if it cannot be seen.
 
     Its runtime gives it the pod's name as the name of its host.
     """
-    found = []
+    candidates = []
     for process in psutil.process_iter():
         try:
             if process.environ().get("HOSTNAME") == pod and process.status() != psutil.STATUS_ZOMBIE:
-                found.append((process.create_time(), process.pid, process))
+                candidates.append((process.create_time(), process.pid, process))
         except psutil.Error:
             continue
-    return min(found)[2] if found else None
+    return min(candidates)[2] if candidates else None
 
 
 def await_end(pod: str) -> None:

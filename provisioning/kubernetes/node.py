@@ -23,7 +23,7 @@ class ClusterNode:
 
     live: Object
     kubelet: Object
-    """The kubelet's configuration; empty where the user may not read it."""
+    """The kubelet's configuration; empty if the user may not read it."""
 
     @classmethod
     def find(cls, cluster: Cluster, name: str | None) -> "ClusterNode":
@@ -31,14 +31,14 @@ class ClusterNode:
 
         Raises RequestError where there is none.
         """
-        nodes = {each["metadata"]["name"]: each for each in cluster.get("/api/v1/nodes")["items"]}
-        here = [key for key, each in nodes.items() if cls(each, {}).boot_id == boot_id()]
+        nodes = {node["metadata"]["name"]: node for node in cluster.get("/api/v1/nodes")["items"]}
+        here = [key for key, node in nodes.items() if cls(node, {}).boot_id == boot_id()]
         name = name or own_node()
         chosen = name or next(iter(here or nodes), "")
         if name is None and not (here or len(nodes) == 1):
-            known = ", ".join(sorted(nodes))
+            names = ", ".join(sorted(nodes))
             raise RequestError(
-                f"no node of {cluster.context} is this machine", remedy=f"choose a {option('node')} of: {known}"
+                f"no node of {cluster.context} is this machine", remedy=f"choose a {option('node')} of: {names}"
             )
         if chosen not in nodes:
             raise RequestError(
@@ -90,21 +90,21 @@ class ClusterNode:
 
 
 def others_on(cluster: Cluster, node: str, pod: str) -> list[str] | None:
-    """Return the other pods of a node, as ``namespace/name``; None where the user may not see those of others."""
+    """Return the other pods of a node, as ``namespace/name``; None if the user may not see those of others."""
     try:
-        found = cluster.get("/api/v1/pods", fieldSelector=f"spec.nodeName={node},status.phase=Running")["items"]
+        pods = cluster.get("/api/v1/pods", fieldSelector=f"spec.nodeName={node},status.phase=Running")["items"]
     except ApiError:
         return None
-    names = (f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in found)
+    names = (f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in pods)
     return sorted(name for name in names if not name.endswith(f"/{pod}"))
 
 
 def _kubelet(cluster: Cluster, node: str) -> Object:
     try:
-        found = cluster.get(f"/api/v1/nodes/{node}/proxy/configz")
+        answer = cluster.get(f"/api/v1/nodes/{node}/proxy/configz")
     except ApiError:
         return {}
-    config: Object = found.get("kubeletconfig", {})
+    config: Object = answer.get("kubeletconfig", {})
     return config
 
 
@@ -132,5 +132,5 @@ def import_image(host: Node, address: str, digest: str, archive: Path) -> None:
         return
     host.run(ctr(address, "import", str(archive)), timeout_s=IMPORTED_WITHIN_S)
     # The first is how containerd completes a name without a registry: without it no name of the image is found.
-    for each in (f"docker.io/library/{reference}", name):
-        host.run(ctr(address, "tag", "--force", reference, each))
+    for alias in (f"docker.io/library/{reference}", name):
+        host.run(ctr(address, "tag", "--force", reference, alias))

@@ -21,8 +21,8 @@ SCHEDULED_WITHIN_S = 60.0
 """A pod that was just removed may hold its CPUs for a moment: the scheduler's first word is not its last."""
 ACCEPTED = "accepted"
 STAGES = ("scheduled", "sandbox", "image", "container", "first-instruction")
-"""The stages that end by an event of the pod. The sandbox holds the volumes and the network, too: no older server tells
-them apart. When one stage has ended so have those before it, even if their events were dropped."""
+"""The stages that end by an event of the pod. The sandbox holds the volumes and the network, too: no older server
+separates them. When one stage has ended so have those before it, even if their events were dropped."""
 SCHEDULED, SANDBOX, IMAGE, CONTAINER, STARTED = range(1, 6)
 ENDS = {"Scheduled": SCHEDULED, "Pulling": SANDBOX, "Pulled": IMAGE, "Created": CONTAINER, "Started": STARTED}
 """How many of the stages have ended by an event's reason."""
@@ -37,20 +37,20 @@ SERVICE_KINDS = ("v1/services",)
 
 @dataclass
 class Opening:
-    """The opening of one pod. Its times are those at which this machine has heard of the ends of stages."""
+    """The opening of one pod. Its times are those at which this machine was notified of the ends of stages."""
 
     cluster: Cluster
     pod: str
     stopwatch: Stopwatch
     ended: int = 0
     """How many of the stages have ended."""
-    complaint: str = "nothing was said of it"
+    complaint: str = "no event says why"
     _heard: "queue.SimpleQueue[tuple[str, Object] | Exception]" = field(default_factory=queue.SimpleQueue)
 
     def open(self, manifest: Object) -> None:
         """Create the pod and return when its first process runs.
 
-        Raises MeasurementError where it does not come so far.
+        Raises MeasurementError if it does not get that far.
         """
         for plural, name in (("pods", "metadata.name"), ("events", "involvedObject.name")):
             path, selector = self.cluster.path(plural), f"{name}={self.pod}"
@@ -64,10 +64,10 @@ class Opening:
                 self._until(number, deadline)
 
     def _listen(self, plural: str, path: str, selector: str) -> None:
-        """Pass on what the server tells, until the pod is gone; called by a thread, which sleeps in the kernel."""
+        """Pass on the events of the server, until the pod is gone; called by a thread, which sleeps in the kernel."""
         try:
-            for kind, found in self.cluster.events(path, OPENED_WITHIN_S, fieldSelector=selector):
-                self._heard.put((plural, found))
+            for kind, live in self.cluster.events(path, OPENED_WITHIN_S, fieldSelector=selector):
+                self._heard.put((plural, live))
                 if kind == "DELETED" and plural == "pods":
                     return
         except Exception as error:  # noqa: BLE001 (raised where the pod is waited for)
@@ -85,18 +85,18 @@ class Opening:
                 raise heard
             self._take(*heard)
 
-    def _take(self, plural: str, found: Object) -> None:
+    def _take(self, plural: str, live: Object) -> None:
         if plural == "events":
-            if found.get("type") == "Warning":
-                self.complaint = f"{found.get('reason')}: {found.get('message')}"
+            if live.get("type") == "Warning":
+                self.complaint = f"{live.get('reason')}: {live.get('message')}"
                 if cause := cause_of(self.complaint):
                     raise cause
-            self.ended = max(self.ended, ENDS.get(str(found.get("reason")), 0))
+            self.ended = max(self.ended, ENDS.get(str(live.get("reason")), 0))
             return
-        now = PodState.of(found)
+        now = PodState.of(live)
         if now.failure:
             raise now.failure
-        placed = SCHEDULED if found["spec"].get("nodeName") else 0
+        placed = SCHEDULED if live["spec"].get("nodeName") else 0
         self.ended = max(self.ended, STARTED if now.state == "running" else placed)
 
     def _now(self) -> Object:
@@ -143,9 +143,9 @@ def changed(sent: Object, live: Object) -> list[str]:
 
 def refuse_unfair(sent: Object, live: Object) -> list[str]:
     """Return what admission has changed. Raises MeasurementError for a change after which nothing can be compared."""
-    found = changed(sent, live)
+    differences = changed(sent, live)
     # The server mounts what it adds: a token of the service account, certificates.
-    unfair = [each for each in found if not each.startswith(HARMLESS)]
+    unfair = [line for line in differences if not line.startswith(HARMLESS)]
     quality = live.get("status", {}).get("qosClass")
     if quality not in (None, "Guaranteed"):
         unfair.append(f"status.qosClass: {quality!r} instead of 'Guaranteed'")
@@ -155,7 +155,7 @@ def refuse_unfair(sent: Object, live: Object) -> list[str]:
             kind="admission",
             remedy=f"choose a {option('namespace')} without this LimitRange or webhook",
         )
-    return found
+    return differences
 
 
 def service_manifest(name: str, pod: str, port: int, way: str) -> Object:
@@ -189,7 +189,7 @@ def open_service(cluster: Cluster, pod: str, port: int, way: str) -> Iterator[tu
 
 def _node_address(cluster: Cluster, pod: str) -> str:
     """Return the address of the pod's own node: the port of another one would add a way between nodes."""
-    found = cluster.get(cluster.path("pods", pod))["status"].get("hostIP")
-    if not found:
-        raise MeasurementError(f"the server does not tell the address of the node of {pod}", kind="kubernetes")
-    return str(found)
+    address = cluster.get(cluster.path("pods", pod))["status"].get("hostIP")
+    if not address:
+        raise MeasurementError(f"the server does not report the address of the node of {pod}", kind="kubernetes")
+    return str(address)

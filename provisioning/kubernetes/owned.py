@@ -75,7 +75,7 @@ def await_gone(cluster: Cluster, plural: str, left: Callable[[], Sequence[str]],
 
 
 def _names(cluster: Cluster, kind: str, selector: str) -> list[str]:
-    return [each["metadata"]["name"] for each in cluster.listed(kind, selector)]
+    return [item["metadata"]["name"] for item in cluster.listed(kind, selector)]
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Placement:
     image: str
     """The image's name in the runtime of the node, or in a registry."""
     pulled: bool = False
-    """Whether the node pulls the image where it does not have it."""
+    """Whether the node pulls an image that it does not have."""
     runtime_class: str | None = None
 
 
@@ -153,14 +153,14 @@ def job_manifest(
 
 
 def _volumes(spec: ContainerSpec) -> tuple[list[Object], list[Object]]:
-    """Return the volumes, and where they are mounted: room in memory where the other engines have it, and the data."""
+    """Return the volumes and their mounts: directories in memory, as the other engines have them, and the data."""
     half = f"{(spec.memory_bytes or 0) // 2 // MIB}Mi"
     volumes: list[Object] = []
     mounts: list[Object] = []
-    for place in (SHARED_MEMORY, *TMPFS):
-        name = place.strip("/").replace("/", "-")
+    for path in (SHARED_MEMORY, *TMPFS):
+        name = path.strip("/").replace("/", "-")
         volumes.append({"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": half}})
-        mounts.append({"name": name, "mountPath": place})
+        mounts.append({"name": name, "mountPath": path})
     if spec.data:
         directory, target, writable = spec.data
         volumes.append({"name": "data", "hostPath": {"path": directory, "type": "Directory"}})

@@ -10,12 +10,12 @@ from suite.errors import MeasurementError, RequestError, option
 
 
 class _Cause(NamedTuple):
-    """A hindrance that keeps pods from being made or started, recognised by what the server or the kubelet says."""
+    """A hindrance that keeps pods from being made or started, recognised by a text of the server or the kubelet."""
 
     pattern: str
     kind: str
     meaning: str
-    """What it means; empty where the words say it themselves."""
+    """What it means; empty if the text is clear by itself."""
     remedy: str
 
 
@@ -80,37 +80,37 @@ class ApiError(MeasurementError):
 class AwayError(MeasurementError):
     """The server does not answer."""
 
-    def __init__(self, context: str, said: str) -> None:
+    def __init__(self, context: str, reason: str) -> None:
         super().__init__(
-            f"the server of the context {context} does not answer: {said[:300]}",
+            f"the server of the context {context} does not answer: {reason[:300]}",
             kind="kubernetes-away",
             remedy=f"see whether kubectl --context {context} version answers; then run it again",
         )
 
 
 def refusal(method: str, path: str, status: int, text: str) -> ApiError:
-    """Return the error for an answer of the server: what was asked, what it says, and what to do."""
-    said = _said(text)
+    """Return the error for an answer of the server: the request, the reason, and a remedy."""
+    reason = _reason(text)
     if status == 401:
         return ApiError(
-            f"the server does not accept the credentials: {said}", status, remedy="sign in to the cluster again"
+            f"the server does not accept the credentials: {reason}", status, remedy="sign in to the cluster again"
         )
-    if cause := cause_of(said):
+    if cause := cause_of(reason):
         message, remedy = cause.marked
         return ApiError(message, status, kind=cause.kind, remedy=remedy)
     if status == 422:
-        return ApiError(f"the server does not take it: {said}", status, kind="invalid", remedy="change what it names")
+        return ApiError(f"the server rejects it: {reason}", status, kind="invalid", remedy="change what it names")
     if status == 403:
         # The server's own words name the verb, the resource and the namespace.
-        return ApiError(said, status, remedy="give the user the role in docs/guide/kubernetes.md")
-    return ApiError(f"{method} {path}: {said} (status {status})", status)
+        return ApiError(reason, status, remedy="give the user the role in docs/guide/kubernetes.md")
+    return ApiError(f"{method} {path}: {reason} (status {status})", status)
 
 
-def cause_of(said: str) -> MeasurementError | None:
+def cause_of(text: str) -> MeasurementError | None:
     """Return the cause that these words of a server, a kubelet or an event have, with its remedy; None for others."""
     for pattern, kind, meaning, remedy in _CAUSES:
-        if re.search(pattern, said):
-            return MeasurementError(f"{meaning}: {said}" if meaning else said, kind=kind, remedy=remedy)
+        if re.search(pattern, text):
+            return MeasurementError(f"{meaning}: {text}" if meaning else text, kind=kind, remedy=remedy)
     return None
 
 
@@ -121,7 +121,7 @@ def fault(kind: str, message: str) -> MeasurementError:
 
 @contextmanager
 def refused_as_request() -> Iterator[None]:
-    """Raise RequestError where the cluster refuses what it would refuse again, before anything is measured."""
+    """Raise RequestError, before anything is measured, if the cluster would refuse the same request again."""
     try:
         yield
     except MeasurementError as error:
@@ -131,11 +131,11 @@ def refused_as_request() -> Iterator[None]:
         raise RequestError(message, remedy=remedy) from error
 
 
-def _said(text: str) -> str:
-    """Return the message of an answer: that of a ``Status`` object where it is one."""
+def _reason(text: str) -> str:
+    """Return the message of an answer: that of a ``Status`` object if it is one."""
     try:
-        found = json.loads(text)
+        answer = json.loads(text)
     except ValueError:
-        found = None
-    message = found.get("message") if isinstance(found, dict) else None
-    return str(message or text.strip() or "it says nothing")[:1000]
+        answer = None
+    message = answer.get("message") if isinstance(answer, dict) else None
+    return str(message or text.strip() or "no reason given")[:1000]

@@ -41,8 +41,8 @@ class KubernetesTimer(Timer):
         return None
 
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
-        made = manifest(job, self._group)
-        return {f"cronjobs/{made['metadata']['name']}": json.dumps(made, indent=2)}
+        cronjob = manifest(job, self._group)
+        return {f"cronjobs/{cronjob['metadata']['name']}": json.dumps(cronjob, indent=2)}
 
     def install(self, name: str, rendered: Mapping[str, str]) -> None:
         self._cluster.demand(RIGHTS)
@@ -111,11 +111,11 @@ def manifest(job: ScheduledJob, group: str) -> Object:
 
 
 def time_zone() -> str:
-    """Return the name of this host's time zone: ``Europe/Berlin``. Raises RequestError where it has none."""
-    given = os.environ.get("TZ") or (str(LOCALTIME.resolve()) if LOCALTIME.exists() else "Etc/UTC")
-    name = given.lstrip(":").rpartition("zoneinfo/")[2]
+    """Return the name of this host's time zone: ``Europe/Berlin``. Raises RequestError if it has none."""
+    configured = os.environ.get("TZ") or (str(LOCALTIME.resolve()) if LOCALTIME.exists() else "Etc/UTC")
+    name = configured.lstrip(":").rpartition("zoneinfo/")[2]
     if not _ZONE.fullmatch(name):
-        raise RequestError(f"{given} does not name a time zone", remedy="set TZ to one, such as TZ=Europe/Berlin")
+        raise RequestError(f"{configured} does not name a time zone", remedy="set TZ to one, such as TZ=Europe/Berlin")
     return name
 
 
@@ -137,9 +137,9 @@ def _options(job: ScheduledJob) -> KubernetesOptions:
             f"{job.plan} names no claim, and the records of a firing would go with its pod",
             remedy="name a volume claim in [engine]: claim = ...",
         )
-    if given := [word for word in job.options if word in ("--baseline", "--notify")]:
+    if local := [word for word in job.options if word in ("--baseline", "--notify")]:
         raise RequestError(
-            f"{', '.join(given)}: a pod has neither the files nor the programs of this host",
+            f"{', '.join(local)}: a pod has neither the files nor the programs of this host",
             remedy="leave it out, and use bench compare or bench history with what the claim holds",
         )
     return options

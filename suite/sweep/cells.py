@@ -37,8 +37,8 @@ def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
     if "cpus" in envelope:
         envelope["cpus"] = str(envelope["cpus"])
     repetitions = {name: getattr(sweep, name) for name in Repetitions.model_fields}
-    given = {**cell.settings, "target": sweep.targets, "ablate": sweep.ablate, **envelope, **repetitions}
-    return RunRequest.of({name: value for name, value in given.items() if value is not None})
+    values = {**cell.settings, "target": sweep.targets, "ablate": sweep.ablate, **envelope, **repetitions}
+    return RunRequest.of({name: value for name, value in values.items() if value is not None})
 
 
 def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
@@ -54,7 +54,7 @@ def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
     _refuse_idle(sweep, every)
     kept = [settings for settings in every if not any(_has(settings, out.given()) for out in sweep.exclude)]
     if not kept:
-        raise RequestError("the plan has no cell: all are excluded", remedy="take an exclude away")
+        raise RequestError("the plan has no cell: all are excluded", remedy="remove an exclude")
     if (trials := len(kept) * sweep.block_count * len(sweep.targets)) > MOST_TRIALS:
         raise RequestError(
             f"{len(kept):,} cells of {sweep.block_count:,} blocks are {trials:,} trials or more: "
@@ -71,8 +71,8 @@ def _settings(sweep: Sweep) -> Iterator[dict[str, Any]]:
         points = []
     seen: list[dict[str, Any]] = []
     for point in (*points, *(included.given() for included in sweep.include)):
-        given = {"scenario": OPTIONS["scenario"].default, **sweep.options.given(), **point}
-        settings = {key: value for key, value in given.items() if OPTIONS[key].known_to(given["scenario"])}
+        values = {"scenario": OPTIONS["scenario"].default, **sweep.options.given(), **point}
+        settings = {key: value for key, value in values.items() if OPTIONS[key].known_to(values["scenario"])}
         if settings not in seen:
             seen.append(settings)
             yield settings
@@ -87,12 +87,10 @@ def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
     for out in sweep.exclude:
         if not any(_has(settings, out.given()) for settings in every):
             text = ", ".join(f"{key} = {value}" for key, value in out.given().items()) or "{}"
-            raise RequestError(f"exclude {text} fits no cell", remedy="mend it or take it away")
+            raise RequestError(f"exclude {text} fits no cell", remedy="correct or remove it")
     for key in (*sweep.matrix, *sweep.options.given()):
         if not any(key in settings for settings in every):
-            raise RequestError(
-                f"no cell has {key}", remedy=f"it is about scenario {OPTIONS[key].whose()}; take it away"
-            )
+            raise RequestError(f"no cell has {key}", remedy=f"it belongs to scenario {OPTIONS[key].whose()}; remove it")
     for key in sweep.options.given():
         if key in sweep.matrix and all(key in included.given() for included in sweep.include):
             raise RequestError(

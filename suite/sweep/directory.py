@@ -93,7 +93,7 @@ StopRule = Callable[[CellRun], str | None]
 
 CONVERGED = "converged.json"
 IRRELEVANT = {"output", "engine", "budget"}
-"""Tables that say where a sweep runs, and nothing about what is measured."""
+"""Tables that decide where a sweep runs, and not what is measured."""
 
 
 class Accepted(Part):
@@ -107,7 +107,7 @@ class Accepted(Part):
 
     @classmethod
     def of(cls, sweep: Sweep, cells: Iterable[Cell]) -> "Accepted":
-        """Return what is stored of a plan with these cells."""
+        """Return the file content for a plan with these cells."""
         return cls(sha256=plan_hash(sweep), sweep=sweep, cells={cell.cell_id: cell.settings for cell in cells})
 
     def text(self) -> str:
@@ -236,10 +236,10 @@ class SweepDirectory:
     def converged(self, sweep: Sweep) -> frozenset[str]:
         """Return the names of these cells; none where nothing was decided yet, or unless the sweep is open-ended."""
         try:
-            found = ConvergedCells.model_validate_json(read(self.path / CONVERGED))
+            decided = ConvergedCells.model_validate_json(read(self.path / CONVERGED))
         except (OSError, ValidationError):
             return frozenset()
-        return frozenset(found.cells) if sweep.open_ended and found.sha256 == plan_hash(sweep) else frozenset()
+        return frozenset(decided.cells) if sweep.open_ended and decided.sha256 == plan_hash(sweep) else frozenset()
 
     def stop_requested(self) -> bool:
         """Return whether the sweep is to end after its current trial."""
@@ -258,7 +258,7 @@ class SweepDirectory:
 
 
 def plan_hash(sweep: Sweep) -> str:
-    """Return a hash of the plan without the tables that say only where it runs."""
+    """Return a hash of the plan without the tables that decide only where it runs."""
     text = json.dumps(sweep.model_dump(mode="json", exclude=IRRELEVANT), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

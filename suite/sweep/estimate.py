@@ -19,7 +19,7 @@ from suite.targets import VMS
 from suite.trial_names import arm_name
 
 MOST_RECORDS = 5000
-"""The newest directories suffice: what was measured long ago says no more, and an estimate is wanted at once."""
+"""The newest directories suffice: older trials add nothing, and an estimate must be quick."""
 ROUGH_OPENED_S = {"bare-metal": 9.0, "container": 10.0, "vm": 25.0, "container-vm": 30.0}
 """What opening a target, starting Python with torch, and closing take on a usual machine."""
 ROUGH_EMULATED_S = {"vm": 100.0, "container-vm": 115.0}
@@ -35,7 +35,7 @@ Source = Literal["records", "similar", "rough"]
 
 @dataclass(frozen=True, order=True)
 class Guess:
-    """The seconds that a trial takes, and what says so: trials like it, others on the same target, or a rough rule."""
+    """The seconds that a trial takes, and its source: trials like it, others on the same target, or a rough rule."""
 
     seconds: float
     source: Source
@@ -56,7 +56,7 @@ class Durations:
         self._fits: defaultdict[tuple[str, ...], list[_Fit]] = defaultdict(list)
 
     def add(self, header: RecordHeader, took_s: float | None = None) -> None:
-        """Take a record into account; a failed one says nothing of how long a trial takes.
+        """Take a record into account; a failed one is ignored.
 
         ``took_s`` is how long it took with what the suite did on its own account, where that is known.
         """
@@ -73,13 +73,13 @@ class Durations:
 
     def of(self, trial: Trial) -> float | None:
         """Return the seconds that the trial takes; None if no record is like it."""
-        found = self._seconds.get(_key(trial.job.model_dump(mode="json"), trial))
-        return statistics.median(found) if found else None
+        measured = self._seconds.get(_key(trial.job.model_dump(mode="json"), trial))
+        return statistics.median(measured) if measured else None
 
     def guess(self, trial: Trial) -> Guess:
         """Return the seconds that the trial takes, by the best that is known."""
-        if (known := self.of(trial)) is not None:
-            return Guess(known, "records")
+        if (measured := self.of(trial)) is not None:
+            return Guess(measured, "records")
         job = trial.job.model_dump(mode="json")
         work = _steps(job) * _unit(job)
         for key in _similar(job, trial):
@@ -94,22 +94,22 @@ class Durations:
 
 
 def durations_below(*directories: Path, here: Host | None = None) -> Durations:
-    """Return what the newest records below directories of runs and sweeps tell; with ``here`` those of this machine."""
-    runs = [run for each in directories for run in (each, *each.glob("*"), *each.glob("*/*"))]
+    """Return what the newest records below directories of runs and sweeps give; with ``here`` those of this machine."""
+    runs = [run for directory in directories for run in (directory, *directory.glob("*"), *directory.glob("*/*"))]
     begun = [run for run in dict.fromkeys(runs) if (run / TRIALS).is_dir()]
-    newest = sorted(begun, key=lambda each: (each / TRIALS).stat().st_mtime, reverse=True)
-    found = Durations()
+    newest = sorted(begun, key=lambda directory: (directory / TRIALS).stat().st_mtime, reverse=True)
+    durations = Durations()
     for header, took_s in itertools.islice(itertools.chain.from_iterable(map(_timed, newest)), MOST_RECORDS):
         machine = header.host
         if here is None or (machine.hostname, machine.cpu_model) == (here.hostname, here.cpu_model):
-            found.add(header, took_s)
-    return found
+            durations.add(header, took_s)
+    return durations
 
 
 def total(seconds: Iterable[float | None]) -> float | None:
     """Return the sum; None as soon as one is unknown."""
-    each = list(seconds)
-    return None if None in each else sum(filter(None, each))
+    values = list(seconds)
+    return None if None in values else sum(filter(None, values))
 
 
 def _timed(run: Path) -> Iterator[tuple[RecordHeader, float]]:
@@ -125,17 +125,17 @@ def _timed(run: Path) -> Iterator[tuple[RecordHeader, float]]:
 def _key(job: Mapping[str, Any], what: RecordHeader | Trial) -> str:
     """Return what trials that take equally long have in common: the job and the arm."""
     same = dict(leaves(job))
-    # A new image, or another engine, says little of how long a trial takes, and is to find earlier records.
+    # A new image, or another engine, hardly changes how long a trial takes, so earlier records still count.
     same = {name: value for name, value in same.items() if not name.startswith("layers.")}
     return json.dumps([same, _accelerator(job, what), _arm(what)], sort_keys=True)
 
 
 def _similar(job: Mapping[str, Any], what: RecordHeader | Trial) -> Sequence[tuple[str, ...]]:
     """Return what trials of other sizes, and then of other models, have in common, the nearest first."""
-    place = (str(job["scenario"]), str(_accelerator(job, what)), _arm(what))
-    nearest = (*place, str(job["model"]))
-    # What one probe takes says nothing of another.
-    return (nearest, place) if job.get("sizes") else (nearest,)
+    shared = (str(job["scenario"]), str(_accelerator(job, what)), _arm(what))
+    nearest = (*shared, str(job["model"]))
+    # The time of one probe does not predict another.
+    return (nearest, shared) if job.get("sizes") else (nearest,)
 
 
 def _accelerator(job: Mapping[str, Any], what: RecordHeader | Trial) -> str | None:

@@ -62,7 +62,7 @@ def load_sweep(path: Path) -> Sweep:
             text = file.read(_LARGEST_BYTES + 1)
         if len(text) > _LARGEST_BYTES:
             raise RequestError(f"{path} is larger than 1 MiB", remedy="name a plan file: see docs/guide/sweeps.md")
-        found = tomllib.loads(text.decode())
+        content = tomllib.loads(text.decode())
     except RecursionError as error:
         raise RequestError(f"{path} is nested too deeply", remedy="see docs/guide/sweeps.md") from error
     except OSError as error:
@@ -72,7 +72,7 @@ def load_sweep(path: Path) -> Sweep:
         ) from error
     except ValueError as error:  # not UTF-8, not TOML, or a number of more digits than Python reads
         raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/guide/sweeps.md") from error
-    sweep = read_sweep(found, str(path))
+    sweep = read_sweep(content, str(path))
     named = [(key, value) for key, values in sweep.matrix.items() for value in values]
     named += [pair for settings in (sweep.options, *sweep.include) for pair in settings.given().items()]
     code = any(key == "inventory" or _is_code(key, value) for key, value in named)
@@ -104,10 +104,10 @@ def _located(sweep: Sweep, directory: Path) -> Sweep:
     )
 
 
-def read_sweep(found: dict[str, Any], where: str) -> Sweep:
+def read_sweep(content: dict[str, Any], where: str) -> Sweep:
     """Return the sweep that TOML has given. Raises RequestError naming ``where`` and the first fault."""
     try:
-        return Sweep.model_validate(found)
+        return Sweep.model_validate(content)
     except ValidationError as error:
         message, remedy = _fault(error)
         raise RequestError(f"{where}: {message}", remedy=remedy) from error
@@ -117,18 +117,18 @@ def read_sweep(found: dict[str, Any], where: str) -> Sweep:
 
 def _fault(error: ValidationError) -> tuple[str, str]:
     # An unknown key first: a misspelt one is often also missing.
-    faults = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+    faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
     first = faults[0]
-    # Of a union, the place names the branch that was tried, too, which says nothing to a reader.
-    place = [str(part) for part in first["loc"] if "constrained" not in str(part) and part not in ("int", "str")]
-    key = ".".join(place) or "the plan"
+    # For a union, the location also names the branch that was tried, which means nothing to a reader.
+    keys = [str(part) for part in first["loc"] if "constrained" not in str(part) and part not in ("int", "str")]
+    key = ".".join(keys) or "the plan"
     if first["type"] == "extra_forbidden":
         model = _TABLES.get(str(first["loc"][0]), Sweep) if len(first["loc"]) > 1 else Sweep
         return f"unknown key {key}", nearest(str(first["loc"][-1]), list(model.model_fields))
     if first["type"] == "missing":
         return f"{key} is missing", f"add it: {key} = ..."
-    said = _WANTED.get(first["type"], first["msg"].removeprefix("Value error, ")).format(key=key)
+    wanted = _WANTED.get(first["type"], first["msg"].removeprefix("Value error, ")).format(key=key)
     if key.partition(".0")[0] in _LISTS_OF_TABLES and first["type"] in ("tuple_type", "model_type"):
-        said = f"give a list of tables: [[{first['loc'][0]}]]"
-    given = "" if isinstance(first["input"], (dict, BaseModel)) else f" = {first['input']!r}"
-    return f"{key}{given}: {said}", f"mend {key}; docs/reference/options.md has every key"
+        wanted = f"give a list of tables: [[{first['loc'][0]}]]"
+    value = "" if isinstance(first["input"], (dict, BaseModel)) else f" = {first['input']!r}"
+    return f"{key}{value}: {wanted}", f"mend {key}; docs/reference/options.md has every key"

@@ -45,7 +45,7 @@ class Lock:
         self._holder = LockHolder(name=name, owner=ProcessIdentity.own())
 
     def update(self, **what: str | int | None) -> None:
-        """Say what is run now, or that nothing is. Raises StoreError."""
+        """Write down what runs now, or that nothing does. Raises StoreError."""
         self._holder = self._holder.model_copy(update=what)
         path = _path(self._directory, self._holder.name)
         write_atomic(path, self._holder.model_dump_json() + "\n", below=self._directory)
@@ -86,9 +86,9 @@ def lock_files(directory: Path) -> list[Path]:
 
 
 def holders(directory: Path) -> list[LockHolder]:
-    """Return who runs something of the sweep now: processes that are not known to have ended, here or elsewhere."""
-    found = map(_read, lock_files(directory))
-    return [holder for holder in found if holder and not holder.owner.has_ended()]
+    """Return the holders of locks: processes that are not known to have ended, here or elsewhere."""
+    locks = map(_read, lock_files(directory))
+    return [holder for holder in locks if holder and not holder.owner.has_ended()]
 
 
 def is_held(directory: Path, holder: LockHolder) -> bool:
@@ -114,8 +114,8 @@ def _path(directory: Path, name: str) -> Path:
 
 
 def _socket_name(directory: Path, name: str) -> str:
-    place = (directory / LOCKS).stat()
-    return f"virtbench-lock-{hashlib.sha256(f'{place.st_dev}:{place.st_ino}:{name}'.encode()).hexdigest()[:32]}"
+    info = (directory / LOCKS).stat()
+    return f"virtbench-lock-{hashlib.sha256(f'{info.st_dev}:{info.st_ino}:{name}'.encode()).hexdigest()[:32]}"
 
 
 @contextmanager
@@ -136,12 +136,12 @@ def _alone_on_this_machine(directory: Path, name: str) -> Iterator[None]:
 
 def _link(directory: Path, name: str, *, take_over: bool) -> None:
     """Link the lock's file into place; remove before what a process has left that has ended."""
-    path, own = _path(directory, name), LockHolder(name=name, owner=ProcessIdentity.own())
+    path, mine = _path(directory, name), LockHolder(name=name, owner=ProcessIdentity.own())
     try:
         for _ in range(2):
             with suppress(FileExistsError), files.whole(path, below=directory, new=True) as file:
-                file.write(own.model_dump_json().encode() + b"\n")
-            if (holder := _read(path)) == own:
+                file.write(mine.model_dump_json().encode() + b"\n")
+            if (holder := _read(path)) == mine:
                 return
             if holder and not holder.owner.has_ended() and (holder.owner.lives_here() or not take_over):
                 break
@@ -167,5 +167,5 @@ def _held(directory: Path, name: str, holder: LockHolder | None) -> RequestError
     who = str(holder.owner) if holder else "another process"
     remedy = f"see how far it is with: bench sweep status {directory}; end it with: bench sweep stop {directory}"
     if holder and not holder.owner.here:
-        remedy += "; if it has ended without saying so, give --take-over"
+        remedy += "; if that process has ended, give --take-over"
     return RequestError(f"{who} runs {what} in {directory} already", remedy=remedy)

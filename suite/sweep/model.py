@@ -57,9 +57,9 @@ else:
     )
 
 
-def _matrix(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _matrix(matrix: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Return the lists. Raises ValueError for a value that its key cannot have."""
-    for key, values in given.items():
+    for key, values in matrix.items():
         if key not in Settings.model_fields:
             raise ValueError(f"{key!r} is no key of a matrix: {nearest(key, list(Settings.model_fields))}")
         if not values:
@@ -68,7 +68,7 @@ def _matrix(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
             Settings.model_validate({key: value})
         if len(set(values)) < len(values):
             raise ValueError(f"{key} = {values}: give each value once")
-    return given
+    return matrix
 
 
 class _MatrixSchema:
@@ -77,8 +77,8 @@ class _MatrixSchema:
     def __get_pydantic_json_schema__(self, _schema: Any, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
         properties = {}
         for key, field in Settings.model_json_schema()["properties"].items():
-            one = next(kind for kind in field["anyOf"] if kind["type"] != "null")
-            properties[key] = {"type": "array", "items": one, "minItems": 1, "description": field["description"]}
+            schema = next(kind for kind in field["anyOf"] if kind["type"] != "null")
+            properties[key] = {"type": "array", "items": schema, "minItems": 1, "description": field["description"]}
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -92,7 +92,7 @@ class Budget(OptionGroup):
 
     @property
     def total_s(self) -> float | None:
-        """Return the seconds after which no block is begun; None where there is no such time."""
+        """Return the seconds after which no block is begun; None without such a limit."""
         return None if self.total is None else parse_duration_s(self.total)
 
 

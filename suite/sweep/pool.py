@@ -42,13 +42,13 @@ class PoolMember(BaseModel):
         return Host.of(self.environment.model_dump())
 
 
-def differences(one: PoolMember, other: PoolMember) -> list[str]:
+def differences(first: PoolMember, other: PoolMember) -> list[str]:
     """Return in what two machines differ, each with both values. Empty when their records may be pooled."""
-    found = list(host_compatibility.differences([one.host, other.host]))
-    for what, own, its in (("suite", one.suite_version, other.suite_version), ("image", one.image, other.image)):
-        if own != its:
-            found.append(f"{what}: {one.host.name} {own}, {other.host.name} {its}")
-    return found
+    lines = list(host_compatibility.differences([first.host, other.host]))
+    for what, here, there in (("suite", first.suite_version, other.suite_version), ("image", first.image, other.image)):
+        if here != there:
+            lines.append(f"{what}: {first.host.name} {here}, {other.host.name} {there}")
+    return lines
 
 
 def join_pool(directory: Path, machine: PoolMember) -> None:
@@ -58,9 +58,9 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
     """
     path = directory / POOL
     first = _first(path) or _establish(path, machine)
-    if found := differences(first, machine):
+    if unequal := differences(first, machine):
         raise RequestError(
-            f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(found)}",
+            f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(unequal)}",
             remedy="use equal machines only (with Slurm: constraint in [engine]), or give another --out for this one",
         )
 

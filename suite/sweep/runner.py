@@ -95,8 +95,8 @@ class Runner:
         """Run one block of one cell; try again right after what failed, so that the block stays close in time."""
         watch.cell = ready.cell.cell_id
         loop = Loop(ready.scenario, ready.open_target, run, watch, self.environment, self.open_account)
-        while made := loop.run(ready.plan, block):
-            if not any(record.outcome.status == "failed" for record in made):
+        while records := loop.run(ready.plan, block):
+            if not any(record.outcome.status == "failed" for record in records):
                 return
 
 

@@ -44,7 +44,7 @@ class SweepStatus(Part):
     name: str
     directory: str
     state: SweepState
-    """``stopping`` after the current trial; the last three where no process runs it."""
+    """``stopping`` after the current trial; the last three if no process runs it."""
     cells: tuple[CellStatus, ...]
     running: tuple[LockHolder, ...]
     blocks_left: tuple[int, ...]
@@ -93,10 +93,10 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
 
 def latest_sweep(results: Path = RESULTS) -> Path:
     """Return the sweep below ``results`` that was begun or changed last. Raises RequestError when there is none."""
-    found = sorted(results.glob("*/sweep.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    plans = sorted(results.glob("*/sweep.json"), key=lambda path: path.stat().st_mtime)
+    if not plans:
         raise RequestError(f"no sweep in {results}/", remedy="begin one with: bench sweep run smoke")
-    return found[-1].parent
+    return plans[-1].parent
 
 
 def _progress_of(

@@ -60,7 +60,7 @@ def test_a_plan_alone_makes_the_pod_of_a_block_privileged_and_leaves_it_no_token
 
 
 def test_a_claim_and_a_bench_outside_of_the_pod_are_refused_together() -> None:
-    with pytest.raises(ValueError, match="where no claim is"):
+    with pytest.raises(ValueError, match="no access to the claim"):
         KubernetesOptions(image="bench", claim="records", privileged_bench="/opt/bench")
 
 

@@ -1,4 +1,4 @@
-"""The protocol of a sweep backend: who runs the blocks of a sweep."""
+"""The protocol of a sweep backend, which runs the blocks of a sweep."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -47,8 +47,8 @@ class SweepEnd:
 class Backend(ABC):
     """Runs the blocks of a sweep somewhere. A block of all cells is the unit: it stays on one machine.
 
-    A backend is made without arguments and holds no state: the sweep's directory, and what the backend asks of a
-    scheduler, are its only memory. Lists of text are lines for the user.
+    A backend is made without arguments and holds no state: its only memory is the sweep's directory, and the queue of
+    a scheduler. Lists of text are lines for the user.
     """
 
     options: type[BaseModel] = Part
@@ -66,7 +66,7 @@ class Backend(ABC):
 
     @abstractmethod
     def dry_run(self, request: SweepRequest) -> None:
-        """Say what ``run`` would do, without starting or writing anything. Raises RequestError where it would."""
+        """Show what ``run`` would do, without starting or writing anything. Raises RequestError as ``run`` would."""
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         """Return what waits to be run, for ``bench sweep status``."""
@@ -96,14 +96,14 @@ def options_of(model: type[T], sweep: Sweep) -> T:
         return model.model_validate(sweep.engine.table)
     except ValidationError as error:
         # An unknown key first: a misspelt one is often also missing.
-        first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+        first = min(error.errors(include_url=False), key=lambda item: item["type"] != "extra_forbidden")
         key = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            known = ["kind", *model.model_fields]
-            said, remedy = f"unknown key engine.{key} of the engine {sweep.engine.kind}", nearest(key, known)
+            keys = ["kind", *model.model_fields]
+            message, remedy = f"unknown key engine.{key} of the engine {sweep.engine.kind}", nearest(key, keys)
         elif first["type"] == "missing":
-            said, remedy = f"engine.{key} is missing", f"add {key} to [engine]"
+            message, remedy = f"engine.{key} is missing", f"add {key} to [engine]"
         else:
-            said = f"engine.{key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
+            message = f"engine.{key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
             remedy = "docs/guide/clusters.md lists all keys"
-        raise RequestError(said, remedy=remedy) from error
+        raise RequestError(message, remedy=remedy) from error

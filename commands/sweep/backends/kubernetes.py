@@ -45,10 +45,10 @@ class KubernetesBackend(Backend):
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
-            found = _jobs(sweep, directory)[1]
+            queued = _jobs(sweep, directory)[1]
         except BenchError as error:  # the records are here all the same
             return [f"the cluster cannot be seen from here: {error.message}"]
-        return [f"in the cluster: block {job.block}, {job.state} {job.reason}".rstrip() for job in found]
+        return [f"in the cluster: block {job.block}, {job.state} {job.reason}".rstrip() for job in queued]
 
     def stop(self, sweep: Sweep, directory: Path) -> list[str]:
         """Remove the Jobs that have not begun."""
@@ -73,8 +73,8 @@ def _jobs(sweep: Sweep, directory: Path) -> tuple[Cluster, list[kubernetes.Block
 
 
 def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
-    cluster, found = _jobs(sweep, directory)
-    removed = [job for job in found if not waiting_alone or (job.state == "waiting" and not job.begun)]
+    cluster, queued = _jobs(sweep, directory)
+    removed = [job for job in queued if not waiting_alone or (job.state == "waiting" and not job.begun)]
     if removed:
         click.echo("waiting until the pods of removed blocks are gone", err=True)
         kubernetes.remove_all(cluster, _label(sweep, directory), removed)
@@ -87,9 +87,9 @@ def _manifest(request: SweepRequest, options: KubernetesOptions, block: int) -> 
     # What a dry run prints is whole before the directory is there, and can be applied by hand.
     plan = encode("sweep.json", Accepted.of(request.sweep, cells_of(request.sweep)).text())
     others = [encode_file(directory, path) for path in files_to_send(directory, block) if path.name != "sweep.json"]
-    given = packed([plan, *others, GIVEN])
+    files = packed([plan, *others, GIVEN])
     places = ["--given", kubernetes.GIVEN_AT, "--scratch", kubernetes.RECORDS_AT]
-    return kubernetes.manifest(options, label, block, given, ["bench", *BLOCK, "--name", label, *places])
+    return kubernetes.manifest(options, label, block, files, ["bench", *BLOCK, "--name", label, *places])
 
 
 def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster, blocks: list[int]) -> None:

@@ -20,7 +20,7 @@ class Local(Backend):
         return run_here(request, range(request.sweep.block_count), stop_rule_of(request.sweep))
 
     def dry_run(self, request: SweepRequest) -> None:
-        """See ``Backend``: the cells are checked already, and there is nothing else to say."""
+        """See ``Backend``: the cells are checked already."""
 
 
 def run_block(request: SweepRequest, block: int, *, take_over: bool = False) -> SweepEnd:
@@ -42,10 +42,10 @@ def run_here(
     """
     note = once(request.observer.note)
     cells = []
-    for each in request.planned:
-        if each.ready:
-            each.ready.prepare(note)
-            cells.append(ReadyCell(each.cell, each.ready.plan, each.ready.scenario, each.ready.open_target))
+    for cell in request.planned:
+        if cell.ready:
+            cell.ready.prepare(note)
+            cells.append(ReadyCell(cell.cell, cell.ready.plan, cell.ready.scenario, cell.ready.open_target))
     runner = Runner(
         request.sweep,
         request.directory,

@@ -39,8 +39,8 @@ def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once:
                 f"{len(lost)} of {len(blocks)} blocks were not completed: {', '.join(map(str, lost))}",
                 remedy=f"their logs are in {request.directory.path / 'logs'}; bench sweep run tries them again",
             )
-    made = [record for key, record in _records(request).items() if before.get(key) != record]
-    return SweepEnd(made, "it was asked to stop" if request.directory.stop_requested() else None)
+    records = [record for key, record in _records(request).items() if before.get(key) != record]
+    return SweepEnd(records, "it was asked to stop" if request.directory.stop_requested() else None)
 
 
 def run_on(
@@ -88,10 +88,10 @@ def next_round(request: SweepRequest, at_once: int) -> list[int]:
         return blocks_left(request)
     decision = decisions_of(request.sweep)
     decisions = {run.directory.name: decision(run) for run in _runs(request)}
-    converged = [name for name, each in decisions.items() if each.stop]
+    converged = [name for name, verdict in decisions.items() if verdict.stop]
     if not request.dry_run:
         request.directory.write_converged(request.sweep, converged)
-    return _left(request, converged)[: max(at_once, *(each.at_least for each in decisions.values()))]
+    return _left(request, converged)[: max(at_once, *(verdict.at_least for verdict in decisions.values()))]
 
 
 def files_to_send(directory: Path, block: int) -> list[Path]:
@@ -113,13 +113,13 @@ def estimate_s(request: SweepRequest) -> float | None:
     beside = request.directory.path.absolute().parent
     durations = durations_below(beside)
     blocks = {0, request.sweep.block_count - 1}  # the first has the warm-ups
-    each: list[float | None] = []
+    longest: list[float | None] = []
     for run in _runs(request):
         places = (run.directory, *sorted(beside.glob(f"*/{run.directory.name}")))
         plan = next(filter(None, map(_readable_plan, places)), None)
         times = [durations.of_block(plan, block) for block in blocks] if plan else [None]
-        each.append(None if None in times else max(filter(None, times), default=0.0))
-    return total(each)
+        longest.append(None if None in times else max(filter(None, times), default=0.0))
+    return total(longest)
 
 
 def _runs(request: SweepRequest) -> list[CellRun]:

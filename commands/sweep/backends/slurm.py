@@ -41,8 +41,8 @@ class Slurm(Backend):
         shebang, _, rest = _script(request, options, blocks).partition("\n")
         cells, targets = len(cells_of(request.sweep)), ", ".join(request.sweep.targets)
         what = f"{len(blocks)} blocks of {cells} cell{'s' * (cells > 1)} on {targets}"
-        said = f"# {what} would go to Slurm, each to a node of its own."
-        click.echo(f"{shebang}\n{said}\n{rest}", nl=False)
+        comment = f"# {what} would go to Slurm, each to a node of its own."
+        click.echo(f"{shebang}\n{comment}\n{rest}", nl=False)
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:

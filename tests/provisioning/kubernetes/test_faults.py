@@ -93,7 +93,7 @@ FORBIDDEN = 'pods "p" is forbidden: '
         (404, 'namespaces "lab" not found', "namespace", "the namespace is missing", "kubectl create namespace"),
         (403, f"{FORBIDDEN}exceeded quota: compute", "quota", "exceeded quota", "raise the quota"),
         (403, f'{FORBIDDEN}violates PodSecurity "restricted"', "admission", "admission refused it", "--namespace"),
-        (422, 'Pod "p" is invalid: spec.runtimeClassName', "invalid", "the server does not take it", "change"),
+        (422, 'Pod "p" is invalid: spec.runtimeClassName', "invalid", "the server rejects it", "change"),
     ],
 )
 def test_what_is_refused_for_the_request_is_a_wrong_request(
