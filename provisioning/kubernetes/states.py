@@ -33,27 +33,18 @@ class PodState:
     def of(cls, pod: Object | None, events: Sequence[Object] = ()) -> Self:
         """Derive the state from the live pod; without a pod from the events of its Job or Deployment."""
         if pod is None:
-            event = last_event(events)
-            why = fault("engine", f"no pod was made: {event}")
-            return cls(
-                "waiting", why.message if events and events[-1].get("type") == "Warning" else "for a pod", None, why
-            )
-        status, container = pod.get("status", {}), container_status(pod).get("state") or {}
-        begun = status.get("phase") in ("Running", "Succeeded", "Failed")
-        failure = _failure(pod)
-        if pod.get("metadata", {}).get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
-            return cls("ended", failure.message if failure else "its pod has ended", failure, None, begun)
+            hindrance = fault("engine", f"no pod was made: {last_event(events)}")
+            warned = events and events[-1].get("type") == "Warning"
+            return cls("waiting", hindrance.message if warned else "for a pod", hindrance=hindrance)
+        phase, failure = pod.get("status", {}).get("phase"), _failure(pod)
+        begun = phase in ("Running", "Succeeded", "Failed")
+        if pod.get("metadata", {}).get("deletionTimestamp") or phase in ("Succeeded", "Failed"):
+            return cls("ended", failure.message if failure else "its pod has ended", failure, begun=begun)
         if failure:
-            return cls("waiting", failure.message, failure, None, begun)
+            return cls("waiting", failure.message, failure, begun=begun)
         if unplaced := _unschedulable(pod):
-            return cls("waiting", unplaced.message, None, unplaced, begun)
-        if container.get("terminated"):
-            return cls("ended", "its container has ended", begun=begun)
-        node = pod.get("spec", {}).get("nodeName")
-        if container.get("running") or (begun and not container):
-            return cls("running", f"on {node}", begun=begun)
-        waiting = (container.get("waiting") or {}).get("reason")
-        return cls("waiting", str(waiting or (f"to start on {node}" if node else "for a node")), begun=begun)
+            return cls("waiting", unplaced.message, hindrance=unplaced, begun=begun)
+        return cls(*_progress(pod, begun=begun), begun=begun)
 
 
 @dataclass(frozen=True)
@@ -106,18 +97,22 @@ def container_status(pod: Object) -> Mapping[str, Any]:
     return status
 
 
+def _progress(pod: Object, *, begun: bool) -> tuple[Literal["waiting", "running", "ended"], str]:
+    """Return the state of a pod that nothing hinders, and its reason."""
+    container, node = container_status(pod).get("state") or {}, pod.get("spec", {}).get("nodeName")
+    if container.get("terminated"):
+        return "ended", "its container has ended"
+    if container.get("running") or (begun and not container):
+        return "running", f"on {node}"
+    waiting = (container.get("waiting") or {}).get("reason")
+    return "waiting", str(waiting or (f"to start on {node}" if node else "for a node"))
+
+
 def _failure(pod: Object) -> MeasurementError | None:
     status, container = pod.get("status", {}), container_status(pod)
-    state = container.get("state") or {}
-    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
-    if waiting.get("reason") == "CrashLoopBackOff":
-        last = (container.get("lastState") or {}).get("terminated") or {}
-        return fault(
-            "engine", f"the container ends again and again: {last.get('reason')}, exit code {last.get('exitCode')}"
-        )
-    not_started = f"the container does not start: {waiting.get('reason')}: {waiting.get('message', '')}"
-    if waiting.get("reason") in _NEVER_STARTS or cause_of(not_started):
-        return fault("engine", not_started)
+    ended = (container.get("state") or {}).get("terminated") or {}
+    if stuck := _not_started(container):
+        return fault("engine", stuck)
     if ended.get("reason") == "OOMKilled":
         return fault("killed", "the pod was killed: it wanted more memory than its limit (OOMKilled)")
     if status.get("reason") == "Evicted":
@@ -129,6 +124,15 @@ def _failure(pod: Object) -> MeasurementError | None:
     if pod.get("metadata", {}).get("deletionTimestamp"):
         return fault("evicted", "the pod is being deleted by somebody else, or by an eviction")
     return None
+
+
+def _not_started(container: Mapping[str, Any]) -> str | None:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    if waiting.get("reason") == "CrashLoopBackOff":
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        return f"the container ends again and again: {last.get('reason')}, exit code {last.get('exitCode')}"
+    message = f"the container does not start: {waiting.get('reason')}: {waiting.get('message', '')}"
+    return message if waiting.get("reason") in _NEVER_STARTS or cause_of(message) else None
 
 
 def _unschedulable(pod: Object) -> MeasurementError | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from provisioning.batch import kubernetes as outside_pod
-from provisioning.batch.kubernetes import run_outside
+from provisioning.batch import outside_pod
+from provisioning.batch.outside_pod import run_outside
 from suite.errors import RequestError
 
 POPEN = subprocess.Popen
