@@ -15,7 +15,7 @@ from provisioning.batch.remote import lost
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGED, Cluster, Object
 from provisioning.kubernetes.owned import await_gone, not_found_is_fine
-from provisioning.kubernetes.pod import HOSTNAME_LABEL, PodVolume, job_manifest, pod_template
+from provisioning.kubernetes.pod import HOSTNAME_LABEL, POD_FAILURES, PodVolume, job_manifest, pod_template
 from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_request
 from provisioning.kubernetes.states import JobState, events_of
 from suite.errors import BenchError, MeasurementError, RequestError
@@ -77,7 +77,13 @@ def manifest(options: KubernetesOptions, sweep: str, block: int, given: str, ben
     template["spec"]["affinity"] = _affinity(options)
     if node_bench:
         _make_privileged(template["spec"])
-    job = job_manifest(f"{sweep}-{block:03d}", {**labels, **queued}, template, ttlSecondsAfterFinished=KEPT_S)
+    job = job_manifest(
+        f"{sweep}-{block:03d}",
+        {**labels, **queued},
+        template,
+        podFailurePolicy=POD_FAILURES,
+        ttlSecondsAfterFinished=KEPT_S,
+    )
     # A Job that the pod of a CronJob has made is removed with that pod.
     job["metadata"]["ownerReferences"] = owned.owners()
     return job

@@ -27,6 +27,7 @@ POD_FAILURES = {
     # A pod that the cluster takes away is made again; every other failure is final, or counts as a retry.
     "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
 }
+"""The policy of a Job whose pods may go; servers before 1.25 drop it, and kubectl refuses it there."""
 UNPRIVILEGED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """The security of a container whose work needs no privilege."""
 
@@ -148,7 +149,7 @@ def job_manifest(
     name: str, labels: Mapping[str, str], template: Object, *, retries: int = 0, **settings: object
 ) -> Object:
     """Return the Job that runs a pod of the template to its end. ``settings`` are further fields of the Job."""
-    spec = {"backoffLimit": retries, "podFailurePolicy": POD_FAILURES, "template": template, **settings}
+    spec = {"backoffLimit": retries, "template": template, **settings}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from provisioning.batch.kubernetes import GIVEN_AT, RECORDS_AT, bench_template
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
-from provisioning.kubernetes.pod import job_manifest
+from provisioning.kubernetes.pod import POD_FAILURES, job_manifest
 from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer
 from suite.errors import BenchError, RequestError
 from suite.sweep.file import load_sweep
@@ -103,7 +103,7 @@ def manifest(job: ScheduledJob, group: str) -> Object:
         "startingDeadlineSeconds": LATE_AT_MOST_S,
         "jobTemplate": {
             "metadata": {"labels": labels},
-            "spec": job_manifest(job.name, labels, template)["spec"],
+            "spec": job_manifest(job.name, labels, template, podFailurePolicy=POD_FAILURES)["spec"],
         },
     }
     metadata = {"name": f"virtbench-{job.name}", "labels": labels}

@@ -96,7 +96,7 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
     live = api.get(policy)
     for changed, said in (
         ({"spec": {**live["spec"], "ingress": [{}]}}, "spec.ingress[0].from: null instead of"),
-        ({"metadata": {"labels": {}}}, "not of this pipeline: it has no label"),
+        ({"metadata": {"labels": {}}}, "does not belong to this pipeline: it has no label"),
     ):
         api.request("PUT", policy, live | changed | {"metadata": live["metadata"] | changed.get("metadata", {})})
         assert said in bench("up", *asked, returncode=2).stderr
