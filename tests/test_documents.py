@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.load.fields import COLUMNS
+from analysis.load.records import COLUMNS
 from analysis.report.export import NOT_EXPORTED, STEP_COLUMNS
 from tests import reference
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.compare.validity import fact_differences
-from analysis.load.fields import fact_lines
+from analysis.load.records import fact_lines
 from commands.run.forecast import Forecast
 from commands.run.validate import check_engine, refuse_ignored
 from provisioning.engines.base import Allotment, get_engine

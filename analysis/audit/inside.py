@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
-from analysis.load.evidence import Text
+from analysis.load.records import Text
 from suite.job.ablations import known_properties
 from suite.job.job import Job
 from suite.job.properties import Properties

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
 from analysis.audit.sums import CLOCKS_SHARE, COUNTING_S, EXACT, told
-from analysis.load.evidence import Text
+from analysis.load.records import Text
 from suite.job.ablations import known_properties
 from suite.job.job import Job
 

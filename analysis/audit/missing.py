@@ -5,20 +5,22 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
-from analysis.load.evidence import Text
-from analysis.load.fields import COUNTED
+from analysis.load.records import Text
 from suite.job.job import Job
+from suite.records.columns import TABLE
 
 MISSING = Kind(
     "evidence", "refused", "the record was changed, or is of the first suite, which did not count this: run it again"
 )
 _CONTRADICTS = Kind("outcome", "refused", "the record was changed: run the trial again")
 GAP = Kind("gap", "named", "see whether the host could not tell it then, or the record was changed")
+_COUNTED = tuple(one.name for one in TABLE if one.path.startswith(("conditions.", "resources.")))
+"""The columns that the host and the worker count of every trial alike."""
 _ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
 _WORDS = {
     "throughput_per_s": "throughput",
     "steps_s": "steps",
-    "measured_s": "whole timeline",
+    "whole_timeline": "whole timeline",
     "interval_s": "conditions of the host",
     "worker_cpu_s": "CPU time of its worker",
     "alternation": "turns",
@@ -44,7 +46,7 @@ def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:
     """Yield the finished trials that lack a count, or a fact, which others of the same target in their run have."""
     ok = trials[trials["ok"].astype(bool)]
     arms = ok.groupby([runs[ok.index], *(ok[name] for name in _ARM)], dropna=False, observed=True).ngroup()
-    known = ok[list(COUNTED)].notna()
+    known = ok[list(_COUNTED)].notna()
     lost = known.groupby(arms).transform("any") & ~known
     for column in lost.columns[lost.any()]:
         for path in ok.loc[lost[column], "path"]:
@@ -73,6 +75,6 @@ def _needed(job: Job) -> Iterator[str]:
     }
     yield from (column for column, part in parts.items() if part)
     if job.sizes and not job.serving:
-        yield from ("throughput_per_s", "steps_s", "measured_s", *(("data_use",) if job.dataset else ()))
+        yield from ("throughput_per_s", "steps_s", "whole_timeline", *(("data_use",) if job.dataset else ()))
         if job.layers.engine != "kubernetes" and not (job.distributed and job.distributed.machines):
             yield from ("interval_s", "worker_cpu_s")

@@ -11,17 +11,10 @@ import pandas as pd
 from analysis.audit.findings import AGAIN, Finding, Kind
 from analysis.audit.limits import COMPUTES_S
 from analysis.audit.sums import CLOCKS_S, CLOCKS_SHARE, EXACT, GAP_S, GAP_SHARE
-from analysis.load.evidence import (
-    AggressionFields,
-    AggressorFields,
-    AlternationFields,
-    BurstFields,
-    DataFields,
-    RankFields,
-    Text,
-)
+from analysis.load.records import Text
 from suite.job.datasets import LEAST_WARM, MOST_COLD
 from suite.job.job import Job
+from suite.records.record import Aggression, AggressorInstance, Alternation, Burst, DataUse, Rank
 
 RANKS = Kind("ranks", "refused", AGAIN)
 TRAFFIC = Kind("traffic", "named", "see the ranks' byte counts; a message may have been under way at the end")
@@ -65,7 +58,7 @@ def _problems(check: Check, found: Any, job: Job, row: dict[Any, Any]) -> Iterat
         yield f"it cannot be checked ({type(error).__name__}: {error})"
 
 
-def _ranks(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+def _ranks(ranks: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str]:
     numbers = [one.rank for one in ranks]
     roles = list(job.distributed.roles) if job.distributed else []
     if numbers != list(range(len(ranks))) or [one.role for one in ranks] != roles:
@@ -92,12 +85,12 @@ def _ranks(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterat
         yield f"its first worker waited {workers[0].data_s or 0:.6g} s for data, its steps {row['waited_s']:.6g} s"
 
 
-def _unlinked(one: RankFields, numbers: Sequence[int]) -> bool:
+def _unlinked(one: Rank, numbers: Sequence[int]) -> bool:
     found = sorted(link.rank for link in one.links)
     return bool(found) and found != [number for number in numbers if number != one.rank]
 
 
-def _traffic(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+def _traffic(ranks: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str]:
     del job, row
     counts = [(one.sent_bytes, one.received_bytes) for one in ranks]
     sent, received = (sum(count or 0 for count in side) for side in zip(*counts, strict=True))
@@ -105,7 +98,7 @@ def _traffic(ranks: Sequence[RankFields], job: Job, row: dict[Any, Any]) -> Iter
         yield f"its ranks sent {sent} bytes and received {received}"
 
 
-def _aggressors(aggressors: Sequence[AggressorFields], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+def _aggressors(aggressors: Sequence[AggressorInstance], job: Job, row: dict[Any, Any]) -> Iterator[str]:
     copies = job.sharing.copies if job.sharing else 0
     if len(aggressors) != copies:
         yield f"{len(aggressors)} instances beside the victim, and the job has {copies}"
@@ -121,7 +114,7 @@ def _aggressors(aggressors: Sequence[AggressorFields], job: Job, row: dict[Any, 
             yield "what an aggressor reported does not only grow, from its begin to its end"
 
 
-def _grows(one: AggressionFields) -> bool:
+def _grows(one: Aggression) -> bool:
     work = [done for done in one.work if done is not None]
     growing = all(first <= later for column in (one.heard_s, one.steps, work) for first, later in pairwise(column))
     lengths = {len(one.heard_s), len(one.steps), len(one.work)}
@@ -129,7 +122,7 @@ def _grows(one: AggressionFields) -> bool:
     return growing and len(lengths) == 1 and abs(ends[0] - one.begun_s) <= EXACT and abs(ends[1] - one.ended_s) <= EXACT
 
 
-def _data(use: DataFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+def _data(use: DataUse, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     del row
     if (planned := job.dataset) is None:
         yield "it read a data set, and the job has none"
@@ -158,7 +151,7 @@ def _samples(metrics: dict[str, tuple[float, list[float]]], job: Job, row: dict[
             yield f"{name} is {value:.6g}, and its samples are {json.dumps([min(samples), max(samples)])}"
 
 
-def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+def _turns(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     del row
     if (planned := job.turns) is None:
         yield "it took turns, and its job has none"
@@ -176,7 +169,7 @@ def _turns(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[
             return
 
 
-def _turn_limits(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+def _turn_limits(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     del job
     bursts = taken.bursts
     for name, parts_s in (("last turn ended after", bursts[-1].ended_s), ("timeline has", row["timeline_s"])):
@@ -191,7 +184,7 @@ def _turn_limits(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Ite
                 yield f"its burst {one.round} took {one.span_s:.6g} s and {used_s:.6g} CPU s ({name})"
 
 
-def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+def _turn_sums(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     if job.turns is None:
         return
     bursts = taken.bursts
@@ -199,8 +192,7 @@ def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Itera
     if job.distributed and row["measured_s"] > math.fsum(one.span_s for one in bursts) * (1 + EXACT):
         yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
     sums: dict[str, list[float | None]] = {
-        # A probe has no steps, and so none of the parts without which a measured span counts as none.
-        **({} if job.distributed or not job.sizes else {"measured_s": [one.span_s for one in bursts]}),
+        **({} if job.distributed else {"measured_s": [one.span_s for one in bursts]}),
         "serving_cpu_s": [one.cpu_s for one in bursts],
         "worker_cpu_s": [one.own_cpu_s for one in bursts],
     }
@@ -211,13 +203,13 @@ def _turn_sums(taken: AlternationFields, job: Job, row: dict[Any, Any]) -> Itera
             yield f"its bursts make {total} of {name}, and the record says {known}"
 
 
-def _possible(used_s: float, burst: BurstFields, cpus: float) -> bool:
+def _possible(used_s: float, burst: Burst, cpus: float) -> bool:
     """Return whether a burst can have used so much CPU time: some, and no more than its CPUs could give in its turn."""
     most_s = cpus * ((burst.ended_s - burst.begun_s) * (1 + CLOCKS_SHARE) + CLOCKS_S)
     return (used_s > 0 or burst.span_s <= COMPUTES_S) and not used_s > most_s
 
 
-def _mistimed(burst: BurstFields) -> str | None:
+def _mistimed(burst: Burst) -> str | None:
     """Return what is wrong with the seconds of a burst, on the worker's clock, by those of its turn on the host's."""
     turn_s = burst.ended_s - burst.begun_s
     heard_s = turn_s if burst.heard_s is None else burst.heard_s

@@ -12,9 +12,9 @@ from typing import Literal
 import pandas as pd
 
 from analysis.compare.pairing import JOB, ROW, papers_order, with_variants
-from analysis.load.fields import BETWEEN
 from suite.host_compatibility import Host, differences
 from suite.job.envelope import GIB
+from suite.job.job import BETWEEN
 from suite.targets import BASELINE
 
 KEY = [*ROW, "arm"]

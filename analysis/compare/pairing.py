@@ -11,8 +11,7 @@ import pandas as pd
 from analysis.compare.results import ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
 from analysis.load.computed import together
-from analysis.load.fields import BETWEEN, settings_in
-from suite.job.job import SEQUENTIAL, Alternating
+from suite.job.job import BETWEEN, SEQUENTIAL, Alternating, settings_in
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 

@@ -9,8 +9,8 @@ import pandas as pd
 from analysis.compare.pairing import GROUP, job_of
 from analysis.compare.results import BurstVariation, ComparedJob
 from analysis.load.bursts import step_variance, switching
-from analysis.load.evidence import AlternationFields
 from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
+from suite.records.record import Alternation
 from suite.targets import BASELINE
 
 _PLACE = ["run_id", "block"]
@@ -41,7 +41,7 @@ def turns_of(ok: pd.DataFrame, evidence: pd.DataFrame) -> Mapping[tuple[Compared
     return {key: tuple(each) for key, each in found.items()}
 
 
-def _pairs(own: pd.DataFrame, base: pd.DataFrame) -> list[tuple[AlternationFields, AlternationFields]]:
+def _pairs(own: pd.DataFrame, base: pd.DataFrame) -> list[tuple[Alternation, Alternation]]:
     """Return the turns of a target and of bare metal, of each block that has both."""
     sides = [rows.set_index(_PLACE)["alternation"].to_dict() for rows in (own, base)]
     return [(sides[0][place], sides[1][place]) for place in sides[0] if place in sides[1]]
@@ -50,7 +50,7 @@ def _pairs(own: pd.DataFrame, base: pd.DataFrame) -> list[tuple[AlternationField
 def _best(
     vary: Components,
     switched: SwitchingCost | None,
-    pairs: Sequence[tuple[AlternationFields, AlternationFields]],
+    pairs: Sequence[tuple[Alternation, Alternation]],
     step: float | None,
 ) -> Design | None:
     """Return the arrangement that these blocks, as a pilot, suggest; None where too little was repeated in them.
@@ -59,7 +59,7 @@ def _best(
     """
     if vary.burst is None or vary.block is None:
         return None
-    round_s, steps = fmean(_turn_s(own) + _turn_s(base) for own, base in pairs), pairs[0][0].bursts[0].steps
+    round_s, steps = fmean(own.turn_s + base.turn_s for own, base in pairs), pairs[0][0].bursts[0].steps
     beside_s = fmean(own.block_s * 2 / own.instances - round_s * len(own.bursts) for own, _ in pairs)
     switch_s = fmean(_handing_s(own) + _handing_s(base) for own, base in pairs)
     if switched and switched.shown:
@@ -67,17 +67,12 @@ def _best(
     return choose(vary, Costs(round_s, max(0.0, beside_s), steps, switch_s=min(round_s, switch_s)), step)
 
 
-def _turn_s(side: AlternationFields) -> float:
-    """Return the seconds of one turn, on the host's clock."""
-    return fmean(one.ended_s - one.begun_s for one in side.bursts)
-
-
-def _handing_s(side: AlternationFields) -> float:
+def _handing_s(side: Alternation) -> float:
     """Return the seconds of one turn in which no step was taken."""
     return fmean(max(0.0, one.ended_s - one.begun_s - one.span_s) for one in side.bursts)
 
 
-def _log_ratios(own: AlternationFields, base: AlternationFields) -> list[float]:
+def _log_ratios(own: Alternation, base: Alternation) -> list[float]:
     """Return log(own / base) of the throughput in every round that both have."""
     rates = [{one.round: math.log(one.steps / one.span_s) for one in side.bursts} for side in (own, base)]
     return [rates[0][number] - rates[1][number] for number in rates[0] if number in rates[1]]

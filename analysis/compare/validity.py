@@ -16,8 +16,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.computed import Agreement, agreement
-from analysis.load.fields import settings_in
 from suite.job.envelope import GIB
+from suite.job.job import settings_in
 from suite.records.differences import FIELDS, HOST, INSIDE, Field
 
 COLUMNS = ("facts", "settings", "data", "profile", "recipe", "isa", "forced", "computed", "rounds_freely")

@@ -6,13 +6,11 @@ up: the parts and what stays unexplained sum to the difference of the whole (ope
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ValidationError
 
 from analysis.compare.ablations import ablation_effects
 from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_variants
@@ -21,58 +19,59 @@ from analysis.compare.validity import usable
 from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
 from analysis.explain.prediction import predictions
 from analysis.load.metrics import METRICS, PROBE
-from analysis.load.records import Records
+from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import MARGIN, locate, step_times
 from analysis.warnings.changes import with_changes
-from analysis.warnings.types import AnalysisWarning, skipped_record
-from suite.records.reader import clean_record
-from suite.records.record import Steps, Timeline
-from suite.results.files import read_small
+from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASELINE
 
 _PLACE = ["scenario", "model", "design", "run_id", "block"]
 
 
-class Parts(BaseModel):
-    """The fields of a record that say how long its parts took."""
+_BEFORE = {"launch": "launch_s", "imports": "imports_s", "build": "build_s", "warm-up": "warmup_s"}
+_AFTER = {"between epochs": "between_epochs_s", "teardown": "teardown_s", "exit": "exit_s"}
 
-    open_s: float | None = None
-    opening: dict[str, float] = {}
-    elapsed_s: float | None = None
-    timeline: Timeline | None = None
-    steps: Steps | None = None
 
-    @property
-    def computing(self) -> dict[str, float]:
-        """Return the seconds of each phase of computing that the workload names."""
-        return {name: math.fsum(column) for name, column in self.steps.phases.items()} if self.steps else {}
+@dataclass(frozen=True)
+class Parts:
+    """The seconds of the parts of one trial."""
 
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of each part, in the order of the trial; what was not measured is absent.
+    seconds: Mapping[str, float]
+    """Those that were measured, in the order of the trial. If it took turns, the phases of its steps alone."""
+    opening: Mapping[str, float]
+    computing: Mapping[str, float]
+    """Each phase of computing that the workload names."""
+    total_s: float
+    """The whole trial, opening included; of one that took turns those of its bursts."""
+    steps_s: Sequence[float]
 
-        Of a trial that took turns there are the phases of its steps alone.
-        """
-        timeline = (self.timeline or Timeline()) if self.elapsed_s is not None else Timeline()
-        phases = {name: getattr(self.steps, f"{name}_s", None) for name in ("data", "copy", "compute", "communicate")}
-        parts = {
-            OPENING: self.open_s,
-            "launch": timeline.launch_s,
-            "imports": timeline.imports_s,
-            "build": timeline.build_s,
-            "warm-up": timeline.warmup_s,
-            **{name: None if column is None else math.fsum(column) for name, column in phases.items()},
-            "between epochs": timeline.between_epochs_s,
-            "teardown": timeline.teardown_s,
-            "exit": timeline.exit_s,
-        }
-        return {name: seconds for name, seconds in parts.items() if seconds is not None}
+    @classmethod
+    def of(cls, record: Any) -> "Parts":  # noqa: ANN401 (decoded by the table of columns)
+        """Return the parts of a decoded record."""
+        steps, timeline = record.steps, record.timeline
+        if record.elapsed_s is None:
+            total_s = (timeline.measured_s if timeline else None) or 0.0
+        else:
+            total_s = (record.open_s or 0.0) + record.elapsed_s
+        return cls(
+            seconds=_seconds(record),
+            opening=record.opening,
+            computing={name: math.fsum(column) for name, column in steps.phases.items()} if steps else {},
+            total_s=total_s,
+            steps_s=steps.elapsed_s if steps else (),
+        )
 
-    @property
-    def total_s(self) -> float:
-        """Return the seconds of the whole trial, opening included; of one that took turns those of its bursts."""
-        if self.elapsed_s is None:
-            return (self.timeline.measured_s if self.timeline else None) or 0.0
-        return (self.open_s or 0.0) + self.elapsed_s
+
+def _seconds(record: Any) -> dict[str, float]:  # noqa: ANN401
+    spans = record.timeline if record.elapsed_s is not None else None
+    columns = {name: getattr(record.steps, f"{name}_s", None) for name in ("data", "copy", "compute", "communicate")}
+    parts = {
+        OPENING: record.open_s,
+        **{name: getattr(spans, field, None) for name, field in _BEFORE.items()},
+        **{name: None if column is None else math.fsum(column) for name, column in columns.items()},
+        **{name: getattr(spans, field, None) for name, field in _AFTER.items()},
+    }
+    return {name: seconds for name, seconds in parts.items() if seconds is not None}
 
 
 def explain(records: Records, *, margin: float = MARGIN, force: bool = False) -> Explained:
@@ -124,12 +123,10 @@ class _PartsOfTrials:
     def __call__(self, block: "pd.Series[Any]", target: str) -> Parts | None:
         path, _ = self._trials[(*block[_PLACE], target)]
         if path not in self._parts:
-            try:
-                self._parts[path] = Parts.model_validate_json(clean_record(read_small(Path(path))))
-            except (OSError, ValidationError) as error:
-                reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
-                self.warnings.append(skipped_record(path, f"its parts cannot be read ({reason})"))
-                self._parts[path] = None
+            record = read_record(path)
+            if isinstance(record, AnalysisWarning):
+                self.warnings.append(record)
+            self._parts[path] = None if isinstance(record, AnalysisWarning) else Parts.of(record)
         return self._parts[path]
 
     def notes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
@@ -141,7 +138,7 @@ def _explanation(
     job: ComparedJob, model: str, target: str, blocks: Sequence[tuple[Parts, Parts]], notes: tuple[str, ...]
 ) -> Explanation:
     sides = list(zip(*blocks, strict=True))
-    seconds = [[trial.seconds() for trial in side] for side in sides]
+    seconds = [[trial.seconds for trial in side] for side in sides]
     # A part that one side of one block lacks cannot be compared: it stays in what is unexplained.
     names = [name for name in seconds[0][0] if all(name in found for side in seconds for found in side)]
     columns = {name: [[found[name] for found in side] for side in seconds] for name in names}
@@ -156,7 +153,7 @@ def _explanation(
         COMPUTE: [[trial.computing for trial in side] for side in sides],
     }
     parts = tuple(replace(part, phases=_phases(inner[part.name])) if part.name in inner else part for part in parts)
-    base, own = (step_times([trial.steps.elapsed_s for trial in side if trial.steps]) for side in sides)
+    base, own = (step_times([trial.steps_s for trial in side if trial.steps_s]) for side in sides)
     return Explanation(job, model, target, len(blocks), difference("whole", *totals), parts, base, own, notes)
 
 

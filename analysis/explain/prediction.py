@@ -16,10 +16,10 @@ from analysis.compare.pairing import ROW, to_baseline
 from analysis.compare.results import Effect
 from analysis.compare.validity import usable
 from analysis.explain.explanation import OPENING, UNEXPLAINED, Explanation, Predicted, Prediction, TimeDifference
-from analysis.load.fields import BETWEEN
 from analysis.load.metrics import PROBE, Metric
 from analysis.load.records import Records
 from analysis.statistics.ratios import locate
+from suite.job.job import BETWEEN
 from suite.targets import BASELINE
 
 _CPU = ("cpu/matrix-product-all-threads", "cpu/matrix-product-one-thread")

@@ -13,10 +13,8 @@ import pandas as pd
 
 from analysis.compare.results import ComparedJob
 from analysis.load.computed import computed
-from analysis.load.evidence import Text
-from analysis.load.fields import COLUMNS
 from analysis.load.metrics import METRICS
-from analysis.load.records import FLOATS, Records
+from analysis.load.records import COLUMNS, FLOATS, Records, Text
 from suite.job.sharing import SMALL_ALEXNET
 
 SOURCE = "Lin, Pai and Chou 2018"

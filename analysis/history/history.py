@@ -15,12 +15,12 @@ from analysis.compare.matching import KEY, Key, by_key, prepared
 from analysis.compare.pairing import to_baseline, with_variants
 from analysis.compare.validity import changes, usable
 from analysis.history.results import SCHEMA_VERSION, History, Point, Series, Shift
-from analysis.load.fields import settings_in
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.change_points import change_points
 from analysis.statistics.ratios import locate
 from analysis.statistics.two_samples import difference
+from suite.job.job import settings_in
 from suite.targets import BASELINE
 
 _KEY = [*KEY, "host"]

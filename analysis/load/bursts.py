@@ -5,12 +5,14 @@ out if and only if the data show that.
 """
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
 import pandas as pd
 
 from analysis.statistics.alternating import SwitchingCost, switching_cost
+from suite.records.record import Alternation
 
 Bursts = list[list[float]]
 """The seconds of each step, by burst."""
@@ -20,6 +22,14 @@ def bursts_of(trial: pd.Series) -> Bursts:
     """Return the steps of a row of evidence with ``alternation``."""
     ends = accumulate((one.steps for one in trial["alternation"].bursts), initial=0)
     return [trial["turn_steps"][begin:end] for begin, end in pairwise(ends)]
+
+
+def check_bursts(alternation: Alternation, steps_s: Sequence[float]) -> None:
+    """Raise ValueError if the bursts cannot be made of these steps."""
+    if (steps := sum(burst.steps for burst in alternation.bursts)) != len(steps_s):
+        raise ValueError(f"its bursts have {steps} steps, and the trial {len(steps_s)}")
+    if min(steps_s) <= 0:
+        raise ValueError("a step of a burst took no time")
 
 
 def switching(trials: pd.DataFrame) -> SwitchingCost | None:

@@ -6,9 +6,8 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.load.fields import Probed
 from analysis.warnings.types import AnalysisWarning
-from suite.records.record import SCALED_EPOCH
+from suite.records.record import SCALED_EPOCH, MetricValue
 
 PROBE = "probe"
 """The scenario whose model is the name of a probe, and which has metrics in place of a throughput."""
@@ -84,7 +83,7 @@ def spread(trials: pd.DataFrame) -> Spread:
     other: dict[Metric, int] = {}
     measured = trials.loc[trials["metrics"].notna(), ["scenario", "model", "metrics"]]
     for index, scenario, model, found in measured.itertuples():
-        one: Probed
+        one: MetricValue
         for name, one in found.items():
             of_probe = scenario == PROBE
             column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"

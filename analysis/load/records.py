@@ -1,61 +1,61 @@
 """Records to one table: a row per trial, failed ones too.
 
-Made for 100,000 records: of each file only the fields that the tables need are validated and kept. What else a record
-holds, above all the steps, is read again from ``path`` by who needs it.
+Made for 100,000 records: of each file only the fields that the tables need are checked and kept. What else a record
+holds, above all the steps, is read again from ``path`` by those who need it.
 """
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.load.bursts import settled
-from analysis.load.evidence import EVIDENCE, STEP_COLUMNS
-from analysis.load.evidence import FLOATS as EVIDENCE_FLOATS
-from analysis.load.fields import COLUMNS, TURNS, USED
+from analysis.load.bursts import check_bursts, settled
+from analysis.load.computed import computed
 from analysis.load.metrics import METRICS, Metric, spread
-from analysis.load.reader import Reader
-from analysis.warnings.types import AnalysisWarning
+from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
+from suite.records.columns import AUDIT, FURTHER, TABLE
+from suite.records.differences import HOST, INSIDE, facts
+from suite.records.environment import Environment
+from suite.records.reader import NewerRecordError, Projection, UnusableRecordError, environments_of, job_of, remembered
+from suite.results.files import open_small
 from suite.sweep.directory import runs_below
 
-FLOATS = (
-    *("throughput_per_s", "elapsed_s", "open_s", *STEP_COLUMNS, "clock_ratio"),
-    *("host_cpus", "host_memory_bytes"),
-    *("seen_cpus", "seen_memory_bytes", "seen_threads"),
-    *("interval_s", "steal_s", "other_cpu_s", "throttled_s", "thermal_throttles", "swapped_bytes", "numa_nodes"),
-    *("batch", "image_px", "warmup_steps", "steps"),
-    *USED,
-    *("devices", "data_bytes", "images_read", "damaged"),
-    *("aggressor_before_per_s", "aggressor_beside_per_s"),
-    *TURNS,
-)
-_CATEGORIES = (
-    "run_id",
-    "scenario",
-    "data",
-    "profile",
-    "recipe",
-    "model",
-    "target",
-    "engine",
-    "isa",
-    "design",
-    "unit",
-    "rounds_freely",
-    "settings",
-    "facts",
-)
+RECORD = Projection((*TABLE, *AUDIT), FURTHER)
+COLUMNS = (*(one.name for one in TABLE), "computed", "facts")
+"""The columns of a table of trials: those of ``suite.records.columns``, the losses and weights that a trial
+``computed``, and the ``facts`` of its environments that ``suite.records.differences`` treats."""
+EVIDENCE = (*(one.name for one in AUDIT), "job", "turn_steps")
+"""The columns that the audit needs besides; ``job`` is its JSON, ``turn_steps`` are the seconds of each step of a trial
+that takes turns."""
+FLOATS = tuple(one.name for one in TABLE if one.is_float)
+_DERIVED = ("computed", "facts", "job", "turn_steps", "path")
+_DATA_FACTS = ("sha256", "decoder", "loader_workers", "filesystem", "device")
+_CHUNK = 1 << 16
+
+
+class Text(NamedTuple):
+    """A long text that many records share. As an object: pandas would copy a text for each."""
+
+    text: str
+
+
+@lru_cache(maxsize=10_000)
+def _shared(text: str, more: str = "") -> Text:
+    """Return the text of both: one object for all records that have the same."""
+    return Text(text + more)
 
 
 @dataclass(frozen=True)
 class Records:
     """The trials of one or more runs that count: those of warm-up blocks are left out by that rule.
 
-    ``trials`` has one row per trial; its columns are ``fields.COLUMNS``, ``path``, the record's file, and in place of
+    ``trials`` has one row per trial; its columns are ``COLUMNS``, ``path``, the record's file, and in place of
     ``metrics`` a column of each of the ``metrics``, and ``forced``, which the audit fills. Absent values are missing,
     never zero. ``settings`` is the comparison key as text, ``substitutes`` holds one per line.
     """
@@ -74,21 +74,20 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     """Read DIR/trials/*.json of every directory; of a sweep's directory, of each of its cells.
 
     ``warm_ups`` leaves the trials of warm-up blocks in. A file that is no usable record is left out with a
-    warning. Raises RequestError when a directory does not exist or when there is no usable record at all.
+    warning. Raises RequestError if a directory does not exist or if there is no usable record at all.
     """
     rows: list[tuple[Any, ...]] = []
     warnings: list[AnalysisWarning] = []
-    read = Reader()
-    given = (Path(os.path.normpath(directory)) for directory in directories)
-    unique = list(dict.fromkeys(run for directory in given for run in runs_below(directory)))
+    normal = (Path(os.path.normpath(directory)) for directory in directories)
+    unique = list(dict.fromkeys(run for directory in normal for run in runs_below(directory)))
     for directory in unique:
         before = len(rows)
         for path in _files(directory):
-            row = read(path)
+            row = _row(path)
             if isinstance(row, AnalysisWarning):
                 warnings.append(row)
             else:
-                rows.append((*row[0], *row[1], path))
+                rows.append(row)
         if len(rows) == before:
             advice = f"go on with its run (bench run … --out {directory}), or leave it out"
             warnings.append(AnalysisWarning("empty-run", f"{directory} holds no usable record", advice))
@@ -100,13 +99,106 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     return _table(rows, tuple(unique), warnings, warm_ups)
 
 
+def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the table)
+    """Return a record as ``suite.records.columns`` has it, or the warning that it is left out."""
+    try:
+        return RECORD.decode(_content(path))
+    except OSError as error:
+        return skipped_record(path, f"it cannot be read ({error.strerror})", "check the file and its permissions")
+    except NewerRecordError as error:
+        return skipped_record(path, error.message, str(error.remedy))
+    except UnusableRecordError as error:
+        return skipped_record(path, str(error))
+
+
+def _row(path: str) -> tuple[Any, ...] | AnalysisWarning:
+    """Return the values of a record, or why there are none."""
+    try:
+        if isinstance(record := read_record(path), AnalysisWarning):
+            return record
+        _check(record)
+        steps = record.steps
+        return (
+            *RECORD.row(record),
+            computed(record.seed, steps.losses if steps else {}, record.weights_sha256),
+            _shared(_environment_facts(record.environment), "".join(_further_facts(record))),
+            _job_text(record.job),
+            steps.elapsed_s if steps and record.alternation else None,
+            path,
+        )
+    except UnusableRecordError as error:
+        return skipped_record(path, str(error))
+    except Exception as error:  # noqa: BLE001 (one file of a stranger must not end what reads thousands)
+        return skipped_record(path, f"it cannot be used ({error or type(error).__name__})")
+
+
+def _content(path: str) -> bytes:
+    """Read a file. With 100,000 of them, the objects and buffers of the easier ways are a third of the time."""
+    descriptor = open_small(path)
+    try:
+        parts = [os.read(descriptor, _CHUNK)]
+        while parts[-1]:
+            parts.append(os.read(descriptor, _CHUNK))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _check(record: Any) -> None:  # noqa: ANN401
+    """Raise UnusableRecordError if parts of a record that other code relies on do not fit each other."""
+    measured = record.throughput_per_s is not None or record.metrics
+    timed = record.elapsed_s is not None or record.alternation is not None
+    if record.outcome.status == "ok" and not (measured and timed):
+        raise UnusableRecordError("a trial that is ok has elapsed_s, and throughput_per_s or metrics")
+    if record.alternation and record.steps:
+        check_bursts(record.alternation, record.steps.elapsed_s)
+
+
+@remembered
+def _job_text(text: bytes) -> Text:
+    return _shared(job_of(text).model_dump_json())
+
+
+@remembered
+def _environment_facts(text: bytes) -> str:
+    """Return the facts of the host and of the inside of the target."""
+    environments = environments_of(text)
+    inside = environments.target or Environment()
+    return fact_lines("host/", facts(_plain(environments.host), HOST)) + fact_lines("", facts(_plain(inside), INSIDE))
+
+
+def _plain(environment: Environment) -> dict[str, Any]:
+    return environment.model_dump(mode="json")
+
+
+def fact_lines(place: str, values: Mapping[str, Any]) -> str:
+    """Return facts as lines ``PATH=JSON``; ``place`` stands before each path."""
+    return "".join(f"{place}{name}={json.dumps(value)}\n" for name, value in values.items())
+
+
+def _further_facts(record: Any) -> Iterable[str]:  # noqa: ANN401
+    yield f"suite_version={json.dumps(record.suite_version)}\n"
+    for rank in record.ranks:
+        yield fact_lines(f"rank {rank.rank}/", facts(_plain(rank.environment), INSIDE))
+    for number, aggressor in enumerate(record.aggressors, start=1):
+        yield fact_lines(f"aggressor {number}/", facts(_plain(aggressor.environment), INSIDE))
+        if aggressor.aggression:
+            yield fact_lines("", {"aggressors.aggression.unit": aggressor.aggression.unit})
+    if record.data_use:
+        values = {f"data_use.{name}": getattr(record.data_use, name) for name in _DATA_FACTS}
+        yield fact_lines("", {name: value for name, value in values.items() if value is not None})
+    if record.epochs and record.epochs.checkpoints:
+        yield fact_lines("", {"epochs.checkpoints.filesystem": record.epochs.checkpoints.filesystem})
+
+
 def _table(
     rows: list[tuple[Any, ...]], directories: tuple[Path, ...], warnings: list[AnalysisWarning], warm_ups: bool
 ) -> Records:
-    evidence = pd.DataFrame.from_records(rows, columns=[*COLUMNS, *EVIDENCE, "path"])
+    evidence = pd.DataFrame.from_records(rows, columns=[*(one.name for one in RECORD.columns), *_DERIVED])
     # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
-    floats, categories = dict.fromkeys((*FLOATS, *EVIDENCE_FLOATS), "float64"), dict.fromkeys(_CATEGORIES, "category")
-    evidence = evidence.astype(floats | categories)
+    floats = {one.name: "float64" for one in RECORD.columns if one.is_float}
+    categories = {one.name: "category" for one in RECORD.columns if one.kind.values == "category"}
+    evidence = evidence.astype({**floats, **categories, "facts": "category"})[[*COLUMNS, *EVIDENCE, "path"]]
     if evidence["alternation"].notna().any():
         evidence["burst_s"] = settled(evidence)
     trials = evidence.drop(columns=list(EVIDENCE)).assign(forced="")

@@ -11,14 +11,13 @@ from typing import IO, Any, Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ValidationError
 
-from analysis.load.records import FLOATS, Records
-from analysis.warnings.types import AnalysisWarning, skipped_record
+from analysis.load.records import FLOATS, Records, read_record
+from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
-from suite.records.reader import clean_record
+from suite.records.columns import TABLE
 from suite.records.record import Steps
-from suite.results.files import read_small, remove_temporaries, whole
+from suite.results.files import remove_temporaries, whole
 from suite.results.store import StoreError
 
 Format = Literal["parquet", "csv", "jsonl"]
@@ -29,15 +28,9 @@ _STEP_FLOATS = tuple(name for name in Steps.model_fields if name not in ("phases
 """The columns of steps that are numbers; the others are objects of JSON: what they name is the workload's affair."""
 NOT_EXPORTED = ("losses", "computed", "rounds_freely", "facts", "forced")
 """Columns that serve the comparison alone; the records hold what they are made of."""
-COUNTS = (
-    *("replica", "block", "position", "batch", "image_px", "warmup_steps", "steps", "cpus", "memory_bytes", "threads"),
-    *("host_cpus", "host_memory_bytes", "seen_cpus", "seen_memory_bytes", "seen_threads", "numa_nodes"),
-    *("thermal_throttles", "swapped_bytes", "llc_load_misses", "devices", "data_bytes", "images_read", "damaged"),
-    *(f"{side}_{name}" for side in ("serving", "worker") for name in ("peak_memory_bytes", "disk_read_bytes")),
-    *(f"{side}_disk_written_bytes" for side in ("serving", "worker")),
-)
+COUNTS = tuple(one.name for one in TABLE if one.kind.values == "count")
 """The columns that hold whole numbers."""
-TRUTHS = ("warm_up", "ok", "siblings_shared")
+TRUTHS = tuple(one.name for one in TABLE if one.kind.values == "flag")
 STARTED = "started_at"
 METRICS_COLUMN = "metrics"
 """The one column of a Parquet file for the metrics of probes and workloads, which other runs do not have."""
@@ -46,10 +39,6 @@ _TRIALS_AT_ONCE = 2000
 
 _ROWS_AT_ONCE = 5000
 """The rows that are turned into text together: the text of 100,000 takes a gigabyte."""
-
-
-class _Stepped(BaseModel):
-    steps: Steps | None = None
 
 
 def trials_table(records: Records) -> pd.DataFrame:
@@ -67,13 +56,15 @@ def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[p
     ok = records.trials[records.trials["ok"].astype(bool)]
     for begin in range(0, len(ok), _TRIALS_AT_ONCE):
         part = ok.iloc[begin : begin + _TRIALS_AT_ONCE]
-        found = [_steps(path, skipped) for path in part["path"]]
-        has_steps = [steps is not None for steps in found]
+        read = [read_record(path) for path in part["path"]]
+        skipped += [record for record in read if isinstance(record, AnalysisWarning)]
+        steps = [None if isinstance(record, AnalysisWarning) else record.steps for record in read]
+        has_steps = [one is not None for one in steps]
         if any(has_steps):
-            yield _steps_table(part.loc[has_steps, list(STEP_KEYS)], [steps for steps in found if steps is not None])
+            yield _steps_table(part.loc[has_steps, list(STEP_KEYS)], [one for one in steps if one is not None])
 
 
-def _steps_table(keys: pd.DataFrame, found: Sequence[Steps]) -> pd.DataFrame:
+def _steps_table(keys: pd.DataFrame, found: Sequence[Any]) -> pd.DataFrame:
     """Return the keys of each trial beside each of its steps, of the same types even if a phase is absent."""
     counts = [len(steps.elapsed_s) for steps in found]
     rows = keys.iloc[np.repeat(np.arange(len(found)), counts)].reset_index(drop=True)
@@ -82,20 +73,12 @@ def _steps_table(keys: pd.DataFrame, found: Sequence[Steps]) -> pd.DataFrame:
     return rows.assign(step=np.concatenate([np.arange(count) for count in counts]), **columns).astype(texts)
 
 
-def _column(steps: Steps, name: str) -> "np.typing.NDArray[Any]":
+def _column(steps: Any, name: str) -> "np.typing.NDArray[Any]":  # noqa: ANN401 (decoded)
     values = getattr(steps, name)
     if isinstance(values, dict):
         each = [json.dumps(dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
         return np.array(each if values else [""] * len(steps.elapsed_s), dtype=object)
     return np.full(len(steps.elapsed_s), np.nan) if values is None else np.asarray(values, dtype=np.float64)
-
-
-def _steps(path: str, skipped: list[AnalysisWarning]) -> Steps | None:
-    try:
-        return _Stepped.model_validate_json(clean_record(read_small(Path(path)))).steps
-    except (OSError, ValidationError) as error:
-        skipped.append(skipped_record(path, f"its steps cannot be read ({type(error).__name__})"))
-        return None
 
 
 def write(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:

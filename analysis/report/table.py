@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from analysis.compare.results import Comparison, Effect, Estimate, Group, TargetSummary
-from analysis.load.evidence import LATELY
 from analysis.load.metrics import Metric
 from analysis.report.formatting import number, ratio, shown
 from suite.job.ablations import label_of
+from suite.records.columns import LATELY
 from suite.records.record import EPOCH_METRICS, SCALED_EPOCH
 
 _MOST_METRICS = 3

@@ -155,7 +155,7 @@ def _verdict_right(injury: Injury, truth: Truth, effect: Effect, width: float, m
 
 def _grown(blocks: Sequence[tuple[TrialRecord, TrialRecord]]) -> str | None:
     """Return the phase of the steps that grew most; None if its growth is within its interval."""
-    sides = [[Parts.model_validate(one.model_dump()).seconds() for one in block] for block in blocks]
+    sides = [[Parts.of(one).seconds for one in block] for block in blocks]
     names = [name for name in PHASES if all(name in side for block in sides for side in block)]
     parts = [difference(name, [usual[name] for _, usual in sides], [own[name] for own, _ in sides]) for name in names]
     most = max(parts, key=lambda part: part.difference_s)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.compare.pairing import ROW, job_of
-from analysis.load.evidence import LATELY
 from analysis.warnings.types import AnalysisWarning, Touched
+from suite.records.columns import LATELY
 
 REAL, FAKE, GENERATOR, DEVIATION = "discriminator-real", "discriminator-fake", "generator", "generated-deviation"
 """The losses of binary cross entropy, and the deviation of a pixel among the images of a step."""

@@ -115,13 +115,12 @@ def run_output(run: Path) -> ShownRunOutput:
     arms: dict[tuple[str, str], dict[str, Any]] = {}
     failures: list[Failure] = []
     for header in headers(run):
-        outcome = header.outcome
         hosts[header.host] = None
         if not header.warm_up:
             arm = {"model": header.model, "target": header.arm, "ok": 0, "failed": 0}
-            arms.setdefault((header.model, header.arm), arm)[outcome.status] += 1
+            arms.setdefault((header.model, header.arm), arm)["ok" if header.ok else "failed"] += 1
         if not header.ok:
-            failures.append(Failure(trial_id=header.trial_id, kind=outcome.kind, message=outcome.message))
+            failures.append(Failure(trial_id=header.trial_id, kind=header.error_kind, message=header.error_message))
     return ShownRunOutput(
         summary=summarise(run),
         plan=stored_plan(run),

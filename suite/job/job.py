@@ -177,6 +177,21 @@ def settings(job: Job) -> dict[str, str]:
     return {"cpus": str(len(job.envelope.cpus)), **found}
 
 
+BETWEEN = "; "
+"""Stands between the settings of a comparison key."""
+
+
+def comparison_key(job: Job) -> str:
+    """Return the settings of a job as one text: ``name=value; ...``."""
+    return BETWEEN.join(f"{name}={value}" for name, value in settings(job).items())
+
+
+def settings_in(key: str) -> dict[str, str]:
+    """Return the settings of a comparison key by their names."""
+    pairs = (setting.partition("=") for setting in key.split(BETWEEN))
+    return {name: value for name, _, value in pairs}
+
+
 def leaves(part: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every field of the key with its dotted path; of a list of parts, a list of each field's values."""
     for name, value in part.items():
@@ -207,4 +222,4 @@ def _text(path: str, value: object) -> str:
     if isinstance(value, list):
         return "+".join(",".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
     # What stands between settings in a key must not stand inside of one.
-    return str(value).replace("; ", r";\x20")
+    return str(value).replace(BETWEEN, r";\x20")

@@ -4,12 +4,13 @@ The comparison refuses or names differences by it; the audit and ``docs/referenc
 test changes each field of real records and checks the treatment.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
-Treatment = Literal["refused", "named", "constant", "measured", "checked", "ignored"]
+from suite.records.columns import AUDIT, FURTHER, TABLE, Column, Treatment
+
 TREATMENTS: Mapping[Treatment, str] = {
     "refused": "Another experiment: no ratio is formed between records that differ in it.",
     "named": "Part of what the ratio shows, and named beside it.",
@@ -141,34 +142,13 @@ HOST = (
 """The same questions asked on the host."""
 
 _ELSEWHERE = (
-    *_many("checked", "the plan says which trial it is, when in its block it is due, and with which seed", "trial_id"),
-    *_many("checked", "see trial_id", "target", "replica", "ablation", "aggressor", "warm_up", "block", "position"),
-    *_many("checked", "see trial_id", "seed"),
-    *_many("checked", "the trials of a block lie close in time, and never at the same time", "started_at"),
-    *_many("checked", "a record of a later suite is refused by name", "schema_version"),
-    Field("run_id", "measured", "trials are paired inside a run; the audit names a block of two"),
-    _named("suite_version", "suite version", "software", "the suite may have measured in another way"),
-    *_many("measured", "a trial that failed has no number, and is counted as failed", "outcome.status"),
-    *_many("measured", "the warning of failed trials quotes it", "outcome.kind", "outcome.message"),
-    *_many("ignored", "explains a failure", "outcome.command", "outcome.output_tail", "outcome.remedy"),
     Field("job.dataset.directory", "ignored", "a path of the user's, which is written nowhere"),
     Field("job.*", "refused", "the job decides what a number means; the audit holds it against the plan, too", "job"),
-    *_many("measured", "a metric", "throughput_per_s", "elapsed_s", "open_s"),
     *_many("measured", "a metric of a probe or workload", "metrics.*.value", "metrics.*.unit", "metrics.*.better"),
     Field("metrics.*.samples", "checked", "the value lies among its samples"),
-    Field("close_s", "ignored", "everything that is compared has ended before"),
-    _refused("steps.losses.*", "losses", "the seed decides them; where rounding may differ, they must be near"),
-    _refused(
-        "weights_sha256", "weights", "the seed decides them, bit for bit; where rounding may differ, the losses count"
-    ),
-    *_many("checked", "steps and their phases sum to the measured span", "steps.*"),
-    *_many("checked", "its parts sum to the elapsed time", "timeline.*"),
-    _named("epochs.checkpoints.filesystem", "file system of checkpoints", "checkpoints", "memory is no disk"),
     *_many("ignored", "the metrics are made of it: epoch, first-epoch, checkpoint, epoch-scaled", "epochs.*"),
-    *_many("measured", "the parts of a metric", "opening.*"),
-    *_many("checked", "trials of a block take turns together, and never at once", "alternation.instances"),
-    *_many("checked", "see alternation.instances", "alternation.block_s", "alternation.bursts.begun_s"),
-    *_many("checked", "see alternation.instances", "alternation.bursts.ended_s"),
+    *_many("checked", "trials of a block take turns together", "alternation.bursts.begun_s"),
+    *_many("checked", "see alternation.bursts.begun_s", "alternation.bursts.ended_s"),
     *_many("checked", "every round has one turn of each", "alternation.bursts.round", "alternation.bursts.position"),
     *_many("checked", "spans and steps sum to those of the trial", "alternation.bursts.span_s"),
     *_many("checked", "see alternation.bursts.span_s", "alternation.bursts.steps"),
@@ -186,9 +166,7 @@ _ELSEWHERE = (
     Field("data_use.page_cache_share", "checked", "it is what the job's page cache asks for"),
     _constant("data_use.filesystem", "file system of the data", "a target reads through layers of its own"),
     _constant("data_use.device", "device of the data", "a target reads through layers of its own"),
-    Field("data_use.images_read", "checked", "no fewer images are read than are trained"),
     Field("data_use.bytes_read", "checked", "no more is read than the images hold"),
-    Field("data_use.damaged", "measured", "a warning counts them"),
     Field("data_use.damaged_files", "ignored", "names what data_use.damaged counts"),
     *_many("checked", "the ranks are those of the job, each with links to all others", "ranks.rank", "ranks.role"),
     Field("ranks.links.rank", "checked", "see ranks.rank"),
@@ -211,28 +189,23 @@ _ELSEWHERE = (
     *_many("measured", "what the aggressor keeps of its own speed", "aggressors.aggression.before_per_s"),
     *_many("measured", "see aggressors.aggression.before_per_s", "aggressors.aggression.beside_per_s"),
     *_many("ignored", "what counts is what the victim loses, which is measured there", "aggressors.aggression.usage.*"),
-    Field("clock_ratio", "measured", "a warning says how far the clocks are apart"),
-    Field("substitutes", "measured", "shown wherever the numbers are"),
-    Field("conditions.interval_s", "checked", "the counters enclose the job"),
-    *_many("measured", "a warning says how much", "conditions.steal_s", "conditions.other_cpu_s"),
-    *_many("measured", "a warning says how much", "conditions.throttled_s", "conditions.thermal_throttles"),
-    *_many("measured", "a warning says how much", "conditions.swapped_bytes", "conditions.governor"),
-    *_many("measured", "a warning says how much", "conditions.siblings_shared", "conditions.numa_nodes"),
     Field("conditions.frequency_mhz", "ignored", "two moments beside the job; throttling is counted over all of it"),
     Field("conditions.load_1min", "ignored", "conditions.other_cpu_s says what others took while the job ran"),
     Field("conditions.sampler_cpu_s", "ignored", "the suite's own, and the same on every target"),
-    *(
-        Field(f"resources.{side}.{name}", "measured", "the cost table holds it")
-        for side in ("serving", "worker")
-        for name in ("cpu_s", "peak_memory_bytes", "disk_read_bytes", "disk_written_bytes")
-    ),
-    Field("resources.energy_j.*", "measured", "the cost table holds it"),
-    Field("resources.cache.llc_load_misses", "measured", "the interference table holds it"),
     Field("resources.*", "ignored", "recorded to explain a trial; no table holds it"),
     Field("details", "ignored", "notes of the scenario; they promise nothing"),
 )
 
+
+def fields_of(columns: Iterable[Column]) -> Iterator[Field]:
+    """Yield the treatment of each column that has one."""
+    for column in columns:
+        if column.meaning:
+            yield Field(column.pattern, *column.meaning)
+
+
 FIELDS: tuple[Field, ...] = (
+    *fields_of((*TABLE, *AUDIT, *FURTHER)),
     *_ELSEWHERE,
     *(replace(one, path=f"environment.host.{one.path}") for one in HOST),
     *(

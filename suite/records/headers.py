@@ -1,70 +1,80 @@
 """The header of a record: which trial it is of and how that ended, without what was measured.
 
-Made for 100,000 records. This is the only place, beside the models of whole records, that knows the keys of a record.
+Made for 100,000 records.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple, Self
 
-from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+import msgspec
 
 from suite.host_compatibility import Host
 from suite.job.job import Alternating, design_of
-from suite.part import Seconds
-from suite.records.reader import NewerRecordError, clean_record
-from suite.records.record import Outcome, TrialId
+from suite.records.columns import AUDIT, FURTHER, TABLE, Column
+from suite.records.reader import NewerRecordError, Projection
 from suite.results.files import open_small
 from suite.results.store import TRIALS
 from suite.trial_names import arm_name
 
 _HEAD_BYTES = 4096
-_BEFORE_JOB, _BEFORE_STEPS, _END_OF_STEPS = b',\n "job":', b',\n "steps":', b"\n }"
+_BEFORE_JOB = b',\n "job":'
 """The layout that the store writes: a line per key, indented by one. A JSON string holds no line break."""
 
 
-def _host(facts: object) -> Host:
-    if not isinstance(facts, dict):
-        raise ValueError("the host is a table")
-    return Host.of(facts)
+class RecordHead(NamedTuple):
+    """The first lines of a record."""
 
-
-class RecordHead(BaseModel):
-    """The first lines of a record, the same in every schema version."""
-
-    model_config = ConfigDict(frozen=True)
-
-    trial_id: TrialId
+    trial_id: str
     started_at: str
-    outcome: Outcome
-
-    @property
-    def ok(self) -> bool:
-        """Return whether the trial came to its end and its envelope was as planned."""
-        return self.outcome.status == "ok"
+    ok: bool
+    """Whether the trial came to its end and its envelope was as planned."""
 
 
-class RecordHeader(RecordHead):
-    """The part of a record that all readers but the analysis need. The rest is not validated."""
+@dataclass(frozen=True, kw_only=True)
+class RecordHeader:
+    """The part of a record that all readers but the analysis need: columns by their names, the job and the host."""
 
+    trial_id: str
+    started_at: str
     target: str
-    replica: int = 0
-    ablation: str | None = None
-    measured_s: float | None = Field(None, validation_alias=AliasPath("timeline", "measured_s"))
+    replica: int
+    ablation: str | None
+    aggressor: str | None
+    warm_up: bool
+    ok: bool
+    error_kind: str | None
+    error_message: str | None
+    open_s: float | None
+    elapsed_s: float | None
+    close_s: float | None
+    measured_s: float | None
     """The seconds of the measured steps."""
-    aggressor: str | None = None
-    warm_up: bool = False
-    job: dict[str, Any]
+    block_s: float | None
+    instances: int | None
+    job: Mapping[str, Any]
     """The job as its JSON has it."""
-    turns: Alternating | None = Field(None, validation_alias=AliasPath("job", "turns"))
-    open_s: Seconds | None = None
-    elapsed_s: Seconds | None = None
-    close_s: Seconds | None = None
-    block_s: Seconds | None = Field(None, validation_alias=AliasPath("alternation", "block_s"))
-    instances: int | None = Field(None, validation_alias=AliasPath("alternation", "instances"))
-    host: Annotated[Host, BeforeValidator(_host)] = Field(validation_alias=AliasPath("environment", "host"))
+    turns: Alternating | None
+    host: Host
     """The machine, as far as it decides whether records may be pooled."""
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Return the header of a record's text. The rest is not validated.
+
+        Raises ValueError for text that is not a record, and NewerRecordError.
+        """
+        record = _HEADER.decode(content)
+        job = msgspec.json.decode(record.job, type=dict[str, Any])
+        machine = msgspec.json.decode(record.environment, type=dict[str, Any])["host"]
+        return cls(
+            **dict(zip((one.name for one in _HEADER.columns), _HEADER.values(record), strict=True)),
+            job=job,
+            turns=Alternating.model_validate(job["turns"]) if job.get("turns") else None,
+            host=Host.of(machine),
+        )
 
     @property
     def model(self) -> str:
@@ -82,48 +92,51 @@ class RecordHeader(RecordHead):
         return (self.open_s or 0.0) + (self.elapsed_s or 0.0) + (self.close_s or 0.0)
 
 
-def read_head(path: str | Path) -> RecordHead | None:
-    """Return what the first lines of a record tell; None if the file cannot be read or is not a record.
+def _named(*names: str) -> list[Column]:
+    by_name = {one.name: one for one in (*TABLE, *AUDIT, *FURTHER)}
+    return [by_name[name] for name in names]
 
-    Only they are read where the store has written the record. Raises NewerRecordError for one of a later suite that
-    another program has formatted.
+
+_HEAD = Projection(_named("trial_id", "started_at", "ok"), parts=())
+_HEADER = Projection(
+    _named(*(name for name in RecordHeader.__dataclass_fields__ if name not in ("job", "turns", "host")))
+)
+
+
+def read_head(path: str | Path) -> RecordHead | None:
+    """Return the first lines of a record; None if the file cannot be read or is not a record.
+
+    Nothing else is read of a file that the store has written. Raises NewerRecordError for a record of a later suite
+    that another program has formatted.
     """
     try:
         # Not Path.open: with 100,000 files, its objects and buffers are most of the time.
         with open(path, "rb", buffering=0, opener=open_small) as file:
             content = file.read(_HEAD_BYTES)
-        if (end := content.find(_BEFORE_JOB)) > 0 or (end := content.find(_BEFORE_STEPS)) > 0:
-            return RecordHead.model_validate_json(content[:end] + b"}")
-    except (OSError, ValidationError):
+        if (end := content.find(_BEFORE_JOB)) > 0:
+            return RecordHead(*_HEAD.values(_HEAD.decode(content[:end] + b"}")))
+    except (OSError, ValueError):
         return None
-    return read_header(path)
+    header = read_header(path)
+    return RecordHead(header.trial_id, header.started_at, header.ok) if header else None
 
 
 def read_header(path: str | Path) -> RecordHeader | None:
-    """Return the header of a record of any past version; None if the file cannot be read or is not a record.
+    """Return the header of a record; None if the file cannot be read or is not a record.
 
     Raises NewerRecordError for a record of a later suite.
     """
     try:
         with open(path, "rb", buffering=0, opener=open_small) as file:
-            content = clean_record(file.readall())
-    except OSError:
-        return None
+            return RecordHeader.of(file.readall())
     except NewerRecordError as error:
         raise NewerRecordError(f"{path}: {error.message}", remedy=error.remedy) from error
-    begin = content.find(_BEFORE_STEPS) + len(_BEFORE_STEPS)
-    end = content.find(_END_OF_STEPS, begin)
-    if content.startswith(b" {", begin) and content.count(_BEFORE_STEPS) == 1 and end > 0:
-        # Steps are most of a record.
-        content = content[:begin] + b" null" + content[end + len(_END_OF_STEPS) :]
-    try:
-        return RecordHeader.model_validate_json(content)
     except Exception:  # noqa: BLE001 (one file of a stranger must not end what reads thousands)
         return None
 
 
 def headers(run: Path) -> Iterator[RecordHeader]:
-    """Yield the header of each record of a run, in the order of the names. What is not a record is left out."""
+    """Yield the header of each record of a run, in the order of the names. Files that are not records are left out."""
     for entry in record_entries(run):
         try:
             header = read_header(entry.path)
@@ -134,10 +147,10 @@ def headers(run: Path) -> Iterator[RecordHeader]:
 
 
 def record_entries(run: Path) -> "list[os.DirEntry[str]]":
-    """Return the files of a run's records in the order of their names; none where the run has not begun."""
+    """Return the files of a run's records in the order of their names; none if the run has not begun."""
     try:
         with os.scandir(run / TRIALS) as entries:
-            found = [each for each in entries if each.name.endswith(".json") and not each.name.startswith(".")]
+            records = [entry for entry in entries if entry.name.endswith(".json") and not entry.name.startswith(".")]
     except OSError:
         return []
-    return sorted(found, key=lambda each: each.name)
+    return sorted(records, key=lambda entry: entry.name)

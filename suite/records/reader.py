@@ -1,20 +1,44 @@
-"""Reads the text of a record, which a stranger may have written."""
+"""Reads records, which a stranger may have written, by the table of their columns."""
 
 import json
 import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
 
 from suite.errors import RequestError
+from suite.job.job import Job
+from suite.records.columns import LEAST, MOST, REQUIRED, REQUIRED_INSIDE, Column
+from suite.records.environment import Environments
 from suite.records.record import SCHEMA_VERSION
 from suite.untrusted.parse import cleaned, parse
 
 _CURRENT = re.compile(rb'\s*\{\s*"schema_version":\s*%d\s*[,}]' % SCHEMA_VERSION)
 """The beginning of a record as the store writes it. The version of any other text is found by parsing it."""
+_MISSING = re.compile("Object missing required field `(.*)`")
+_LONGEST = 4000
+"""The characters of the longest text of a machine, a rank or an aggressor."""
+_REMEMBERED_BYTES, _MOST_REMEMBERED = 1 << 16, 1000
+"""The largest job or environment that is remembered, and how many are."""
+_PARTS = ("job", "environment")
+"""The fields that most records of a run have in common, and that are most of a record but for its steps."""
+_T = TypeVar("_T")
 
 
 class NewerRecordError(RequestError):
     """A record that a later suite has written."""
 
     kind = "newer-record"
+
+
+class UnusableRecordError(ValueError):
+    """A text that is not a record, or one with a value that no record can have."""
 
 
 def clean_record(content: bytes) -> bytes:
@@ -38,3 +62,204 @@ def clean_record(content: bytes) -> bytes:
         )
     safe = cleaned(record) if odd else record
     return content if safe == record else json.dumps(safe, indent=1).encode()
+
+
+class Projection:
+    """Some columns of records. ``columns`` are in the order of the values that ``row`` returns.
+
+    ``further`` are fields that are decoded, and no values of a row. ``parts`` are the fields that are kept as text.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], further: Sequence[Column] = (), parts: Collection[str] = _PARTS
+    ) -> None:
+        self._parts = parts
+        inside = {name: [one for one in columns if one.path.partition(".")[0] == name] for name in _PARTS}
+        rest = [one for one in columns if one.path.partition(".")[0] not in _PARTS]
+        self._decoder = msgspec.json.Decoder(_record_type((*rest, *further), parts), dec_hook=_validated)
+        self._rest = _Values(rest)
+        self._job, self._environment = (_Values(inside[name]) for name in _PARTS)
+        self._job_row = remembered(lambda text: self._job.checked(SimpleNamespace(job=job_of(text))))
+        self._environment_row = remembered(
+            lambda text: self._environment.checked(SimpleNamespace(environment=environments_of(text)))
+        )
+        self.columns = (*self._rest.columns, *self._job.columns, *self._environment.columns)
+
+    def decode(self, content: bytes) -> Any:  # noqa: ANN401 (its type is made of the columns)
+        """Return a record as an object of the fields that the columns are made of; ``job`` and ``environment`` as text.
+
+        Raises UnusableRecordError with the field that is wrong, and NewerRecordError.
+        """
+        text = clean_record(content)
+        try:
+            record = self._decoder.decode(text)
+        except (ValueError, RecursionError) as error:  # those of msgspec and of UTF-8 are ValueErrors
+            raise UnusableRecordError(_diagnosis(text, error)) from error
+        for name in self._parts:
+            setattr(record, name, bytes(getattr(record, name)))
+        return record
+
+    def values(self, record: Any) -> list[Any]:  # noqa: ANN401
+        """Return the values of the columns that are neither of the job nor of the environment."""
+        return self._rest.of(record)
+
+    def row(self, record: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        """Return the values of a decoded record. Raises UnusableRecordError for a job or environment that is none."""
+        return (
+            *self._rest.of(record),
+            *self._job_row(record.job),
+            *self._environment_row(record.environment),
+        )
+
+
+class _Values:
+    """The values of columns, from an object and the objects in it."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        around: dict[str, list[Column]] = defaultdict(list)
+        for column in columns:
+            around[column.path.rpartition(".")[0]].append(column)
+        self.columns = tuple(column for group in around.values() for column in group)
+        self._groups = [
+            (path.split(".") if path else [], _getter([one.path.rpartition(".")[2] for one in group]), len(group))
+            for path, group in around.items()
+        ]
+        self._made = [(number, one.kind.made) for number, one in enumerate(self.columns) if one.kind.made]
+
+    def of(self, record: Any) -> list[Any]:  # noqa: ANN401
+        values = self._raw(record)
+        for number, made in self._made:
+            if values[number] is not None:
+                values[number] = made(values[number])
+        return values
+
+    def checked(self, record: Any) -> list[Any]:  # noqa: ANN401
+        """Return the values of an object of a model, whose bounds are those of the table, too."""
+        for column, value in zip(self.columns, self._raw(record), strict=True):
+            if value is not None and column.kind.type is not None:
+                try:
+                    msgspec.convert(value, column.kind.type)
+                except msgspec.ValidationError as error:
+                    raise UnusableRecordError(f"{column.path}: {error}") from error
+        return self.of(record)
+
+    def _raw(self, record: Any) -> list[Any]:  # noqa: ANN401
+        values: list[Any] = []
+        for path, fields, count in self._groups:
+            part = record
+            for name in path:
+                part = getattr(part, name) if part is not None else None
+            values += (None,) * count if part is None else fields(part)
+        return values
+
+
+def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda part: (getattr(part, names[0]),)
+
+
+def _record_type(columns: Sequence[Column], parts: Collection[str]) -> Any:  # noqa: ANN401
+    """Return the type, for msgspec, of the objects in each other that the columns are fields of."""
+    whole = {one.path for one in columns if one.kind.type is not None}
+    tree: dict[str, Any] = {}
+    for column in columns:
+        *path, last = column.path.split(".")
+        if column.kind.type is None or any(".".join(path[:end]) in whole for end in range(1, len(path) + 1)):
+            continue
+        node = tree
+        for name in path:
+            node = node.setdefault(name, {})
+        node.setdefault(last, column)
+    return _struct("Record", {**tree, **dict.fromkeys(parts, msgspec.Raw)})
+
+
+def _struct(name: str, node: dict[str, Any]) -> Any:  # noqa: ANN401
+    fields: list[Any] = []
+    for key, item in node.items():
+        if item is msgspec.Raw:
+            fields.append((key, item))
+        elif isinstance(item, dict):
+            inner = _struct(key, item)
+            required = any(isinstance(one, Column) and one.default is REQUIRED for one in item.values())
+            fields.append((key, inner) if required else (key, inner | None, None))
+        elif item.default in (REQUIRED, REQUIRED_INSIDE):
+            fields.append((key, item.kind.type))
+        else:
+            fields.append((key, item.kind.type | None if item.default is None else item.kind.type, item.default))
+    return msgspec.defstruct(name, fields, kw_only=True, gc=False)
+
+
+def _validated(model: type, value: Any) -> Any:  # noqa: ANN401 (a hook of msgspec)
+    """Return a part of a record that has a model; what a later suite may have added to it is left out."""
+    if not issubclass(model, BaseModel):
+        raise NotImplementedError
+    bounded(value)
+    try:
+        return model.model_validate(value, extra="ignore")
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return what is wrong with the first value that a model refuses."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the value'}: {first['msg']}"
+
+
+def bounded(part: Any) -> None:  # noqa: ANN401 (any value of JSON)
+    """Raise ValueError for numbers and texts that no table can hold."""
+    for value in _inside(part):
+        number = abs(value) if isinstance(value, int | float) else 0
+        if number > MOST or 0 < number < LEAST or (isinstance(value, str) and len(value) > _LONGEST):
+            raise ValueError("no job and no machine has such a number, or so long a text")
+
+
+def _inside(value: object) -> Iterator[object]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        yield part
+        yield from _inside(part)
+
+
+def remembered(make: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
+    """Return the function with its results remembered for texts that are not too long to keep."""
+    short = lru_cache(_MOST_REMEMBERED)(make)
+    return lambda text: short(text) if len(text) <= _REMEMBERED_BYTES else make(text)
+
+
+def _part(name: str, model: type[_T], text: bytes, **options: Any) -> _T:  # noqa: ANN401
+    try:
+        part = model.model_validate_json(text, **options)  # type: ignore[attr-defined]
+        bounded(part.model_dump(mode="json"))
+    except ValidationError as error:
+        raise UnusableRecordError(f"{name}.{first_problem(error)}") from error
+    except ValueError as error:
+        raise UnusableRecordError(f"{name}: {error}") from error
+    return part  # type: ignore[no-any-return]
+
+
+@remembered
+def job_of(text: bytes) -> Job:
+    """Return the job of a decoded record. Raises UnusableRecordError."""
+    return _part("job", Job, text)
+
+
+@remembered
+def environments_of(text: bytes) -> Environments:
+    """Return the machines of a decoded record, without fields of a later suite. Raises UnusableRecordError."""
+    return _part("environment", Environments, text, extra="ignore")
+
+
+def _diagnosis(content: bytes, error: Exception) -> str:
+    """Return why a text is not a record, from the most to the least foreign."""
+    try:
+        record = msgspec.json.decode(content)
+    except (ValueError, RecursionError) as reason:
+        return f"it is not JSON ({reason})"
+    if not isinstance(record, dict) or not isinstance(record.get("schema_version"), int):
+        return "it is not a record of this suite (it has no schema_version)"
+    message, _, place = str(error).partition(" - at `$")
+    if missing := _MISSING.fullmatch(message):
+        message, place = "field required", f"{place.rstrip('`')}.{missing[1]}"
+    return f"{place.strip('.`') or 'the record'}: {message}"

@@ -131,6 +131,11 @@ class DataUse(Part):
     damaged_files: list[str] = []
     """The first of them, relative to the data set."""
 
+    @property
+    def asked_bytes(self) -> int:
+        """The bytes that were asked for at least once. A second epoch finds files in the page cache."""
+        return min(self.bytes_read, self.size_bytes)
+
 
 class MetricValue(Part):
     """One number of a probe; its name is the key under which it stands."""
@@ -249,6 +254,38 @@ class Alternation(Part):
     def span_s(self) -> float:
         """The seconds of all bursts."""
         return math.fsum(burst.span_s for burst in self.bursts)
+
+    @property
+    def burst_s(self) -> float:
+        """The geometric mean of the seconds per step of the bursts.
+
+        A ratio of two of these is the ratio of the bursts of each round, averaged on the log scale over the rounds.
+        """
+        return math.exp(math.fsum(math.log(burst.span_s / burst.steps) for burst in self.bursts) / len(self.bursts))
+
+    @property
+    def turn_s(self) -> float:
+        """The mean seconds of a turn, on the host's clock."""
+        return math.fsum(burst.ended_s - burst.begun_s for burst in self.bursts) / len(self.bursts)
+
+    @property
+    def beside_s(self) -> float:
+        """The mean seconds of a turn in which, by the worker's clock, no step was taken."""
+        return self.turn_s - self.span_s / len(self.bursts)
+
+    @property
+    def late_s(self) -> float | None:
+        """The same, up to when the host heard that its last step had ended; None in records of older suites."""
+        late = [burst.heard_s - burst.span_s for burst in self.bursts if burst.heard_s is not None]
+        return math.fsum(late) / len(late) if len(late) == len(self.bursts) else None
+
+    @property
+    def waiting_share(self) -> float | None:
+        """The CPU seconds of the others' turns, over those of its own turns; None if they were not counted."""
+        waited = [burst.waiting_cpu_s for burst in self.bursts if burst.waiting_cpu_s is not None]
+        spent = [burst.cpu_s for burst in self.bursts if burst.cpu_s is not None]
+        whole = len(waited) == len(spent) == len(self.bursts) and math.fsum(spent) > 0
+        return math.fsum(waited) / math.fsum(spent) if whole else None
 
 
 class Outcome(Part):

@@ -103,7 +103,7 @@ def summarise(run: Path) -> RunSummary:
             head = read_head(entry.path)
         except (OSError, NewerRecordError):  # removed in between, or of a later suite
             head = None
-        outcomes[head.outcome.status if head else "unreadable"] += 1
+        outcomes[("failed", "ok")[head.ok] if head else "unreadable"] += 1
         if head:
             times.append(head.started_at)
     return RunSummary(

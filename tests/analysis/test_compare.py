@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, TargetSummary
 from analysis.load.computed import computed
-from analysis.load.evidence import Text
-from analysis.load.fields import COLUMNS, TURNS
-from analysis.load.records import FLOATS, Records, load
+from analysis.load.records import COLUMNS, FLOATS, Records, Text, load
 from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
+from suite.records.columns import TABLE
 
 
 def compared(*directories: Path) -> Comparison:
@@ -415,7 +414,8 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
         for target, times in (("bare-metal", 1.0), ("vm", factor))
     ]
     numbers = dict.fromkeys((*FLOATS, "memory_bytes", "cpus"), 1.0) | {"steal_s": 0.0, "other_cpu_s": 0.0}
-    numbers |= dict.fromkeys(TURNS, math.nan)  # the trials are sequential
+    # The trials are sequential.
+    numbers |= dict.fromkeys((one.name for one in TABLE if one.path.startswith("alternation.")), math.nan)
     common = (
         dict.fromkeys(COLUMNS, "same") | {"ok": True, "ablation": None, "aggressor": None, "page_cache": None} | numbers
     )

@@ -53,8 +53,8 @@ def test_a_record_that_another_program_formatted_reads_the_same(tmp_path: Path, 
         (b"[1, 2]", "not a record of this suite"),
         (b'{"name": "pytest-benchmark"}', "not a record of this suite"),
         (b'{"schema_version": 99}', "its schema version is 99, this suite reads up to 3"),
-        (b'{"schema_version": 1}', "schema_version: Input should be 3"),
-        (b'{"schema_version": 3}', "run_id: Field required"),
+        (b'{"schema_version": 1}', "schema_version: Invalid enum value 1"),
+        (b'{"schema_version": 3}', "run_id: field required"),
     ],
 )
 def test_a_file_that_is_no_usable_record_is_named_with_the_reason(

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.compare.results import Comparison
 from analysis.figures.plots import draw
-from analysis.load.reader import Reader
+from analysis.load.records import load
 from analysis.report.export import FORMATS, Format, write
 from provisioning.batch.remote import StreamProcess
 from scenarios.datasets.writer import make
@@ -202,7 +202,7 @@ def test_a_record_that_is_no_regular_file_is_none_and_holds_no_reader(run: Path,
     assert [record.trial_id for record in store.records()] == ["good"]
     assert list(store.finished()) == ["good"]
     assert (read_head(path), read_header(path), read_record(path)) == (None, None, None)
-    assert "cannot be read" in str(Reader()(str(path)))
+    assert "cannot be read" in str(load([run]).warnings[0].message)
     with pytest.raises(files.SpecialFileError):
         ListedFile.of(path)
     store.seal()

@@ -55,7 +55,7 @@ def test_a_record_whose_outcome_stands_beyond_its_beginning_is_still_told(run: P
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"outcome": 1, "started_at": 2}', "[" * 5000, "\x00"])
 def test_a_file_that_is_no_record_is_unreadable_and_no_failure(run: Path, content: str) -> None:
     (run / "trials/c.json").write_text(content)
-    assert read_header(run / "trials/c.json") is read_head(run / "trials/c.json") is None
+    assert (read_header(run / "trials/c.json"), read_head(run / "trials/c.json")) == (None, None)
     assert summarise(run).unreadable == 1
 
 

@@ -248,7 +248,7 @@ def test_an_estimate_is_the_median_of_earlier_records_of_the_same(tmp_path: Path
 
 
 def header(**changes: Any) -> RecordHeader:
-    return RecordHeader.model_validate(make_record(**changes).model_dump(mode="json"))
+    return RecordHeader.of(make_record(**changes).model_dump_json().encode())
 
 
 def test_a_trial_beside_an_aggressor_is_estimated_apart_from_one_alone() -> None:

@@ -1,0 +1,364 @@
+"""The table of a record's columns: where each stands, what it may hold, and what a difference in it means.
+
+A field that is shown has a row here, and nothing else outside the model. ``suite.records.reader`` decodes records by
+this table; headers, tables, the audit, the explanation and exports take what they need of it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+from msgspec import Meta
+
+from suite.job.job import Digest, Name, comparison_key
+from suite.records.record import AggressorInstance, Alternation, DataUse, MetricValue, Rank, TrialId
+
+LEAST, MOST = 1e-15, 1e15
+"""The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
+numbers, which a stranger may have written, would not be finite."""
+LATELY = 100
+"""The last steps of a trial, of which the losses are shown."""
+_TIMELINE = ("launch", "imports", "build", "warmup", "measured", "teardown", "exit")
+_SHOWN = 200
+"""The characters of a text that a finding quotes."""
+
+Treatment = Literal["refused", "named", "constant", "measured", "checked", "ignored"]
+
+
+class Meaning(NamedTuple):
+    """What a difference between two records in a field means; see ``suite.records.differences``."""
+
+    treatment: Treatment
+    why: str
+    label: str = ""
+    """Its name in messages if a difference is named or refused."""
+    group: str = ""
+    """The name of its kind in a mark beside a number."""
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """What a field may hold, and the values that a table gets of it."""
+
+    type: Any
+    """The type and bounds, as msgspec checks them; None for an object of which other rows name the fields."""
+    values: Literal["number", "count", "flag", "text", "category", "object"] = "object"
+    made: Callable[[Any], Any] | None = None
+    """Makes the column's value of the field's."""
+
+
+REQUIRED, REQUIRED_INSIDE = object(), object()
+"""Defaults of fields that every record has, and that every object has in which they are."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. Differences in a field without a meaning are treated elsewhere: see ``suite.records.differences``."""
+
+    name: str
+    path: str
+    kind: FieldType
+    meaning: Meaning | None = None
+    default: Any = None
+    """The value if the field is absent; see ``REQUIRED``."""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether a table holds numbers, of which some may be missing."""
+        always = self.default is REQUIRED or isinstance(self.default, int)
+        return self.kind.values in ("number", "count") and not always
+
+    @property
+    def pattern(self) -> str:
+        """The path as ``suite.records.differences`` has it: a mapping stands for each of its values."""
+        return f"{self.path}.*" if get_origin(self.kind.type) is dict else self.path
+
+
+def _pattern(text: Any) -> Any:  # noqa: ANN401 (an annotated type of pydantic)
+    return Annotated[str, Meta(pattern=get_args(text)[1].metadata[0].pattern)]
+
+
+_Seconds = Annotated[float, Meta(ge=0, le=MOST)]
+_Number = Annotated[float, Meta(ge=-MOST, le=MOST)]
+_Positive = Annotated[float, Meta(ge=LEAST, le=MOST)]
+_Count = Annotated[int, Meta(ge=0, lt=1 << 50)]
+_Words = Annotated[str, Meta(max_length=500)]
+
+
+def _lines(texts: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {text}" for name, text in sorted(texts.items()))
+
+
+def _cpu_list(cpus: list[int]) -> str:
+    return ",".join(map(str, sorted(cpus)))
+
+
+def _p99(seconds: list[float]) -> float | None:
+    """Return the 99th percentile, which is the time of one step: a synchronous cluster waits for its slowest step."""
+    return sorted(seconds)[(99 * len(seconds) - 1) // 100] if seconds else None
+
+
+def _tail(seconds: list[float]) -> float | None:
+    """Return the 99th percentile over the median."""
+    steps = sorted(seconds)
+    median = steps[(len(steps) - 1) // 2] if steps else 0.0
+    return steps[(99 * len(steps) - 1) // 100] / median if median > 0 else None
+
+
+def _phases(steps: Any) -> list[list[float]]:  # noqa: ANN401 (decoded by the table below)
+    return [one for one in (steps.data_s, steps.copy_s, steps.compute_s, steps.communicate_s) if one is not None]
+
+
+def _phases_s(steps: Any) -> float:  # noqa: ANN401
+    return sum(sum(column) for column in _phases(steps))
+
+
+def _counted(steps: Any) -> int:  # noqa: ANN401
+    """Return the number of steps; if not all columns are as long, the length of another one than ``elapsed_s``."""
+    columns = (*_phases(steps), *steps.phases.values(), *steps.losses.values())
+    return next(iter({len(column) for column in columns} - {len(steps.elapsed_s)}), len(steps.elapsed_s))
+
+
+def _latest(losses: Mapping[str, list[float]]) -> dict[str, float] | None:
+    """Return the mean of each loss over the last steps; None if there are no losses."""
+    last = {name: column[-LATELY:] for name, column in losses.items() if column}
+    return {name: math.fsum(column) / len(column) for name, column in last.items()} or None
+
+
+def _sum_of_all(columns: Mapping[str, list[float]]) -> float:
+    return sum(map(sum, columns.values()))
+
+
+def _spans(timeline: Any) -> list[float | None]:  # noqa: ANN401
+    return [getattr(timeline, f"{name}_s") for name in _TIMELINE]
+
+
+def _timeline_s(timeline: Any) -> float | None:  # noqa: ANN401
+    """Return the sum of all parts; None if one is unknown. A job of a number of steps has nothing between epochs."""
+    spans = _spans(timeline)
+    return None if None in spans else sum(filter(None, spans)) + (timeline.between_epochs_s or 0.0)
+
+
+def _whole_timeline(timeline: Any) -> bool | None:  # noqa: ANN401
+    """Return True if a measured span has all parts around it; a launch without an exit, or the reverse, is half."""
+    launch_s, *spans, exit_s = _spans(timeline)
+    return True if None not in spans and (launch_s is None) == (exit_s is None) else None
+
+
+def _contradiction(outcome: Any) -> str | None:  # noqa: ANN401
+    """Return the text of a failure that a trial which is ok has."""
+    texts = (outcome.kind, outcome.message, outcome.remedy, outcome.output_tail, *outcome.command)
+    return next((text[:_SHOWN] for text in texts if text), None) if outcome.status == "ok" else None
+
+
+def _speed_of(name: str) -> Callable[[list[AggressorInstance]], float | None]:
+    def total(aggressors: list[AggressorInstance]) -> float | None:
+        """Return the speed of all aggressors together; None if one is unknown."""
+        rates = [getattr(one.aggression, name) for one in aggressors if one.aggression]
+        return sum(rates) if rates and None not in rates else None
+
+    return total
+
+
+def _samples(metrics: Mapping[str, MetricValue]) -> dict[str, tuple[float, list[float]]] | None:
+    return {name: (one.value, one.samples) for name, one in metrics.items() if one.samples} or None
+
+
+def _nonempty(part: Any) -> Any:  # noqa: ANN401
+    return part or None
+
+
+SECONDS, POSITIVE, COUNT = FieldType(_Seconds, "number"), FieldType(_Positive, "number"), FieldType(_Count, "count")
+NUMBER = FieldType(_Number, "number")
+TEXT, WORDS, FLAG = FieldType(str, "text"), FieldType(_Words, "text"), FieldType(bool, "flag")
+NAME, CATEGORY = FieldType(_pattern(Name), "text"), FieldType(_Words, "category")
+_Times = list[_Seconds]
+_Aggressors = list[AggressorInstance]
+HOW_MANY = FieldType(list[_Count], "count", len)
+LINES, CPU_LIST = FieldType(dict[str, str], "text", _lines), FieldType(list[_Count], "text", _cpu_list)
+SUM, P99, TAIL = (
+    FieldType(_Times, "number", sum),
+    FieldType(_Times, "number", _p99),
+    FieldType(_Times, "number", _tail),
+)
+JOULES = FieldType(dict[str, _Seconds], "number", lambda counters: sum(counters.values()) if counters else None)
+PARTS_S = FieldType(dict[_Words, _Seconds], "number", lambda parts: math.fsum(parts.values()) if parts else None)
+
+
+def _measured(why: str) -> Meaning:
+    return Meaning("measured", why)
+
+
+def _checked(why: str) -> Meaning:
+    return Meaning("checked", why)
+
+
+_PLACE = _checked("the plan says which trial it is, when in its block it is due, and with which seed")
+_SOON = _checked("the trials of a block lie close in time, and never at the same time")
+_PAIRED = _measured("trials are paired inside a run; the audit names a block of two")
+_FAILED = _measured("a trial that failed has no number, and is counted as failed")
+_WARNED, _COST = _measured("a warning says how much"), _measured("the cost table holds it")
+_CLOCKS = _measured("a warning says how far the clocks are apart")
+_STEPS = _checked("steps and their phases sum to the measured span")
+_SPANS, _READ = _checked("its parts sum to the elapsed time"), _checked("no fewer images are read than are trained")
+_TURNS = _checked("trials of a block take turns together, and never at once")
+_QUOTED, _METRIC = _measured("the warning of failed trials quotes it"), _measured("a metric")
+_VERSION = _checked("a record of a later suite is refused by name")
+_FAILURE = Meaning("ignored", "explains a failure")
+_CLOSED = Meaning("ignored", "everything that is compared has ended before")
+_LOSSES = Meaning("refused", "the seed decides them; where rounding may differ, they must be near", "losses")
+_WEIGHTS = "the seed decides them, bit for bit; where rounding may differ, the losses count"
+_CHECKPOINTS = Meaning("named", "memory is no disk", "file system of checkpoints", "checkpoints")
+_SUITE = Meaning("named", "the suite may have measured in another way", "suite version", "software")
+SUBSTITUTES = FieldType(Annotated[list[_Words], Meta(max_length=50)], "text", "\n".join)
+_STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "ok")
+_DEVICES = FieldType(Any, "count", lambda number: number if isinstance(number, int) and 0 < number < MOST else None)
+
+TABLE = (
+    Column("run_id", "run_id", CATEGORY, _PAIRED, REQUIRED),
+    Column("trial_id", "trial_id", FieldType(_pattern(TrialId), "text"), _PLACE, REQUIRED),
+    Column("started_at", "started_at", WORDS, _SOON, REQUIRED),
+    Column("scenario", "job.scenario", CATEGORY, default=REQUIRED),
+    Column("data", "job.data", CATEGORY, default=REQUIRED),
+    Column("profile", "job.profile", CATEGORY, default=REQUIRED),
+    Column("recipe", "job.recipe", CATEGORY, default=REQUIRED),
+    Column("model", "job.model", CATEGORY, default=REQUIRED),
+    Column("target", "target", FieldType(_pattern(Name), "category"), _PLACE, REQUIRED),
+    Column("replica", "replica", COUNT, _PLACE, 0),
+    Column("block", "block", COUNT, _PLACE, REQUIRED),
+    Column("position", "position", COUNT, _PLACE, REQUIRED),
+    Column("ablation", "ablation", NAME, _PLACE),
+    Column("warm_up", "warm_up", FLAG, _PLACE, False),
+    Column("page_cache", "job.page_cache", TEXT),
+    Column("batch", "job.sizes.batch", COUNT),
+    Column("image_px", "job.sizes.image_px", COUNT),
+    Column("warmup_steps", "job.sizes.warmup_steps", COUNT),
+    Column("steps", "job.sizes.steps", COUNT),
+    Column("unit", "job.unit", CATEGORY),
+    Column("cpus", "job.envelope.cpus", HOW_MANY, default=REQUIRED),
+    Column("memory_bytes", "job.envelope.memory_bytes", COUNT, default=REQUIRED),
+    Column("threads", "job.envelope.threads", COUNT, default=REQUIRED),
+    Column("engine", "job.layers.engine", CATEGORY),
+    Column("isa", "job.isa", CATEGORY),
+    Column("design", "job.design", CATEGORY, default=REQUIRED),
+    Column("rounds_freely", "job.rounds_freely", CATEGORY, default=REQUIRED),
+    Column("settings", "job", FieldType(None, "category", comparison_key), default=REQUIRED),
+    Column("hostname", "environment.host.hostname", TEXT),
+    Column("host_kernel", "environment.host.kernel", TEXT),
+    Column("host_cpu_model", "environment.host.cpu_model", TEXT),
+    Column("host_cpus", "environment.host.cpus", HOW_MANY),
+    Column("host_memory_bytes", "environment.host.memory_bytes", COUNT),
+    Column("ok", "outcome.status", _STATUS, _FAILED, REQUIRED),
+    Column("error_kind", "outcome.kind", WORDS, _QUOTED),
+    Column("error_message", "outcome.message", TEXT, _QUOTED),
+    Column("throughput_per_s", "throughput_per_s", POSITIVE, _METRIC),
+    Column("elapsed_s", "elapsed_s", SECONDS, _METRIC),
+    Column("open_s", "open_s", SECONDS, _METRIC),
+    Column("step_p99_s", "steps.elapsed_s", P99, _STEPS, REQUIRED_INSIDE),
+    Column("step_tail", "steps.elapsed_s", TAIL, default=REQUIRED_INSIDE),
+    Column("clock_ratio", "clock_ratio", POSITIVE, _CLOCKS),
+    Column("substitutes", "substitutes", SUBSTITUTES, _measured("shown wherever the numbers are"), []),
+    Column("userland_sha256", "environment.target.userland_sha256", TEXT),
+    Column("accelerator", "environment.target.accelerator", TEXT),
+    Column("torch", "environment.target.torch", TEXT),
+    Column("torch_cpu_capability", "environment.target.torch_cpu_capability", TEXT),
+    Column("seen_cpus", "environment.target.cpus", HOW_MANY),
+    Column("seen_memory_bytes", "environment.target.memory_bytes", COUNT),
+    Column("seen_threads", "environment.target.threads", COUNT),
+    Column("affinity", "environment.target.host_cpus", CPU_LIST),
+    Column("host_mitigations", "environment.host.mitigations", LINES),
+    Column("mitigations", "environment.target.mitigations", LINES),
+    Column("interval_s", "conditions.interval_s", POSITIVE, _checked("the counters enclose the job")),
+    Column("steal_s", "conditions.steal_s", SECONDS, _WARNED),
+    Column("other_cpu_s", "conditions.other_cpu_s", SECONDS, _WARNED),
+    Column("throttled_s", "conditions.throttled_s", SECONDS, _WARNED),
+    Column("thermal_throttles", "conditions.thermal_throttles", COUNT, _WARNED),
+    Column("swapped_bytes", "conditions.swapped_bytes", COUNT, _WARNED),
+    Column("governor", "conditions.governor", TEXT, _WARNED),
+    Column("siblings_shared", "conditions.siblings_shared", FLAG, _WARNED),
+    Column("numa_nodes", "conditions.numa_nodes", HOW_MANY, _WARNED),
+    Column("serving_cpu_s", "resources.serving.cpu_s", SECONDS, _COST),
+    Column("serving_peak_memory_bytes", "resources.serving.peak_memory_bytes", COUNT, _COST),
+    Column("serving_disk_read_bytes", "resources.serving.disk_read_bytes", COUNT, _COST),
+    Column("serving_disk_written_bytes", "resources.serving.disk_written_bytes", COUNT, _COST),
+    Column("worker_cpu_s", "resources.worker.cpu_s", SECONDS, _COST),
+    Column("worker_peak_memory_bytes", "resources.worker.peak_memory_bytes", COUNT, _COST),
+    Column("worker_disk_read_bytes", "resources.worker.disk_read_bytes", COUNT, _COST),
+    Column("worker_disk_written_bytes", "resources.worker.disk_written_bytes", COUNT, _COST),
+    Column("energy_j", "resources.energy_j", JOULES, _COST),
+    Column("llc_load_misses", "resources.cache.llc_load_misses", COUNT, _measured("the interference table holds it")),
+    Column("devices", "details.devices", _DEVICES),
+    Column("data_sha256", "data_use.sha256", TEXT),
+    Column("data_bytes", "data_use.asked_bytes", COUNT),
+    Column("images_read", "data_use.images_read", COUNT, _READ),
+    Column("damaged", "data_use.damaged", COUNT, _measured("a warning counts them")),
+    Column("aggressor", "aggressor", NAME, _PLACE),
+    Column(
+        "aggressor_before_per_s", "aggressors", FieldType(_Aggressors, "number", _speed_of("before_per_s")), default=[]
+    ),
+    Column(
+        "aggressor_beside_per_s", "aggressors", FieldType(_Aggressors, "number", _speed_of("beside_per_s")), default=[]
+    ),
+    Column("burst_s", "alternation.burst_s", POSITIVE),
+    Column("block_s", "alternation.block_s", SECONDS, _TURNS),
+    Column("waiting_share", "alternation.waiting_share", SECONDS),
+    Column("turn_s", "alternation.turn_s", SECONDS),
+    Column("beside_s", "alternation.beside_s", NUMBER),
+    Column("late_s", "alternation.late_s", NUMBER),
+    Column("metrics", "metrics", FieldType(dict[_Words, MetricValue], made=_nonempty), default={}),
+    Column("losses", "steps.losses", FieldType(dict[_Words, list[_Number]], made=_latest), _LOSSES, {}),
+)
+"""The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,
+``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name, ``losses``
+the means over a trial's last steps, ``settings`` the comparison key of the job."""
+
+AUDIT = (
+    Column("seed", "seed", COUNT, _PLACE, 0),
+    Column("failure", "outcome", FieldType(None, "text", _contradiction)),
+    Column("close_s", "close_s", SECONDS, _CLOSED),
+    Column("opening_s", "opening", PARTS_S, _measured("the parts of a metric"), {}),
+    Column("counted_steps", "steps", FieldType(None, "count", _counted)),
+    Column("steps_s", "steps.elapsed_s", SUM, default=REQUIRED_INSIDE),
+    Column("phases_s", "steps", FieldType(None, "number", _phases_s)),
+    Column("copied_s", "steps.copy_s", SUM, _STEPS),
+    Column("waited_s", "steps.data_s", SUM, _STEPS, REQUIRED_INSIDE),
+    Column("computed_s", "steps.compute_s", SUM, _STEPS, REQUIRED_INSIDE),
+    Column("parts_s", "steps.phases", FieldType(dict[_Words, _Times], "number", _sum_of_all), _STEPS, {}),
+    Column("measured_s", "timeline.measured_s", SECONDS, _SPANS),
+    Column("timeline_s", "timeline", FieldType(None, "number", _timeline_s)),
+    Column("whole_timeline", "timeline", FieldType(None, "flag", _whole_timeline)),
+    Column("alternation", "alternation", FieldType(Alternation)),
+    Column("ranks", "ranks", FieldType(list[Rank], made=_nonempty), default=[]),
+    Column("aggressors", "aggressors", FieldType(_Aggressors, made=_nonempty), default=[]),
+    Column("data_use", "data_use", FieldType(DataUse)),
+    Column("samples", "metrics", FieldType(dict[_Words, MetricValue], made=_samples), default={}),
+)
+"""The columns that the audit needs besides. Parts that few records have are objects; ``failure`` is the text of a
+failure in a trial that is ok, ``opening_s`` the sum of all parts of opening, ``samples`` those of the metrics."""
+
+FURTHER = (
+    Column("schema_version", "schema_version", FieldType(Literal[3]), _VERSION, REQUIRED),
+    Column("suite_version", "suite_version", WORDS, _SUITE, ""),
+    Column("outcome.command", "outcome.command", FieldType(list[str]), _FAILURE, []),
+    Column("outcome.output_tail", "outcome.output_tail", TEXT, _FAILURE, ""),
+    Column("outcome.remedy", "outcome.remedy", TEXT, _FAILURE),
+    Column("weights_sha256", "weights_sha256", FieldType(_pattern(Digest)), Meaning("refused", _WEIGHTS, "weights")),
+    Column("communicate_s", "steps.communicate_s", SUM, _STEPS),
+    *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in _TIMELINE if name != "measured"),
+    Column("timeline.between_epochs_s", "timeline.between_epochs_s", SECONDS, _SPANS),
+    Column("checkpoints", "epochs.checkpoints.filesystem", WORDS, _CHECKPOINTS),
+    Column("instances", "alternation.instances", COUNT, _TURNS),
+)
+"""Fields that are read, and are no columns of a table."""
+
+EXEMPT = {
+    "conditions.frequency_mhz": "two moments beside the job",
+    "conditions.load_1min": "conditions.other_cpu_s is counted over the whole job",
+    "conditions.sampler_cpu_s": "the cost of measuring, which is the same on every target",
+    "environment": "the facts that differences.py treats are one column; tables show some of them",
+    "epochs": "the metrics hold it, but for the file system of checkpoints",
+    "resources": "recorded to explain a trial; tables show cpu_s, memory, disk, energy and cache misses",
+    "details": "notes of the scenario; they promise nothing",
+}
+"""The fields, and all below them, that no row reads, each with the reason."""
