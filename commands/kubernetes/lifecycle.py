@@ -54,13 +54,11 @@ class FollowedPart:
 
 
 def selector(name: str, component: str | None = None) -> str:
-    """Return the label selector of a pipeline's objects, or of those of one component."""
     wanted = labels_of(name) | ({COMPONENT: component} if component else {})
     return ",".join(f"{label}={value}" for label, value in wanted.items())
 
 
 def parts_of(cluster: Cluster, name: str) -> Iterator[PipelinePart]:
-    """Yield the objects of a pipeline that are in the cluster."""
     for kind, path in KINDS.items():
         for live in cluster.listed(path, selector(name)):
             yield seen(cluster, name, kind, live).part
@@ -234,7 +232,6 @@ def ask(cluster: Cluster, pipeline: Pipeline) -> str | None:
 
 
 def address_of(cluster: Cluster, name: str) -> str:
-    """Return where the pods of the cluster reach the service."""
     return f"http://{name}-serve.{cluster.namespace}:{PORT}/generate"
 
 

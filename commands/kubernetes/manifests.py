@@ -48,12 +48,10 @@ class Pipeline(Part):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return the labels that every object has."""
         return labels_of(self.name)
 
 
 def labels_of(name: str) -> dict[str, str]:
-    """Return the labels that every object of a pipeline has."""
     return {**MANAGED, INSTANCE: name}
 
 

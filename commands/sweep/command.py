@@ -1,7 +1,7 @@
 """``bench sweep`` and ``bench sweep run``."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -147,15 +147,11 @@ def _run(
             for cell in cells:
                 stack.enter_context(directory.cell(cell.cell_id, sweep.budget.retries).sealed())
             if backend.runs_here:  # else a scheduler knows which CPUs are free
-                stack.enter_context(neighbours.alone_on(_cpus(planned), note, concurrent=concurrent))
+                plans = [cell.ready.plan for cell in planned if cell.ready and not cell.ready.choices.inventory]
+                cpus = sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
+                stack.enter_context(neighbours.alone_on(cpus, note, concurrent=concurrent))
             directory.clear_stop()
             return backend.run(request)
-
-
-def _cpus(planned: Sequence[Planned]) -> list[int]:
-    """Return the CPUs of this machine that any of the cells is given."""
-    plans = [cell.ready.plan for cell in planned if cell.ready and not cell.ready.choices.inventory]
-    return sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
 
 
 def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> None:

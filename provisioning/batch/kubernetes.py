@@ -76,7 +76,9 @@ def manifest(options: KubernetesOptions, sweep: str, block: int, given: str, ben
     template = bench_template(options, labels, given, [*bench, *node_bench, str(block)])
     template["spec"]["affinity"] = _affinity(options)
     if node_bench:
-        _make_privileged(template["spec"])
+        # The pod enters the namespaces of its node's first process, as root, without a token of the cluster.
+        template["spec"].update(hostPID=True, automountServiceAccountToken=False, securityContext={"runAsUser": 0})
+        template["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     job = job_manifest(
         f"{sweep}-{block:03d}",
         {**labels, **queued},
@@ -87,12 +89,6 @@ def manifest(options: KubernetesOptions, sweep: str, block: int, given: str, ben
     # A Job that the pod of a CronJob has made is removed with that pod.
     job["metadata"]["ownerReferences"] = owned.owners()
     return job
-
-
-def _make_privileged(pod: Object) -> None:
-    """Let the pod enter the namespaces of its node's first process, as root, without a token of the cluster."""
-    pod.update(hostPID=True, automountServiceAccountToken=False, securityContext={"runAsUser": 0})
-    pod["containers"][0]["securityContext"] = {"privileged": True}
 
 
 def _affinity(options: KubernetesOptions) -> Object:

@@ -39,11 +39,9 @@ class ArrayTask:
 
     @property
     def ended(self) -> bool:
-        """Return whether the task has ended and was not requeued."""
         return self.state in ENDED
 
     def __str__(self) -> str:
-        """Return ``running on n1``, ``waiting (Resources)``, or ``ended (CD)``."""
         if self.state == "PD":
             return f"waiting ({self.reason})"
         return f"ended ({self.state})" if self.ended else f"{self.state} on {self.node}".replace("R on", "running on")
@@ -142,7 +140,6 @@ def queue(name: str) -> list[ArrayTask]:
 
 
 def task_of(line: str) -> ArrayTask:
-    """Parse one line of squeue in the format that ``queue`` asks for."""
     job, block, state, node, reason = line.strip().split("|", 4)
     return ArrayTask(job=job, block=int(block), state=state, reason=reason, node=node)
 

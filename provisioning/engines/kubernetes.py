@@ -270,7 +270,6 @@ class KubernetesEngine(ContainerEngine):
 
 
 def _name_of(node: Node) -> str:
-    """Return the name of an opened pod."""
     pod = node.parent if isinstance(node, WrappedNode) else node
     if not isinstance(pod, PodNode):
         raise MeasurementError(f"{node.name} is no pod", kind="plan")

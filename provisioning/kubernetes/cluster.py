@@ -41,7 +41,6 @@ def client_library(module: str = "kubernetes") -> Any:  # noqa: ANN401 (an optio
 
 
 def not_installed() -> RequestError:
-    """Return the error of an environment without the client."""
     message = "the Python client of Kubernetes is not installed"
     return RequestError(message, remedy="pip install 'virtbench[kubernetes]'")
 
@@ -140,7 +139,6 @@ class Cluster:
         return self.request("POST", self.path_of(manifest), manifest, query=query)
 
     def path_of_kind(self, kind: str) -> str:
-        """Return the path of the objects of a kind: ``v1/pods``, ``batch/v1/jobs``."""
         group, _, plural = kind.rpartition("/")
         return self.path(plural, group=group)
 
@@ -205,7 +203,6 @@ class Cluster:
                     )
 
     def version(self, within_s: float = ANSWERS_WITHIN_S) -> str:
-        """Return the version of the server: ``v1.20.2``."""
         return str(self.request("GET", "/version", within_s=within_s)["gitVersion"])
 
     def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401

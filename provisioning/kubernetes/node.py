@@ -57,7 +57,6 @@ class ClusterNode:
 
     @property
     def boot_id(self) -> str:
-        """Return the value that changes with each boot of its kernel."""
         return str(self.live["status"]["nodeInfo"]["bootID"])
 
     @property
@@ -109,7 +108,6 @@ def _kubelet(cluster: Cluster, node: str) -> Object:
 
 
 def ctr(address: str, *words: str) -> list[str]:
-    """Return the command that speaks to a containerd about the images of Kubernetes."""
     return ["ctr", "--address", address, "--namespace", "k8s.io", "images", *words]
 
 

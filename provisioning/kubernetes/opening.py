@@ -137,7 +137,6 @@ def _bytes(value: object) -> int | None:
 
 
 def changed(sent: Object, live: Object) -> list[str]:
-    """Return what admission has changed of a pod."""
     return list(changes({key: sent[key] for key in ("metadata", "spec")}, live))
 
 

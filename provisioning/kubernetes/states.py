@@ -81,7 +81,6 @@ class JobState:
 
 
 def newest(pods: Sequence[Object]) -> Object | None:
-    """Return the pod that was created last."""
     return max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
 
 
@@ -171,5 +170,4 @@ def events_of(cluster: Cluster, name: str) -> list[Object]:
 
 
 def last_event(events: Sequence[Object]) -> str:
-    """Return reason and message of the last event."""
     return f"{events[-1].get('reason')}: {events[-1].get('message')}" if events else "no event says why"

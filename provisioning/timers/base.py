@@ -29,7 +29,6 @@ class Schedule:
 
     @property
     def cron(self) -> str:
-        """The five fields of a crontab."""
         return f"{self.minute} {self.hour} * * {','.join(str(DAYS.index(day) + 1) for day in self.days) or '*'}"
 
     @property

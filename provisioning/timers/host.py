@@ -178,5 +178,4 @@ def _write(table: str) -> None:
 
 
 def without(table: str, name: str) -> str:
-    """Return the table without the entry of this name."""
     return _OURS.sub(lambda entry: "" if entry["name"] == name else entry[0], table)

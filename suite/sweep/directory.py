@@ -51,7 +51,6 @@ class CellRun(Run):
         return super().save(record)
 
     def keep_attempt(self, record: TrialRecord) -> None:
-        """Write a failed attempt under its number."""
         number = self.attempts()[record.trial_id] + 1
         path = self.directory / ATTEMPTS / attempt_file(record.trial_id, number)
         write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
@@ -107,11 +106,9 @@ class Accepted(Part):
 
     @classmethod
     def of(cls, sweep: Sweep, cells: Iterable[Cell]) -> "Accepted":
-        """Return the file content for a plan with these cells."""
         return cls(sha256=plan_hash(sweep), sweep=sweep, cells={cell.cell_id: cell.settings for cell in cells})
 
     def text(self) -> str:
-        """Return the content of the file."""
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
@@ -242,7 +239,6 @@ class SweepDirectory:
         return frozenset(decided.cells) if sweep.open_ended and decided.sha256 == plan_hash(sweep) else frozenset()
 
     def stop_requested(self) -> bool:
-        """Return whether the sweep is to end after its current trial."""
         return (self.path / ".stop").exists()
 
     def request_stop(self) -> None:
@@ -264,7 +260,6 @@ def plan_hash(sweep: Sweep) -> str:
 
 
 def default_directory(sweep: Sweep) -> Path:
-    """Return where the records go without ``--out``."""
     return Path(sweep.output.directory) if sweep.output.directory else RESULTS / sweep.name
 
 

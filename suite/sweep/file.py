@@ -48,7 +48,6 @@ def plan_file(name: Path) -> Path:
 
 
 def shipped_plans() -> list[str]:
-    """Return the names of the plans that come with the suite, in alphabetical order."""
     return sorted(path.stem for path in PLANS.glob("*.toml"))
 
 

@@ -91,7 +91,6 @@ class Outbox:
         self._sent: dict[Path, int] = {}
 
     def mark_sent(self, path: Path) -> None:
-        """Take the file, as it is now, as sent."""
         self._sent[path] = path.stat().st_mtime_ns
 
     def unsent(self) -> Iterator[Path]:

@@ -52,7 +52,6 @@ class Lock:
 
 
 def block_lock(block: int) -> str:
-    """Return the name of the lock on a block."""
     return f"block-{block:03d}"
 
 

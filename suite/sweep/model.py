@@ -38,7 +38,6 @@ class CellKeys(OptionGroup):
     """One value for each key that a cell can have."""
 
     def given(self) -> dict[str, Any]:
-        """Return the keys that have a value."""
         return self.model_dump(exclude_none=True)
 
 
@@ -140,5 +139,4 @@ class Sweep(Repetitions):
 
     @property
     def block_count(self) -> int:
-        """Return how many blocks there are at most."""
         return self.max_blocks or MOST_BLOCKS if self.open_ended else self.blocks or 1

@@ -51,11 +51,9 @@ class KubernetesBackend(Backend):
         return [f"in the cluster: block {job.block}, {job.state} {job.reason}".rstrip() for job in queued]
 
     def stop(self, sweep: Sweep, directory: Path) -> list[str]:
-        """Remove the Jobs that have not begun."""
         return _remove(sweep, directory, waiting_alone=True)
 
     def cancel(self, sweep: Sweep, directory: Path) -> list[str]:
-        """Remove all Jobs; those that run are ended."""
         return _remove(sweep, directory, waiting_alone=False)
 
 

@@ -128,7 +128,6 @@ def _runs(request: SweepRequest) -> list[CellRun]:
 
 
 def _records(request: SweepRequest) -> dict[tuple[str, str], TrialRecord]:
-    """Return the last record of every trial, by cell and trial."""
     return {(run.directory.name, record.trial_id): record for run in _runs(request) for record in run.records()}
 
 

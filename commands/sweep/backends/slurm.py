@@ -53,11 +53,9 @@ class Slurm(Backend):
         return [f"in the queue: block {task.block} of job {task.job}, {task}" for task in waiting]
 
     def stop(self, sweep: Sweep, directory: Path) -> list[str]:
-        """Take the tasks that have not begun out of the queue."""
         return _remove(sweep, directory, waiting_alone=True)
 
     def cancel(self, sweep: Sweep, directory: Path) -> list[str]:
-        """Take all tasks out of the queue; those that run are ended."""
         return _remove(sweep, directory, waiting_alone=False)
 
 
