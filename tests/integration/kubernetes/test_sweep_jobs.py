@@ -147,7 +147,7 @@ def test_cancel_removes_the_jobs_and_the_next_run_completes_them(sweep_of: Any, 
     sweep = sweep_of(2)
     wait_for("a job", lambda: "block 0, running" in sweep.bench("status").stdout, sweep.said, 120)
     cancelled = sweep.bench("cancel")
-    assert "block 0 was removed from the cluster" in cancelled.stderr
+    assert re.search("block [01] was removed from the cluster", cancelled.stderr)  # the first may have ended meanwhile
     assert not left(cluster), "cancel waits until the pods are gone"
     assert sweep.end() != 0
     sweep.start()
@@ -212,7 +212,7 @@ def test_a_cronjob_fires_a_sweep_whose_records_stay_on_the_claim(
     assert installed.returncode == 0, installed.stderr
     try:
         assert schedule("pods.toml", "--every", "1m", "--with", "kubernetes").returncode == 0, "it is replaced"
-        assert "pods  */1 * * * *" in schedule("--list").stdout
+        assert "pods  * * * * *" in schedule("--list").stdout
         wait_for("a firing", lambda: bool(fired()), said, 300)
     finally:
         removed = schedule("--remove", "pods")
